@@ -1,6 +1,6 @@
 """Public test doubles and the contract every writer must pass.
 
-* `RecordingTracker`, `MemoryTable`: a tracker in memory with faults to order, and a writer's memory.
+* `MemoryTable`: a writer's memory.
 * `samples`: deterministic records of every kind.
 * `Contents`: what a tracker holds of one run, in one shape for all.
 * `otel_bridge.testing.contract.WriterContract`: the tests; imports pytest, hence not from here.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from otel_bridge.testing import samples
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config, flat_configs
 from otel_bridge.testing.delivery import deliver, open_writer
-from otel_bridge.testing.memory import MemoryTable, RecordedCall, RecordedRun, RecordingTracker, RecordingWriter
+from otel_bridge.testing.memory import MemoryTable
 
 __all__ = [
     "Contents",
@@ -19,10 +19,6 @@ __all__ = [
     "HeldRollout",
     "HeldScalar",
     "MemoryTable",
-    "RecordedCall",
-    "RecordedRun",
-    "RecordingTracker",
-    "RecordingWriter",
     "deliver",
     "flat_config",
     "flat_configs",

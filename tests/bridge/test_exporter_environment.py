@@ -9,10 +9,10 @@ from otel_bridge.bridge.exporter_environment import ExporterEnvironment, chosen,
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge.translation.options import OtherTraces
 from support.bridge.bridge_doubles import Process, options, run_folder, served, serving, until, written
 from support.bridge.bridge_file_tracker import Nowhere
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.journal_samples import header
 from support.otlp.otlp_samples import RUN
 

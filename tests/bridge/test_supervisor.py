@@ -10,8 +10,8 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.bridge_doubles import options, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN, metrics_request, row, who
 from support.waiting import ANSWER_S
 

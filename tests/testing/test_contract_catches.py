@@ -10,10 +10,10 @@ import pytest
 
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.records import Evaluation, RolloutRecord, Row, Status
-from otel_bridge.testing import Contents, RecordingTracker, open_writer
+from otel_bridge.testing import Contents, open_writer
 from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contract import WriterContract
-from otel_bridge.testing.memory import RecordingWriter
+from support.bridge.recording_tracker import RecordingTracker, RecordingWriter
 
 
 class Doubling(RecordingWriter):

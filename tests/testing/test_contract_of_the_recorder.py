@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing import RecordingTracker
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.bridge.recording_tracker import RecordingTracker
 
 
 class TestRecorder(WriterContract):

@@ -8,7 +8,8 @@ import pytest
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunWriter
 from otel_bridge.records import Status
-from otel_bridge.testing import MemoryTable, RecordedCall, RecordingTracker, deliver, open_writer, samples
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from support.bridge.recording_tracker import RecordedCall, RecordingTracker
 
 
 def opened(recorder: RecordingTracker) -> RunWriter:

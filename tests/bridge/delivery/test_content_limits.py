@@ -13,8 +13,8 @@ from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.errors import PermanentError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.records import RolloutRecord
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, Trackers, options, run_folder, served
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 from support.otlp.trace_samples import rollout_spans, scope_spans
 

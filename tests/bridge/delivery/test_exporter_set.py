@@ -19,8 +19,8 @@ from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import Position
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import options, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.waiting import HANG_S
 
 

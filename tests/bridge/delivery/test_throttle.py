@@ -12,9 +12,9 @@ from otel_bridge.bridge.delivery.writer_session import Throttle
 from otel_bridge.bridge.ingest import segment_reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving
 from support.bridge.delivery_bench import Bench, Tracker, end, row
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 

@@ -12,8 +12,8 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 LAG = 2

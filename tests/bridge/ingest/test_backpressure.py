@@ -13,8 +13,8 @@ from otel_bridge.bridge import run_bridge
 from otel_bridge.bridge.ingest.backpressure import ENOUGH_RECORDS
 from otel_bridge.bridge.ingest.segment_reader import BATCH_FRAMES
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, run_folder, until, written
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 ROWS = 3 * BATCH_FRAMES + 1_000

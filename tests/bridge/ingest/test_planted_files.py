@@ -12,8 +12,8 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))

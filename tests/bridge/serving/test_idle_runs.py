@@ -24,8 +24,8 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import WAIT_S, Process, options, report_when, run_folder, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import end, logs_request, metrics_request, row, who
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))

@@ -21,8 +21,8 @@ from otel_bridge.bridge.serving.process_limits import DescriptorShares
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.errors import RetryableError
 from otel_bridge.journal.folder import RunFolder, run_folders
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, run_folder, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 

@@ -25,8 +25,8 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
 from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, Status
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, refused, run_folder, serving, until, written
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 from support.otlp.trace_samples import rollout_spans, scope_spans
 

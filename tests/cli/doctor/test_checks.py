@@ -13,7 +13,7 @@ import pytest
 from otel_bridge.cli.doctor.checks import abilities, masked, tokens, tracker, versions
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings
-from otel_bridge.testing.memory import RecorderSettings, RecordingTracker
+from support.bridge.recording_tracker import RecorderSettings, RecordingTracker
 from support.trainers.command_runs import environment, otel_bridge, started
 
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from otel_bridge.exporter import SIGNALS
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
 from support.bridge.gated_tracker import gated_lines, install
+from support.bridge.recording_tracker import RecordingTracker
 from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, report_of, values
 
 TRAIN = """

@@ -18,8 +18,8 @@ from otel_bridge.journal import report
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.quota import Quota
 from otel_bridge.journal.report import ExporterReport, Report, write_report
-from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, run_folder, served
+from support.bridge.recording_tracker import RecordingTracker
 
 
 def _never(_path: Path) -> DatabaseReader:

@@ -17,9 +17,9 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.bridge_doubles import options, report_when, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.collector.service_senders import Sender, post
 from support.free_ports import free_port
 from support.otlp.otlp_samples import RUN, metrics_request, row, who

@@ -20,9 +20,9 @@ from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter,
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report
 from otel_bridge.records import Row, Status
-from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.bridge_doubles import options, report_when, served, serving, until
+from support.bridge.recording_tracker import RecordingTracker
 from support.collector.service_senders import Sender
 from support.free_ports import free_port
 from support.otlp.otlp_samples import RUN

@@ -22,8 +22,8 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import LivenessLock, start_ticks, this_host
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import SegmentWriter
-from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge.translation.options import TranslationOptions
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN, T0, end, event, logs, resource, row, who
 from support.waiting import HANG_S
 
