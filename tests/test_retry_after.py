@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from otel_bridge.request_size import retry_after_s
+from otel_bridge.otlp.request_size import retry_after_s
 
 NOON_S = 1_792_152_000.0
 """2026-10-16 12:00:00 UTC."""

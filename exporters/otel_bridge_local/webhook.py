@@ -23,8 +23,8 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from otel_bridge.errors import BlockedError, ConfigError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.records import Alert, Evaluation, Json, Position, RolloutRecord, Row, Status
-from otel_bridge.request_size import retry_after_s
 from otel_bridge.settings import ALERT_WEBHOOK
 
 TIMEOUT_S: Final = (5.0, 10.0)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
-from otel_bridge.request_size import retry_after_s
+from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_mlflow.versions import HINTS, INSTALL
 

@@ -16,8 +16,8 @@ from typing import NamedTuple, cast
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.otlp.request_size import RequestSize
 from otel_bridge.records import Distribution, Row
-from otel_bridge.request_size import RequestSize
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names

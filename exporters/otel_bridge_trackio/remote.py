@@ -16,8 +16,8 @@ import requests
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.otlp.request_size import RequestSize, retry_after_s
 from otel_bridge.records import Alert
-from otel_bridge.request_size import RequestSize, retry_after_s
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.media import UPLOAD, Put, remote_put

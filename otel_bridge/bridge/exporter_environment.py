@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from otel_bridge.bridge.delivery.context import Names
-from otel_bridge.errors import OtelBridgeError
-from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, load
+from otel_bridge.destination_seal import SEAL, is_sealed_here, names_server
+from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, destination_of, load
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
+TRUST_OPTION: Final = "--trust-folders"
+"""Option of ``drain`` by which credentials go to servers that other people's folders name."""
 Load: TypeAlias = Callable[[str], Exporter]
 
 
@@ -90,24 +93,47 @@ class ExporterEnvironment:
         cwd: Working folder of relative paths.
         load: Finds an exporter by its name.
         from_segments: Whether variables that *env* does not set are taken from the segments (``drain``).
+        trusts_folders: Whether servers that a folder of another user or machine names get credentials too.
     """
 
     env: Mapping[str, str]
     cwd: Path
     load: Load = load
     from_segments: bool = False
+    trusts_folders: bool = False
 
-    def resolve(self, name: str, named: Mapping[str, str]) -> tuple[Exporter, ExporterSettings]:
+    def resolve(self, name: str, named: Mapping[str, str], *, run_id: str) -> tuple[Exporter, ExporterSettings]:
         """Return the exporter *name* and its settings.
 
         Args:
             name: The exporter.
-            named: Its variables, as the segments name them.
+            named: Its variables, as the segments name them, with the seal of the user who named them.
+            run_id: The run whose segments they are.
 
         Raises:
-            ConfigError: The exporter is unknown or not installed, or a variable cannot be used.
+            ConfigError: The exporter is unknown or not installed, a variable cannot be used, or the segments name a
+                server that the user of this process did not name.
         """
         exporter = self.load(name)
         content_of(name).read(self.env)
-        env = {**named, **self.env} if self.from_segments else self.env
-        return exporter, exporter.read_settings(env, self.cwd)
+        if not self.from_segments:
+            return exporter, exporter.read_settings(self.env, self.cwd)
+        variables = {variable: value for variable, value in named.items() if variable != SEAL}
+        if not self.trusts_folders and not is_sealed_here(run_id, name, named):
+            self._refuse_servers(name, exporter, variables)
+        return exporter, exporter.read_settings({**variables, **self.env}, self.cwd)
+
+    def _refuse_servers(self, name: str, exporter: Exporter, variables: Mapping[str, str]) -> None:
+        """Raise `ConfigError` if *variables* lead to a server that this environment does not name itself."""
+        servers = {variable: value for variable, value in variables.items() if names_server(variable, value)}
+        servers = {variable: value for variable, value in servers.items() if not self.env.get(variable)}
+        if not servers:
+            return
+        own_destination = destination_of(exporter.read_settings(self.env, self.cwd))
+        for variable, value in servers.items():
+            if own_destination.get(variable) != value:
+                raise ConfigError(
+                    f"{name}: this folder was not made by you on this machine, and it names the server {value}, which "
+                    f"would get your credentials; set {variable} to where it shall go, or, if you know that server, "
+                    f"run drain with {TRUST_OPTION}"
+                )

@@ -153,7 +153,7 @@ class _WorkerFactory:
         context = DeliveryContext(
             name,
             self.ledger,
-            resolve=partial(self.options.exporter_env.resolve, name, destination),
+            resolve=partial(self.options.exporter_env.resolve, name, destination, run_id=self.folder.run_id),
             describe=self.describe,
             log_line=self.log_line,
             limit=partial(self.content.of, name),

@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 import click
 
 from otel_bridge import settings
+from otel_bridge.bridge.exporter_environment import TRUST_OPTION
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
@@ -50,23 +51,36 @@ _STOP_S: Final = 10.0
     metavar="NAME",
     help="Give up the records that the exporter NAME still lacks; may be given several times.",
 )
+@click.option(
+    TRUST_OPTION,
+    "trusts_folders",
+    is_flag=True,
+    help="Send your credentials also to servers that folders of other people or machines name.",
+)
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
 @click.option("--reason-fd", type=int, hidden=True)
 def command(
-    directories: tuple[Path, ...], exporters: str, discard: tuple[str, ...], single: Path | None, reason_fd: int | None
+    directories: tuple[Path, ...],
+    exporters: str,
+    discard: tuple[str, ...],
+    *,
+    trusts_folders: bool,
+    single: Path | None,
+    reason_fd: int | None,
 ) -> None:
     """Deliver the records in run folders; exits 0 when everything is written and every run is ended.
 
     DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each folder is
     delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
-    Credentials are taken from the environment of this command. Records stay until every exporter that the programs
+    Credentials are taken from the environment of this command, and go only to servers that you named: here, or in
+    programs that you ran on this machine. Records stay until every exporter that the programs
     named has them, or until --discard gives them up for an exporter. While an exporter lacks records, the exit code
     is 1.
     """
     work_without_output()
     discarded = settings.names(",".join(discard))
     if single is not None:
-        _drain_one(single, settings.names(exporters), discarded, reason_fd)
+        _drain_one(single, settings.names(exporters), discarded, reason_fd, trusts_folders=trusts_folders)
     both = sorted({*settings.names(exporters)} & {*discarded})
     if both:
         raise WrongCallError(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
@@ -84,7 +98,7 @@ def command(
     if not folders:
         return
     _require_known(discarded, folders)
-    drains = Drains(console, exporters, discarded)
+    drains = Drains(console, exporters, discarded, trusts_folders=trusts_folders)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, drains.stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -118,12 +132,18 @@ class Drains:
         console: Terminal that shows each run when its process has ended.
         exporters: Deliver to these, separated by commas; empty: to those that the folder names.
         discard: Exporters whose undelivered records are given up.
+        trusts_folders: Whether servers that other people's folders name get credentials.
     """
 
-    def __init__(self, console: Terminal, exporters: str = "", discard: Sequence[str] = ()) -> None:
+    def __init__(
+        self, console: Terminal, exporters: str = "", discard: Sequence[str] = (), *, trusts_folders: bool = False
+    ) -> None:
         self._console, self._exporters = console, exporters
         self._options = ["--exporters", exporters] if exporters else []
-        self._options += [argument for name in discard for argument in ("--discard", name)]
+        for name in discard:
+            self._options += ["--discard", name]
+        if trusts_folders:
+            self._options.append(TRUST_OPTION)
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
 
@@ -176,7 +196,9 @@ def _end(why: str, reason_fd: int | None, *, hangs: bool = False) -> NoReturn:
     sys.exit(1 if why else 0)
 
 
-def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str], reason_fd: int | None) -> NoReturn:
+def _drain_one(
+    path: Path, exporters: Sequence[str], discard: Sequence[str], reason_fd: int | None, *, trusts_folders: bool
+) -> NoReturn:
     """Deliver one folder in this process, and end the process: with 0 when nothing remains, else with 1 and why."""
     if reason_fd is not None:
         os.set_inheritable(reason_fd, False)  # a process of a tracker that outlives this one would keep it open
@@ -197,7 +219,7 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str], rea
             reason_fd,
         )
     collect_less_often()
-    how = dataclasses.replace(_options(folder, exporters), discard=tuple(discard))
+    how = dataclasses.replace(_options(folder, exporters, trusts_folders=trusts_folders), discard=tuple(discard))
     host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, log_line=_notify)
 
     def stop(_number: int, _frame: object) -> None:
@@ -214,14 +236,14 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str], rea
     _end(why, reason_fd, hangs=bool(host.hanging or host.alive))
 
 
-def _options(folder: RunFolder, exporters: Sequence[str]) -> BridgeOptions:
+def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:
     env = settings.environment()
     cwd = Path.cwd()
     read = BridgeOptions.read(bridge_environment(env), cwd)
     given = _given(exporters, env, cwd)
     return dataclasses.replace(
         read,
-        exporter_env=dataclasses.replace(read.exporter_env, from_segments=True),
+        exporter_env=dataclasses.replace(read.exporter_env, from_segments=True, trusts_folders=trusts_folders),
         exporters=given,
         closing=True,
         takeover=True,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.destination_seal import sealed
 from otel_bridge.emit import console
 from otel_bridge.emit.bridge_process.other_python import OtherPython, find_python
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
@@ -204,6 +205,7 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
     identity, choice, host = facts.identity, facts.choice, this_host()
     source = source_of(facts.env, facts.cwd)
+    destinations = {name: sealed(identity.id, name, variables) for name, variables in choice.destinations.items()}
 
     def make(instance_id: str, forked: bool) -> SegmentHeader:
         started_ns = time.time_ns()
@@ -217,7 +219,7 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
                 identity, facts.env, instance_id, source=source, forked=forked, started_unix_ns=started_ns
             ),
             exporters=choice.by_signal,
-            destinations=choice.destinations,
+            destinations=destinations,
             message_content=choice.message_content,
             host=host.name,
             boot_id=host.boot_id,

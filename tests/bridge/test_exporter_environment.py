@@ -42,8 +42,8 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
     exporter = Exporter(read_settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
 
-    ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named)
-    ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named)
+    ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named, run_id="r")
+    ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named, run_id="r")
 
     assert seen == [own, {"A": "own", "B": "named", "KEY": "secret"}]
 

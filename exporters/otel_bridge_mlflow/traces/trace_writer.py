@@ -24,8 +24,8 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.otlp.request_size import RequestSize
 from otel_bridge.records import RolloutRecord
-from otel_bridge.request_size import RequestSize
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names

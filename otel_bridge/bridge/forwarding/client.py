@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_bridge.bridge.forwarding.endpoint import Endpoint
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.request_size import retry_after_s
+from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
 from otel_bridge.text.printable import shown
 

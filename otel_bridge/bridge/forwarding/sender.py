@@ -11,7 +11,7 @@ from otel_bridge.bridge.forwarding.request_split import halves
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES
 from otel_bridge.errors import ConfigError, PermanentError
 from otel_bridge.journal.frames import Signal
-from otel_bridge.request_size import RequestSize
+from otel_bridge.otlp.request_size import RequestSize
 
 _WHOLE_BYTES: Final = 64 << 10
 """Size down to which refused requests are split, or down to one span or record: other ends accept that much."""

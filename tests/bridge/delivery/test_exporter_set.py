@@ -66,7 +66,7 @@ def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
         context = DeliveryContext(
             name,
             ledger,
-            resolve=lambda: environment.resolve(name, destination),
+            resolve=lambda: environment.resolve(name, destination, run_id="r"),
             describe=describe,
             log_line=lambda _: None,
         )

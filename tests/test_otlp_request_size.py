@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from otel_bridge.errors import PermanentError, RetryableError
-from otel_bridge.request_size import RequestSize
+from otel_bridge.otlp.request_size import RequestSize
 from otel_bridge.testing import MemoryTable
 
 

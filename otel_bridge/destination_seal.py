@@ -1,0 +1,111 @@
+"""Proves that a run folder's destinations were named by the user who delivers them.
+
+Folders are moved between people, and the person who made a folder chose the servers in it. ``drain`` sends the credentials of
+the person who runs it. So ``init()`` seals the destinations that a process names with a key that only its user can
+read, and ``drain`` follows a folder to a server only with that seal (docs/decisions/0046).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+SEAL: Final = "seal"
+"""Key of the seal beside the variables of a destination; no variable is called so."""
+_KEY_BYTES: Final = 32
+_LOCAL_SCHEMES: Final = frozenset({"", "file", "sqlite"})
+_SERVERS_WITHOUT_ADDRESS: Final = frozenset({"TRACKIO_SPACE_ID"})
+"""Variables that name a server by something else than an address: a Space gets the user's token."""
+
+
+def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return *variables* with this user's seal; without one where no key can be stored."""
+    plain = {name: value for name, value in variables.items() if name != SEAL}
+    key = _user_key()
+    if not plain or key is None:
+        return plain
+    return {**plain, SEAL: _seal(key, run_id, exporter, plain)}
+
+
+def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> bool:
+    """Return whether *variables* bear the seal of the user who runs this process."""
+    plain = {name: value for name, value in variables.items() if name != SEAL}
+    key = _user_key()
+    if key is None:
+        return False
+    return hmac.compare_digest(_seal(key, run_id, exporter, plain), variables.get(SEAL, ""))
+
+
+def names_server(variable: str, value: str) -> bool:
+    """Return whether *value* leads to a server, which may get credentials; files and plain names do not."""
+    if variable in _SERVERS_WITHOUT_ADDRESS:
+        return bool(value)
+    try:
+        scheme = urlsplit(value).scheme.partition("+")[0]
+    except ValueError:  # not an address that anything could be sent to, but not a file either
+        return True
+    return scheme not in _LOCAL_SCHEMES or value.startswith("databricks")
+
+
+def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) -> str:
+    fields = [run_id, exporter]
+    for name, value in sorted(variables.items()):
+        fields += (name, value)
+    # Lengths, so that no two lists of fields are the same bytes; "replace" as the segment header stores them.
+    parts = [field.encode("utf-8", "replace") for field in fields]
+    text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
+
+
+@cache
+def _user_key() -> bytes | None:
+    """Return the key of this user, made at first; ``None`` where it cannot be stored or another user could read it."""
+    folder = _state_folder()
+    path = folder / "destination.key"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make_key(path)
+        return _read_key(path)
+    return None
+
+
+def _state_folder() -> Path:
+    named = os.environ.get("XDG_STATE_HOME", "")
+    if named.startswith("/"):
+        return Path(named) / "otel-bridge"
+    # Not $HOME: programs change it, and a seal must be found again.
+    with contextlib.suppress(KeyError):
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state" / "otel-bridge"
+    return Path.home() / ".local" / "state" / "otel-bridge"
+
+
+def _make_key(path: Path) -> None:
+    """Store a new key; of two processes that do so at once the first one's stays."""
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
+
+
+def _read_key(path: Path) -> bytes | None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        key = file.read(_KEY_BYTES) if private else b""
+    return key if len(key) == _KEY_BYTES else None
