@@ -1,8 +1,8 @@
 """Proves that a run folder's destinations were named by the user who delivers them.
 
-Folders are moved between people, and the person who made a folder chose the servers in it. ``drain`` sends the credentials of
-the person who runs it. So ``init()`` seals the destinations that a process names with a key that only its user can
-read, and ``drain`` follows a folder to a server only with that seal (docs/decisions/0046).
+Folders are moved between people, and the person who made a folder chose the servers in it. ``drain`` sends the
+credentials of the person who runs it. So ``init()`` seals the destinations that a process names with a key that only
+its user can read, and ``drain`` follows a folder to a server only with that seal (docs/decisions/0046).
 """
 
 from __future__ import annotations

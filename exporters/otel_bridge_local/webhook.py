@@ -10,6 +10,7 @@ The address is a secret. Errors of requests and urllib3 name it, so that no text
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ import orjson
 import requests
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
+from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ConfigError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.otlp.request_size import retry_after_s
@@ -32,6 +34,9 @@ TIMEOUT_S: Final = (5.0, 10.0)
 _THROUGH: Final = "alerts/through"
 _BEGUN: Final = "alerts/begun"
 _MAX_TEXT_CHARS: Final = 3_000
+TOTAL_S: Final = 12.0
+"""Longest time of one post: *TIMEOUT_S* limits the wait for a connection and that for each single byte."""
+_NO_WIDTH: Final = "\u200b"
 _SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": ":rotating_light:"}
 _UNKNOWN: Final = frozenset({408, 504})
 _REFUSED: Final = frozenset({400, 413, 422})
@@ -172,7 +177,10 @@ def message(run: RunInfo, alert: Alert) -> bytes:
 
 def _escaped(text: str) -> str:
     # Slack reads <…> as links and calls such as <!channel>: api.slack.com, "Formatting text for app surfaces".
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # Mattermost and Discord take Slack's JSON too, and read @everyone and Markdown's links: a space of no width parts
+    # what would be a call or a link.
+    return text.replace("@", f"@{_NO_WIDTH}").replace("](", f"]{_NO_WIDTH}(")
 
 
 def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
@@ -184,27 +192,52 @@ def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
         RetryableError: There was no connection, so that nothing was sent.
         BlockedError: The server's certificate is not accepted, so that nothing was sent.
     """
-    failure: ExporterError | None = None
-    try:
-        with requests.post(
-            url,
-            data=body,
-            headers={"Content-Type": "application/json", "Connection": "close"},
-            timeout=TIMEOUT_S,
-            allow_redirects=False,
-            stream=True,
-        ) as answer:
-            return answer.status_code, retry_after_s(answer.headers.get("Retry-After"))
-    except requests.exceptions.SSLError:
-        failure = BlockedError("the webhook's certificate is not accepted, so that nothing was sent", help=_HELP)
-    except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
-        failure = RetryableError("the webhook cannot be reached: no connection in time")
-    except requests.RequestException as exc:
-        reason = exc.args[0] if exc.args else None
-        if not isinstance(reason, MaxRetryError) or not isinstance(reason.reason, NewConnectionError):
-            return None, None
-        failure = RetryableError("the webhook cannot be reached: no connection; is its address right?")
-    raise failure  # outside: the errors of requests, which name the address, are not attached to it
+    post = _Post(url, body)
+    # A thread of its own: a server that sends its answer byte by byte would hold up the end of the run.
+    thread = threading.Thread(target=post.send, name="webhook-post", daemon=True)
+    thread.start()
+    thread.join(TOTAL_S)
+    if post.failure is not None:
+        raise post.failure  # here: the errors of requests, which name the address, are not attached to it
+    return post.status, post.retry_after_s
+
+
+class _Post:
+    """Posts once, and keeps what came of it; ``None`` as status while that is unknown."""
+
+    def __init__(self, url: str, body: bytes) -> None:
+        self._url = url
+        self._body = body
+        self.status: int | None = None
+        self.retry_after_s: float | None = None
+        self.failure: ExporterError | None = None
+
+    def send(self) -> None:
+        """Send the request and read the head of its answer."""
+        try:
+            with (
+                HttpSession() as session,
+                session.post(
+                    self._url,
+                    data=self._body,
+                    headers={"Content-Type": "application/json", "Connection": "close"},
+                    timeout=TIMEOUT_S,
+                    allow_redirects=False,
+                    stream=True,
+                ) as answer,
+            ):
+                self.retry_after_s = retry_after_s(answer.headers.get("Retry-After"))
+                self.status = answer.status_code
+        except requests.exceptions.SSLError:
+            self.failure = BlockedError(
+                "the webhook's certificate is not accepted, so that nothing was sent", help=_HELP
+            )
+        except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
+            self.failure = RetryableError("the webhook cannot be reached: no connection in time")
+        except requests.RequestException as exc:
+            reason = exc.args[0] if exc.args else None
+            if isinstance(reason, MaxRetryError) and isinstance(reason.reason, NewConnectionError):
+                self.failure = RetryableError("the webhook cannot be reached: no connection; is its address right?")
 
 
 def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:

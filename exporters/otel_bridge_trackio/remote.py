@@ -14,6 +14,7 @@ from urllib.parse import urljoin
 
 import requests
 
+from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.request_size import RequestSize, retry_after_s
@@ -60,7 +61,7 @@ class RemoteStore:
         self._server, self._project, self._run_id = host, project, run_id
         self._fields: Payload = {"project": project, "run": name, "run_id": run_id}
         self._size = RequestSize(REQUEST_ENTRIES, memory=memory)
-        self._session = requests.Session()
+        self._session = HttpSession()
         if host.write_token:
             self._session.headers[_HEADER] = host.write_token
         if host.hf_token:

@@ -20,6 +20,7 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from otel_bridge.bridge.forwarding.endpoint import Endpoint
+from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
@@ -86,7 +87,7 @@ def client_for(endpoint: Endpoint) -> Client:
 class _HttpClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._session = requests.Session()
+        self._session = HttpSession()
         self._session.headers.update({"Content-Type": "application/x-protobuf", **endpoint.headers})
         if endpoint.certificate:
             self._session.verify = endpoint.certificate

@@ -20,6 +20,7 @@ import psutil
 import requests
 
 from otel_bridge import settings
+from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import OTLP, Exporter, ExporterSettings
@@ -86,7 +87,7 @@ def _holder(port: int) -> str:
         if probe.connect_ex(("127.0.0.1", port)) != 0:
             return "free"
     try:
-        answer = requests.get(f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S)
+        answer = HttpSession().get(f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S)
         if HEADER_SERVER in answer.headers:
             return f"otel-bridge {answer.headers[HEADER_SERVER]}"
     except requests.RequestException:

@@ -13,6 +13,7 @@ import orjson
 import requests
 
 from otel_bridge import settings
+from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.cli.status.run_state import DirectoryUse, RunState, StateReader, room_of, run_state_from
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
@@ -90,7 +91,9 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
     tokens = settings.TOKEN.read(env)
     headers = {"authorization": f"Bearer {tokens[0]}"} if tokens else {}
     try:
-        answer = requests.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
+        session = HttpSession()
+        address = f"{url.rstrip('/')}/status"
+        answer = session.get(address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError as exc:
         raise JournalError(
             f"{shown} answers, but TLS fails; for a certificate of your own CA, set REQUESTS_CA_BUNDLE to the CA's file"

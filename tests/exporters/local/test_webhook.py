@@ -47,6 +47,13 @@ def test_an_alert_is_one_text_without_mentions(tmp_path: Path) -> None:
     }]  # fmt: skip
 
 
+def test_a_title_calls_nobody_and_links_nowhere(tmp_path: Path) -> None:
+    with webhook() as running:
+        writer_of(tmp_path, running.url).write_alerts([alert(1, "@everyone [docs](http://elsewhere)")])
+
+    assert running.titles == ["@\u200beveryone [docs]\u200b(http://elsewhere)"]
+
+
 def test_an_alert_that_comes_again_is_not_posted_again(tmp_path: Path) -> None:
     memory = MemoryTable()
     with webhook() as running:
@@ -80,11 +87,12 @@ def test_a_webhook_that_cannot_be_reached_is_retried(tmp_path: Path) -> None:
     assert (raised.value.position, running.titles) == (1, ["kl"])
 
 
-@pytest.mark.parametrize("fault", ["reset", "hang", 408, 504])
+@pytest.mark.parametrize("fault", ["reset", "hang", "drip", 408, 504])
 def test_an_alert_whose_outcome_is_unknown_is_counted_and_not_posted_again(
     tmp_path: Path, fault: Answer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys.modules[WebhookRunWriter.__module__], "TIMEOUT_S", (5.0, 0.2))
+    monkeypatch.setattr(sys.modules[WebhookRunWriter.__module__], "TOTAL_S", 1.0)
     memory = MemoryTable()
 
     with webhook(fault) as running:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
-Answer = int | Literal["reset", "hang"]
+Answer = int | Literal["reset", "hang", "drip"]
 SECRET = "/services/T0SECRET/B0SECRET/xoxSECRETsecretSECRET"
 
 
@@ -53,6 +53,9 @@ def webhook(*answers: Answer) -> Generator[Webhook]:
             found.came.set()
             if answer == "hang":
                 found.released.wait()
+            elif answer == "drip":
+                while not found.released.wait(0.05):
+                    self.wfile.write(b"X")
             elif answer == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
