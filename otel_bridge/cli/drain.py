@@ -18,6 +18,7 @@ import click
 
 from otel_bridge import settings
 from otel_bridge.bridge.exporter_environment import TRUST_OPTION
+from otel_bridge.bridge.ingest.segment_reader import SEGMENT_GAPS
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
@@ -227,13 +228,34 @@ def _drain_one(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    damage_before = _damage(folder)
     host.start()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
     now = host.progress().get(folder.run_id, remaining)
     requested = {name for names in (how.exporters or {}).values() for name in names}
     why = undelivered_reason(read_report(folder), now, host.hanging, requested=requested)
+    damage = _damage_since(damage_before, folder)
+    if damage:
+        why = f"{why}; {damage}" if why else damage
     _end(why, reason_fd, hangs=bool(host.hanging or host.alive))
+
+
+def _damage(folder: RunFolder) -> tuple[int, int]:
+    """Return how many damaged stretches, and how many missing rows, the bridges of *folder* have counted so far."""
+    report = read_report(folder)
+    return (0, 0) if report is None else (report.drops.get(SEGMENT_GAPS, 0), report.missing_rows)
+
+
+def _damage_since(before: tuple[int, int], folder: RunFolder) -> str:
+    """Return what was found damaged since *before*, as `_damage` returned it; empty when nothing was."""
+    gaps, missing_rows = _damage(folder)
+    lines: list[str] = []
+    if gaps > before[0]:
+        lines.append(f"{gaps - before[0]} damaged stretches of its segments could not be read")
+    if missing_rows > before[1]:
+        lines.append(f"{missing_rows - before[1]} rows are missing in its segments")
+    return f"{', and '.join(lines)}; everything else is delivered" if lines else ""
 
 
 def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:

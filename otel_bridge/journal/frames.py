@@ -94,12 +94,14 @@ class ScanResult:
         end: Offset at which reading continues.
         gap_bytes: Bytes before `end` that belong to no readable frame.
         gaps: Number of contiguous gaps that those bytes form.
+        torn: Whether the last of the gaps is the beginning of a frame, whose process died during the write.
     """
 
     frames: list[Frame]
     end: int
     gap_bytes: int = 0
     gaps: int = 0
+    torn: bool = False
 
 
 def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False, stream: int = 0) -> bytes:
@@ -169,10 +171,12 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
         _, stream, _, signal, flags, append_unix_ns, _, _ = head
         frames.append(Frame(_SIGNALS[signal], flags > 0, payload, append_unix_ns, base + at, base + end))
         start = at = end
+    torn = False
     if final and start < size:
+        torn = size - start < HEAD_BYTES or pending_end(buffer[start:], 0, stream=stream) is not None
         skipped.append(size - start)
         start = size
-    return ScanResult(frames, base + start, sum(skipped), len(skipped))
+    return ScanResult(frames, base + start, sum(skipped), len(skipped), torn)
 
 
 def _scan_intact(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin: bytes) -> int:

@@ -20,14 +20,14 @@ from typing import Final, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.errors import JournalError, OtelBridgeError
+from otel_bridge.errors import JournalError
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import LockUnsupportedError, RecordLock, content, probe
 from otel_bridge.journal.machine import Machine, pid_namespace, start_ticks, this_host
 from otel_bridge.journal.report import ProcessReport, Report, RoleReport, read_report
-from otel_bridge.journal.segment import SegmentFile, read_segment
+from otel_bridge.journal.segment import SegmentFile, header_in
 from otel_bridge.settings import LIVENESS_TIMEOUT_S
 
 __all__ = [
@@ -214,7 +214,9 @@ def judge_processes(
     """
     newest = {file.instance_id: file for file in segments}
     reported = {name for name, one in report.processes.items() if one.alive and not one.bridge}
-    headers = {name: _header(file) for name, file in newest.items() if name in reported or name not in report.processes}
+    headers = {
+        name: header_in(file.path) for name, file in newest.items() if name in reported or name not in report.processes
+    }
     runs = {
         name: header is None
         or alive(
@@ -253,10 +255,3 @@ def _roles(
         remaining = min(one.alive, max(one.alive - died[role], here[role] - new[role])) + new[role]
         roles[role] = RoleReport(remaining, max(one.processes, remaining))
     return roles
-
-
-def _header(file: SegmentFile) -> SegmentHeader | None:
-    """Return the header of a segment, ``None`` when it is not readable: its process then counts as alive."""
-    with contextlib.suppress(OtelBridgeError):
-        return read_segment(file.path, 0, limit_bytes=0, final=False)[0]
-    return None

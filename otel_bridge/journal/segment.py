@@ -280,6 +280,13 @@ def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> t
         os.close(fd)
 
 
+def header_in(path: Path) -> SegmentHeader | None:
+    """Return the header of a segment; ``None`` when the file is gone or its header is damaged or of a newer version."""
+    with contextlib.suppress(JournalError):
+        return read_segment(path, 0, limit_bytes=0, final=False)[0]
+    return None
+
+
 def _read(fd: int, offset: int, limit: int, final: bool, stream: int) -> tuple[SegmentHeader | None, ScanResult]:
     while True:
         size = os.fstat(fd).st_size

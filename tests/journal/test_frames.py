@@ -51,7 +51,7 @@ def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_co
     dead = scan(whole + torn, 0, final=True, stream=STREAM)
 
     assert live == ScanResult([frame], len(whole))
-    assert dead == ScanResult([frame], len(whole) + cut, gap_bytes=cut, gaps=1)
+    assert dead == ScanResult([frame], len(whole) + cut, gap_bytes=cut, gaps=1, torn=True)
 
 
 def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> None:

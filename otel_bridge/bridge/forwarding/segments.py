@@ -14,7 +14,7 @@ from otel_bridge.journal.files import size_of_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.segment import read_segment
+from otel_bridge.journal.segment import header_in, read_segment
 
 _SIGNALS: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces"}
 
@@ -81,7 +81,7 @@ class ForwardedSegments:
     def _header_at(self, path_number: int) -> SegmentHeader | None:
         if self._header_of != path_number:
             path = self._folder.segment_path(self.instance_id, path_number)
-            self._header, _ = read_segment(path, 0, limit_bytes=1, final=False)
+            self._header = header_in(path)
             self._header_of = path_number
         return self._header
 

@@ -30,6 +30,8 @@ from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.state import count
 from otel_bridge.translation.translator import Translator
 
+SEGMENT_GAPS: Final = "segment_gaps"
+"""Reason of a drop: stretches of segments that hold no readable frame."""
 BATCH_FRAMES: Final = 4_000
 BATCH_BYTES: Final = 4 << 20
 _TICK_NS: Final = 250_000_000
@@ -263,6 +265,10 @@ class SegmentReader:
             tail.segments.refuse()
             self._log_line(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
+        gaps = tail.cursor.take_gaps()
+        if gaps:
+            count(self.state, SEGMENT_GAPS, gaps)
+            self._log_line(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
         return bool(tail.frames)
 
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
@@ -273,9 +279,6 @@ class SegmentReader:
             now = frame.append_unix_ns
         if tail.begin_use():
             self.translator.mark_drained(self._gone(tail))
-        if gaps := tail.cursor.take_gaps():
-            count(self.state, "segment_gaps", gaps)
-            self._log_line(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
         try:
             records += self.translator.frame(
                 tail.producer, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge import semconv
 from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
 from otel_bridge.journal.files import cut, size_of_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.segment import read_segment
+from otel_bridge.journal.segment import header_in, read_segment
 from otel_bridge.translation.processes.process import ProcessStart
 from otel_bridge.translation.translator import SegmentInfo
 
@@ -73,6 +77,22 @@ class ProcessSegments:
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
         return self._folder.segment_path(self.instance_id, number)
+
+    def replaced_header(self, number: int, unix_ns: int) -> SegmentHeader:
+        """Return a header in place of the damaged one of a segment, so that its frames are delivered.
+
+        Any other segment of the process names the same run, role and exporters. If there is none, the names of folder
+        and file are all that is known.
+
+        Args:
+            number: The segment.
+            unix_ns: When its first readable frame was appended.
+        """
+        for other in sorted(self.numbers - {number}):
+            header = header_in(self.path(other))
+            if header is not None:
+                return header
+        return _header_of_lost(self._folder.run_id, self.instance_id, number, unix_ns)
 
     def size(self, number: int) -> int | None:
         """Return the size of a segment in bytes; ``None`` when it does not exist."""
@@ -162,11 +182,15 @@ class SegmentCursor:
             return  # deleted meanwhile: the next listing shows that
         if header is not None:
             self.header = header
+        elif self.offset == 0 and self.header is None:
+            # A segment gets its name when its header is written, so that this one is damaged, not unfinished.
+            first_ns = found.frames[0].append_unix_ns if found.frames else time.time_ns()
+            self.header = self._segments.replaced_header(self.number, first_ns)
         whole_end = found.frames[-1].end if found.frames else self.offset
         self.offset = found.end
         self.gaps += found.gaps
-        if final and found.gaps and found.end > whole_end and found.end >= (self._segments.size(self.number) or 0):
-            # A torn frame: its process died during the write, or the write did not fit. Nothing was lost.
+        if found.torn:
+            # Its process died during the write, or the write did not fit: `log()` had not returned, nothing is lost.
             self.gaps -= 1
             if self._segments.cut and self.number >= self._segments.last_number:
                 with contextlib.suppress(OSError):
@@ -177,6 +201,18 @@ class SegmentCursor:
             self.frames.extend(found.frames)
         else:
             self.used = (self.number, self.offset)
+
+
+def _header_of_lost(run_id: str, instance_id: str, number: int, unix_ns: int) -> SegmentHeader:
+    """Return a header for a process of which only the names of its folder and file are known, and its first time."""
+    resource = Resource()
+    for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
+        resource.attributes.add(key=name).value.string_value = value
+    header = SegmentHeader.of_this_process(
+        "process", instance_id, run_id=run_id, project="", run_name="", resource=resource.SerializeToString()
+    )
+    # No pid: it counts as dead unless it holds the lock of its name.
+    return replace(header, pid=0, start_ticks=0, number=number, created_unix_ns=unix_ns, started_unix_ns=unix_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import LivenessLock
-from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge.journal.segment import SegmentWriter, header_in
 from otel_bridge.records import Status
 
 
@@ -139,10 +139,7 @@ def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
     for segment in folder.segments():
         if segment.mtime_ns < since_ns:
             continue
-        try:
-            header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)
-        except OtelBridgeError:
-            continue
+        header = header_in(segment.path)
         if header is None or header.created_unix_ns < since_ns:
             continue
         if header.launcher == mark or (header.kind == "receiver" and header.pid == os.getpid()):

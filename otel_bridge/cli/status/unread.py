@@ -7,11 +7,10 @@ import time
 from typing import Final, NamedTuple
 
 from otel_bridge.emit.console import drain_command
-from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import end_of_log
-from otel_bridge.journal.segment import read_segment
+from otel_bridge.journal.segment import header_in
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable
 
@@ -61,12 +60,8 @@ def _names_exporters(folder: RunFolder) -> bool:
 
 
 def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
-    """Return the headers of the first segments of *folder*, ``None`` for one that is not readable yet."""
-    headers: list[SegmentHeader | None] = []
-    for segment in folder.segments()[:_HEADERS_READ]:
-        with contextlib.suppress(OtelBridgeError):
-            headers.append(read_segment(segment.path, 0, limit_bytes=0, final=False)[0])
-    return headers
+    """Return the headers of the first segments of *folder*, ``None`` for one that is not readable."""
+    return [header_in(segment.path) for segment in folder.segments()[:_HEADERS_READ]]
 
 
 def _starting(folder: RunFolder) -> bool:

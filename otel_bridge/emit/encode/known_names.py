@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_bridge.emit.config.identity import Identity
-from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import read_report
-from otel_bridge.journal.segment import read_segment
+from otel_bridge.journal.segment import header_in
 
 _MAX_SEGMENTS: Final = 64
 
@@ -55,10 +54,7 @@ def _of_headers(folder: RunFolder) -> list[tuple[_Known, _Known]]:
     files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
     headers: list[SegmentHeader] = []
     for file in files:
-        try:
-            header, _ = read_segment(file.path, 0, limit_bytes=1, final=False)
-        except OtelBridgeError:
-            continue
+        header = header_in(file.path)
         if header is not None and header.kind in {"process", "launcher"}:
             headers.append(header)
     headers.sort(key=lambda header: header.created_unix_ns)

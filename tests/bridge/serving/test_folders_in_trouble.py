@@ -246,11 +246,13 @@ def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_
 def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
-    process.log(3)
+    process.log(2)
+    start = process.writer.offset
+    process.log(1)
     path, size = process.writer.path, process.writer.offset
     process.die()
     with path.open("ab") as file:
-        file.write(path.read_bytes()[-50:-10])
+        file.write(path.read_bytes()[start : start + 40])
 
     bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None)
     until(lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
