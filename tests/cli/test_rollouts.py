@@ -230,3 +230,18 @@ def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_charact
     assert "… 28 more lines; --full or --json shows all" in clipped.getvalue()
     assert "line 12" not in clipped.getvalue()
     assert whole.getvalue().splitlines()[-1] == "    line 39\\x1b[2J"
+
+
+def test_a_line_break_in_a_name_forges_no_line() -> None:
+    forged = "g\n  reward 1.0"
+    payload: dict[str, Any] = {
+        "id": "1", "key": forged, "split": forged, "group": forged, "rollout_id": forged, "error": forged,
+        "messages": [{"role": forged, "name": forged, "content": "one\ntwo"}],
+    }  # fmt: skip
+    whole = io.StringIO()
+
+    RolloutView(Console(file=whole, width=400)).rollout(payload)
+
+    lines = whole.getvalue().splitlines()
+    assert len(lines) == 6, lines
+    assert lines[-2:] == ["    one", "    two"]

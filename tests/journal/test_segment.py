@@ -206,7 +206,10 @@ def test_an_empty_segment_has_no_header_yet(tmp_path: Path) -> None:
     path.write_bytes(HEADER_MAGIC[:3])
 
     assert read_segment(path, 0, limit_bytes=MIB, final=False) == (None, ScanResult([], 0))
-    assert read_segment(path, 0, limit_bytes=MIB, final=True) == (None, ScanResult([], 3, gap_bytes=3, gaps=1, torn=True))
+    assert read_segment(path, 0, limit_bytes=MIB, final=True) == (
+        None,
+        ScanResult([], 3, gap_bytes=3, gaps=1, torn=True),
+    )
 
 
 def test_frames_in_a_string_of_another_segment_stay_what_they_are(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.status.source import NAME_ANOTHER, folders_of, no_run_folder
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.errors import JournalError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
@@ -189,7 +189,12 @@ def _show_one(found: StoredRollout, view: RolloutView, *, as_json: bool) -> bool
 
 def _notify_unread(folder: RunFolder) -> None:
     waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-    message, command = unread(folder.run_id, folder, waiting_bytes, served=probe(folder.lock_path))
+    try:
+        served = probe(folder.lock_path)
+    except JournalError as exc:  # another kind of file in its place
+        echo(f"{folder.run_id}: {exc}", err=True)
+        return
+    message, command = unread(folder.run_id, folder, waiting_bytes, served=served)
     echo(f"{message}; {command}", err=True)
 
 

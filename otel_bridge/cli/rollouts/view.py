@@ -34,7 +34,7 @@ class RolloutView:
     def run(self, run_id: str, report: Report | None) -> None:
         """Print the heading of the run whose rollouts follow."""
         name = f"{report.project}/{report.name} ({run_id})" if report is not None and report.name else run_id
-        self._console.print(Text(_shown(name), style="bold"))
+        self._console.print(Text(_one_line(name), style="bold"))
 
     def rollout(self, payload: Payload) -> None:
         """Print one rollout."""
@@ -52,7 +52,7 @@ class RolloutView:
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
         role = str(message.get("role") or "message")
         tool = str(message.get("name") or names.get(str(message.get("tool_call_id"))) or "")
-        self._console.print(Text(_shown(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold")))
+        self._console.print(Text(_one_line(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold")))
         lines = [line for text in _texts(message) for line in _shown(text).split("\n")]
         for line in self._clipped(lines):
             self._console.print(line)
@@ -74,6 +74,11 @@ def _shown(text: str) -> str:
     return printable(text.expandtabs(4), lines=True)
 
 
+def _one_line(text: str) -> str:
+    """Return *text* escaped for a terminal, line breaks too: a name must not be able to forge a line."""
+    return printable(text.expandtabs(4))
+
+
 def _heading(payload: Payload) -> Text:
     facts: list[tuple[str, str]] = [(str(payload.get("key") or "rollouts"), "bold")]
     facts += [(f"{name} {payload[key]}", "") for name, key in _NAMES if payload.get(key) not in {None, ""}]
@@ -91,7 +96,7 @@ def _heading(payload: Payload) -> Text:
     heading = Text()
     for number, (text, style) in enumerate(facts):
         heading.append(" · " if number else "", style="dim")
-        heading.append(_shown(text), style=style)
+        heading.append(_one_line(text), style=style)
     return heading
 
 
@@ -128,10 +133,10 @@ def _counts(payload: Payload) -> str:
 def _remarks(payload: Payload) -> Iterator[Text]:
     """Yield a line for each error, each truncation and each evaluation."""
     if payload.get("error"):
-        yield Text(_shown(f"  error: {payload['error']}"), style="red")
+        yield Text(_one_line(f"  error: {payload['error']}"), style="red")
     for span in entries(payload.get("spans")):
         if span.get("error") and span.get("parent_id") is not None:
-            yield Text(_shown(f"  {span.get('name')} failed: {span['error']}"), style="red")
+            yield Text(_one_line(f"  {span.get('name')} failed: {span['error']}"), style="red")
     if payload.get("incomplete"):
         yield Text("  incomplete: its root span never arrived", style="red")
     clipped = payload.get("clipped_bytes")
@@ -139,7 +144,7 @@ def _remarks(payload: Payload) -> Iterator[Text]:
         yield Text(f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow")
     for value in entries(payload.get("evaluations")):
         parts = [str(value[key]) for key in ("value", "label", "explanation") if value.get(key) is not None]
-        yield Text(_shown(f"  later: {value.get('name')} {' · '.join(parts)}"), style="dim")
+        yield Text(_one_line(f"  later: {value.get('name')} {' · '.join(parts)}"), style="dim")
 
 
 def _texts(message: Payload) -> Iterator[str]:

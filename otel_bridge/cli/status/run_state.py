@@ -16,7 +16,7 @@ from otel_bridge.bridge.ledger.codec import CONFIG, END, EVALUATION, MEDIA, OTHE
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
-from otel_bridge.errors import FormatVersionError, OtelBridgeError
+from otel_bridge.errors import FormatVersionError, JournalError, OtelBridgeError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import Stamp, StampedCache
 from otel_bridge.journal.folder import RunFolder
@@ -142,7 +142,12 @@ class StateReader:
                 pass
         if report is not None and OTLP in report.exporters:
             held[OTLP] = _not_forwarded(scan.segments, report)
-        served, unseen = probe(folder.lock_path), False
+        served = False
+        unseen = False
+        try:
+            served = probe(folder.lock_path)
+        except JournalError as exc:  # a link or a pipe in its place, or no locks: one line, and the other runs as usual
+            refused = refused or str(exc)
         if report is not None and not served and report.status == "running":
             limit_ns = self._liveness_timeout_ns
             report, unseen = judge_processes(

@@ -178,3 +178,22 @@ def test_the_room_of_all_runs_and_of_one_counts_every_file_of_the_directory_once
     rooms = [overview_of(tmp_path, some, {}).room for some in (folders, folders[:1])]
 
     assert [room.used_bytes for room in rooms if room is not None] == [Quota(tmp_path, 1).used_bytes()] * 2
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
+def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(tmp_path: Path, planted: str) -> None:
+    _delivered(tmp_path, "run1")
+    folder = _delivered(tmp_path, "run2")
+    folder.lock_path.unlink(missing_ok=True)
+    if planted == "link":
+        folder.lock_path.symlink_to("/etc/passwd")
+    elif planted == "pipe":
+        os.mkfifo(folder.lock_path)
+    else:
+        folder.lock_path.mkdir()
+
+    first, second = overview_of(tmp_path, run_folders(tmp_path), {}, StateReader()).runs
+
+    assert (first.refused, first.report is not None) == ("", True)
+    assert "bridge.lock cannot be opened: it is not a regular file; remove it" in second.refused
+    assert second.report is not None
