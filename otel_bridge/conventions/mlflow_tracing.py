@@ -14,7 +14,7 @@ MLFLOW: Final = Convention(
     scopes=("mlflow.",),
     names=frozenset({
         "mlflow.chat.tokenUsage", "mlflow.experimentId", "mlflow.llm.cost", "mlflow.llm.model", "mlflow.llm.provider",
-        "mlflow.message.format", "mlflow.spanFunctionName", "mlflow.spanLogLevel", "mlflow.spanType",
+        "mlflow.spanFunctionName", "mlflow.spanLogLevel", "mlflow.spanType",
         "mlflow.traceRequestId",
     }),
     content=frozenset({"mlflow.chat.messages", "mlflow.chat.tools", "mlflow.spanInputs", "mlflow.spanOutputs"}),

@@ -115,8 +115,6 @@ def _key(path: Path) -> str:
 # which everyone may write (``/tmp``). Some file systems give every file to one user (``all_squash``, a user
 # namespace): a file that is created there shows it.
 
-_OPEN: Final = stat.S_ISVTX | stat.S_IWOTH
-
 
 def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
     """Return in one line why *path* must not be used; empty when it may be used, or does not exist.
@@ -154,7 +152,8 @@ def _planted_by(path: Path) -> int | None:
         owner, above = os.lstat(path).st_uid, os.stat(path.parent)
     except OSError:
         return None
-    everybody = above.st_mode & _OPEN == _OPEN and path.parent != path
+    # With the sticky bit (/tmp) or without: there others may even replace what is there.
+    everybody = bool(above.st_mode & stat.S_IWOTH) and path.parent != path
     return owner if everybody and owner not in {os.geteuid(), 0} else None
 
 

@@ -273,9 +273,12 @@ def test_a_link_in_the_folder_of_a_service_is_not_written_through(tmp_path: Path
     assert "not a regular file" in done.stderr
 
 
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
 @pytest.mark.parametrize("inside", [Path(), Path("deeper/base")])
-def test_root_uses_a_folder_of_any_user_but_not_one_laid_into_a_shared_one(place: Path, inside: Path) -> None:
-    folder_of(place / "tmp", 0, 0o1777)
+def test_root_uses_a_folder_of_any_user_but_not_one_laid_into_a_shared_one(
+    place: Path, inside: Path, mode: int
+) -> None:
+    folder_of(place / "tmp", 0, mode)
     mounted, planted = folder_of(place / "mounted", SOMEBODY), folder_of(place / "tmp" / "x", SOMEBODY)
     for one in (mounted, planted):
         (one / inside).mkdir(parents=True, exist_ok=True)
