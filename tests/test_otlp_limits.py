@@ -43,7 +43,8 @@ def hostile() -> Span:
     span.attributes.extend(pairs({
         "my.framework.prompt": PROMPT, "deep": {"a": [{"b": PROMPT, PROMPT: 1}]}, "json": f'{{"q": ["{PROMPT}"]}}',
         "list": [PROMPT, "x"], "raw": PROMPT.encode(), PROMPT: 7, "gen_ai.response.model": PROMPT * 9, "score": 0.5,
-        "mlflow.spanType": "CHAT_MODEL", "mlflow.message.format": PROMPT, "token_ids": [1, 2, 3], "gen_ai.conversation.id": f"{PROMPT}\n{PROMPT}",
+        "mlflow.message.format": PROMPT,
+        "mlflow.spanType": "CHAT_MODEL", "token_ids": [1, 2, 3], "gen_ai.conversation.id": f"{PROMPT}\n{PROMPT}",
     }))  # fmt: skip
     span.status.message = PROMPT
     span.events.add(name=PROMPT).attributes.extend(pairs({"x": PROMPT, "exception.stacktrace": PROMPT}))

@@ -152,6 +152,9 @@ def begin(
         child_env.set({**variables, NEW_RUN.name: None})
     with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
         console.notify(console.begun(identity, _to(facts, state), _notes(facts, state)))
+        problem = state.folder.ledger_problem()
+        if problem:
+            console.notify(f"rows are kept in the run folder, and not delivered: {problem}", always=True)
     return Run(facts, recorder)
 
 

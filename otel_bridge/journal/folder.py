@@ -25,7 +25,7 @@ import orjson
 
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
-from otel_bridge.journal.files import create_regular, read_regular
+from otel_bridge.journal.files import create_regular, open_regular, read_regular
 from otel_bridge.journal.locks import RecordLock, content
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
@@ -34,6 +34,8 @@ from otel_bridge.text.printable import printable
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT: Final = 1
+LEDGER_FORMAT: Final = 3
+_SQLITE_HEAD_BYTES: Final = 100
 SEGMENTS: Final = "segments"
 REPORT: Final = "report.json"
 LEDGER: Final = "ledger.sqlite"
@@ -43,6 +45,19 @@ _LOCK: Final = ".lock"
 _LONGEST_NAME: Final = 160
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
+
+
+def refuse_ledger_format(path: Path, version: int) -> None:
+    """Raise `FormatVersionError` if *version*, of the ledger at *path*, is another one than this version's; 0: new."""
+    if version > LEDGER_FORMAT:
+        raise FormatVersionError(
+            f"{path}: ledger of format {version}, this version reads up to {LEDGER_FORMAT}; upgrade otel-bridge"
+        )
+    if 0 < version < LEDGER_FORMAT:
+        raise FormatVersionError(
+            f"{path}: ledger of format {version}, from before the first release, expected {LEDGER_FORMAT}; deliver "
+            "the run with the version that wrote it, or delete its folder"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +192,23 @@ class RunFolder:
                 f"{self.path} holds the run {printable(run_id)}; rename the folder to {_folder_name(run_id)}, which no"
                 " other folder next to it may have"
             )
+
+    def ledger_problem(self) -> str:
+        """Return why bridges of this version refuse the ledger, with what to do; empty when they do not.
+
+        Only for a process that never opens the ledger: closing the file would release SQLite's locks.
+        """
+        try:
+            with open(open_regular(self.ledger_path), "rb") as ledger:
+                head = ledger.read(_SQLITE_HEAD_BYTES)
+            if len(head) == _SQLITE_HEAD_BYTES:
+                # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at offset 60.
+                refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
+        except FormatVersionError as exc:
+            return str(exc)
+        except OSError:  # no ledger yet, or another kind of file in its place, which the bridge reports
+            return ""
+        return ""
 
     def exists(self) -> bool:
         """Return whether the run folder exists."""

@@ -17,10 +17,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError, LedgerDamagedError
+from otel_bridge.errors import JournalError, JournalFullError, LedgerDamagedError
 from otel_bridge.journal.files import size_of_regular
-
-FORMAT: Final = 3
+from otel_bridge.journal.folder import LEDGER_FORMAT, refuse_ledger_format
 
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -144,7 +143,7 @@ class Database:
             with self.transaction() as sql:
                 for statement in _SCHEMA.split(";\n"):
                     sql.execute(statement)
-                sql.execute(f"PRAGMA user_version = {FORMAT}")
+                sql.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
         # Reads every table once, so that damage is found when the ledger is opened, not later.
         for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters"):
             self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608
@@ -240,16 +239,7 @@ def _refuse_other_formats(path: Path) -> None:
 
 
 def _check_version(path: Path, connection: sqlite3.Connection) -> None:
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > FORMAT:
-        raise FormatVersionError(
-            f"{path}: ledger of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge"
-        )
-    if 0 < version < FORMAT:
-        raise FormatVersionError(
-            f"{path}: ledger of format {version}, from before the first release, expected {FORMAT}; deliver "
-            "the run with the version that wrote it, or delete its folder"
-        )
+    refuse_ledger_format(path, int(connection.execute("PRAGMA user_version").fetchone()[0]))
 
 
 def _make_private(path: Path) -> None:

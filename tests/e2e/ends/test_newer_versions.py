@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.ledger.database import FORMAT
+from otel_bridge.journal.folder import LEDGER_FORMAT
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from support.trainers.e2e_jobs import (
     LOGS,
@@ -46,25 +46,29 @@ def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_com
     assert bridges(base) == []
 
 
-def test_a_ledger_of_a_newer_version_keeps_the_rows_and_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "remedy"), [(99, "upgrade otel-bridge"), (1, "deliver the run with the version")])
+def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(
+    tmp_path: Path, version: int, remedy: str
+) -> None:
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
     env = {**environment(base), "OTEL_BRIDGE_QUIET": "0"}
     with no_bridge_left(tmp_path):
         run(code, env)
         until(lambda: ended(base) and not bridges(base))
         with contextlib.closing(sqlite3.connect(only_folder(base).ledger_path)) as ledger:
-            ledger.execute("PRAGMA user_version = 99")
+            ledger.execute(f"PRAGMA user_version = {version}")
 
         done = run(code, env)
         drained = command("drain", base, env=env, cwd=tmp_path)
         with contextlib.closing(sqlite3.connect(only_folder(base).ledger_path)) as ledger:
-            ledger.execute(f"PRAGMA user_version = {FORMAT}")
+            ledger.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
         again = command("drain", base, env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert f"deliver it with: otel-bridge drain {base}" in done.stderr.splitlines()[-1]
     assert (drained.returncode, again.returncode) == (1, 0)
-    assert "upgrade otel-bridge" in drained.stdout
+    assert remedy in drained.stdout
+    assert any("not delivered" in line and remedy in line for line in done.stderr.splitlines()[:3])
     assert rows(base) == [*range(20), *range(20)]
 
 
