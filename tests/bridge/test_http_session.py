@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.bridge.http_session import HttpSession
+from otel_bridge.cli.doctor import checks
 from otel_bridge.cli.status.source import from_service
 from otel_bridge.errors import JournalError
 
@@ -28,6 +30,8 @@ def listening(redirect_to: str = "") -> Iterator[tuple[str, list[dict[str, str]]
                 self.send_header("Location", redirect_to)
             self.send_header("Content-Length", "0")
             self.end_headers()
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None: ...
 
@@ -91,6 +95,13 @@ def test_the_status_of_a_service_is_requested_with_its_token(monkeypatch: pytest
     assert received[0]["authorization"] == f"Bearer {token}"
 
 
+def test_doctor_sends_no_login_of_netrc_to_a_server_whose_clock_it_reads() -> None:
+    with listening() as (url, received):
+        checks._skew_s(url)
+
+    assert "authorization" not in received[0]
+
+
 def test_every_request_of_the_product_is_made_by_the_one_session() -> None:
     root = Path(__file__).resolve().parents[2]
     made_otherwise = [
@@ -98,7 +109,7 @@ def test_every_request_of_the_product_is_made_by_the_one_session() -> None:
         for source in ("otel_bridge", "exporters", "collector")
         for path in (root / source).rglob("*.py")
         if path.name != "http_session.py"
-        and any(call in path.read_text("utf-8") for call in ("requests.Session(", "requests.get(", "requests.post("))
+        and re.search(r"\brequests\.(Session|session|request|get|post|put|head|options)\(", path.read_text("utf-8"))
     ]
 
     assert made_otherwise == []

@@ -164,7 +164,7 @@ def _ask(found: Finding, name: str, address: str) -> None:
 def _skew_s(url: str) -> float:
     """Return how many seconds the server's clock is ahead, by the Date of its answer; 0 without a Date."""
     try:
-        answer = requests.head(url, timeout=_TIMEOUT_S, allow_redirects=False)
+        answer = HttpSession().head(url, timeout=_TIMEOUT_S, allow_redirects=False)
         return parsedate_to_datetime(answer.headers["Date"]).timestamp() - time.time()
     except (requests.RequestException, KeyError, ValueError, TypeError):
         return 0.0
