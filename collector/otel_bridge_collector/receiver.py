@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from otel_bridge import settings
+from otel_bridge.bridge.serving.process_limits import descriptor_limit, exhausted
 from otel_bridge.errors import ConfigError
 from otel_bridge_collector.access import Access, Tls, is_loopback
 from otel_bridge_collector.http.plain import PlainHttpServer
@@ -31,6 +32,8 @@ _GRACE_S: Final = 5.0
 _LOOK_S: Final = 10.0
 _T = TypeVar("_T")
 _START_S: Final = 30.0
+_QUIET_S: Final = 60.0
+"""Least time between two log lines about descriptors that are used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class _HttpServer(Protocol):
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
-    Sixteen attributes, because it owns the event loop, its thread and both servers, which start and stop together.
+    Seventeen attributes, because it owns the event loop, its thread and both servers, which start and stop together.
 
     Args:
         chosen: Addresses, access and storage.
@@ -149,7 +152,9 @@ class Receiver:
         self._grpc: GrpcServer | None = None
         self._http: _HttpServer | None = None
         self._stopped = False
+        self._exhausted_s = float("-inf")
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._report_loop_error)
         self._thread = threading.Thread(target=self._loop.run_forever, name="otlp-receiver", daemon=True)
         self._thread.start()
         try:
@@ -190,6 +195,8 @@ class Receiver:
             reasons.append(f"{base} is not writable")
         if not reasons and (full := self._on_loop(self._ingest.lacks_space()).result(_START_S)):
             reasons.append(full)
+        if exhausted():
+            reasons.append(_no_descriptor())
         return [*reasons, *self._warnings()]
 
     def release_connections(self) -> None:
@@ -246,6 +253,16 @@ class Receiver:
         pages = OpsEndpoints(self.unready, self._text, self._status)
         return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 
+    def _report_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error of the event loop, but only one a minute about descriptors that are used up."""
+        # Python 3.11 reports each connection that it cannot accept, as often as the queue is long, every second.
+        exc = context.get("exception")
+        if not isinstance(exc, OSError) or not exhausted(exc):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._exhausted_s >= _QUIET_S:
+            self._exhausted_s = loop.time()
+            _log.warning("no connection can be accepted: %s", _no_descriptor())
+
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -276,6 +293,10 @@ class Receiver:
 
     def _endpoint(self, host: str, port: int) -> str:
         return f"{self._scheme}://{_bracketed(host)}:{port}"
+
+
+def _no_descriptor() -> str:
+    return f"all {descriptor_limit():,} files that this process may open are in use; raise that limit (`ulimit -n`)"
 
 
 def _bracketed(host: str) -> str:

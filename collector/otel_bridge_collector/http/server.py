@@ -112,6 +112,8 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
+            # Python accepts as many connections at once, before the longest silent ones can be closed for them.
+            backlog=max_connections(),
             limit_concurrency=max_connections() if http == "h11" else None,
             timeout_keep_alive=_KEEP_ALIVE_S,
             server_header=False,

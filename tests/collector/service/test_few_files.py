@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import resource
+import socket
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -64,6 +65,49 @@ def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_
         assert running.end()[0] == 0
 
 
+def test_more_silent_connections_than_files_shut_nobody_out_and_fill_no_log(tmp_path: Path) -> None:
+    with (
+        service(tmp_path, environment(tmp_path), "--exporters", "file", files=FILES) as running,
+        contextlib.ExitStack() as connections,
+    ):
+        port = int(running.http.rpartition(":")[2])
+        for _ in range(2 * FILES):
+            connections.enter_context(socket.create_connection(("127.0.0.1", port), ANSWER_S))
+        status = running.send(1)
+        code, log = running.end()
+
+    assert (status, code) == (200, 0)
+    assert "out of system resource" not in log
+    assert "nothing remains" in log
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_receiver_that_can_open_no_file_is_not_ready_and_logs_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
+    port = int(receiver.http_endpoint.rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+    waiting = [socket.socket() for _ in range(3)]
+    try:
+        ready = _readyz(connection)
+        with no_files_left():
+            for client in waiting:
+                client.connect(("127.0.0.1", port))
+            until(lambda: bool(caplog.messages))
+            unready = _readyz(connection)
+        again = _readyz(connection)
+    finally:
+        connection.close()
+        for client in waiting:
+            client.close()
+        receiver.stop()
+
+    in_use = "all 512 files that this process may open are in use; raise that limit (`ulimit -n`)"
+    assert [ready, unready, again] == [(200, "ready"), (503, in_use), (200, "ready")]
+    assert caplog.messages == [f"no connection can be accepted: {in_use}"]
+
+
 @pytest.mark.usefixtures("limited")
 def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
@@ -105,6 +149,12 @@ def _post(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, str
     answer = connection.getresponse()
     answer.read()
     return answer.status, answer.headers["Retry-After"]
+
+
+def _readyz(connection: http.client.HTTPConnection) -> tuple[int, str]:
+    connection.request("GET", "/readyz")
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode().strip()
 
 
 def _rows(run_id: str) -> bytes:
