@@ -119,14 +119,19 @@ class ExporterEnvironment:
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
         variables = {variable: value for variable, value in named.items() if variable != SEAL}
-        if not self.trusts_folders and not is_sealed_here(run_id, name, named):
-            self._refuse_servers(name, exporter, variables)
+        settings = exporter.read_settings({**variables, **self.env}, self.cwd)
+        if self.trusts_folders or is_sealed_here(run_id, name, named):
+            return exporter, settings
+        # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
+        destination = destination_of(settings)
+        self._refuse_servers(name, exporter, destination)
+        # A folder names a destination and nothing else, such as a file of tokens.
+        variables = {variable: value for variable, value in variables.items() if variable in destination}
         return exporter, exporter.read_settings({**variables, **self.env}, self.cwd)
 
-    def _refuse_servers(self, name: str, exporter: Exporter, variables: Mapping[str, str]) -> None:
-        """Raise `ConfigError` if *variables* lead to a server that this environment does not name itself."""
-        servers = {variable: value for variable, value in variables.items() if names_server(variable, value)}
-        servers = {variable: value for variable, value in servers.items() if not self.env.get(variable)}
+    def _refuse_servers(self, name: str, exporter: Exporter, destination: Mapping[str, str]) -> None:
+        """Raise `ConfigError` if *destination* has a server that this environment does not name itself."""
+        servers = {variable: value for variable, value in destination.items() if names_server(variable, value)}
         if not servers:
             return
         own_destination = destination_of(exporter.read_settings(self.env, self.cwd))

@@ -10,6 +10,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
 from otel_bridge.translation.options import OtherTraces
+from otel_bridge_trackio.settings import TrackioSettings
 from support.bridge.bridge_doubles import Process, options, run_folder, served, serving, until, written
 from support.bridge.bridge_file_tracker import Nowhere
 from support.bridge.recording_tracker import RecordingTracker
@@ -37,7 +38,7 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
 
     def settings(env: Mapping[str, str], cwd: Path) -> Nowhere:
         seen.append(dict(env))
-        return Nowhere()
+        return Nowhere({"A": env["A"], "B": env.get("B", "")})
 
     exporter = Exporter(read_settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
@@ -45,7 +46,33 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
     ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named, run_id="r")
     ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named, run_id="r")
 
-    assert seen == [own, {"A": "own", "B": "named", "KEY": "secret"}]
+    assert (seen[0], seen[-1]) == (own, {"A": "own", "B": "named", "KEY": "secret"})
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("trackio", "TRACKIO_SERVER_URL"), ("wandb", "WANDB_BASE_URL"), ("mlflow", "MLFLOW_TRACKING_URI")],
+)
+@pytest.mark.parametrize("before", ["", " ", "\t", "\u2003", "\u00a0", "\n"])
+def test_no_spelling_of_a_server_in_a_folder_of_somebody_else_leads_there(
+    name: str, variable: str, before: str
+) -> None:
+    environment = ExporterEnvironment({}, Path(), from_segments=True)
+
+    with pytest.raises(ConfigError):
+        environment.resolve(name, {variable: f"{before}http://tracker.example"}, run_id="r")
+
+
+def test_a_folder_of_somebody_else_names_a_destination_and_no_file_of_tokens(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of the caller")
+    own = {"TRACKIO_SPACE_ID": "me/space", "HOME": str(tmp_path)}
+    environment = ExporterEnvironment(own, tmp_path, from_segments=True)
+
+    _, settings = environment.resolve("trackio", {"HF_TOKEN_PATH": str(tmp_path / "secret")}, run_id="r")
+
+    assert isinstance(settings, TrackioSettings)
+    assert settings.remote is not None
+    assert settings.remote.hf_token is None
 
 
 def test_settings_of_the_environment_reach_translation() -> None:
