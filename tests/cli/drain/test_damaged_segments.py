@@ -72,7 +72,7 @@ def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"hello world\n" * 100, bytes(5_000)])
-def test_a_file_that_is_no_segment_is_counted_and_drain_ends(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_any_frame_is_counted_and_drain_ends(tmp_path: Path, content: bytes) -> None:
     folder = held(tmp_path, 80_000_000)
     folder.segments()[0].path.write_bytes(content)
 
