@@ -197,3 +197,25 @@ def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(tm
     assert (first.refused, first.report is not None) == ("", True)
     assert "bridge.lock cannot be opened: it is not a regular file; remove it" in second.refused
     assert second.report is not None
+
+
+@pytest.mark.parametrize("name", ["report.json", "ledger.sqlite", "bridge.log", "folder.json", "control", "processes"])
+@pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
+def test_no_odd_file_of_a_folder_costs_another_run_its_state(tmp_path: Path, name: str, planted: str) -> None:
+    _delivered(tmp_path, "run1")
+    path = _delivered(tmp_path, "run2").path / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if planted == "link":
+        path.symlink_to("/etc/passwd")
+    elif planted == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+
+    overview = overview_of(tmp_path, run_folders(tmp_path), {}, StateReader())
+
+    assert [run.run_id for run in overview.runs] == ["run1", "run2"]
+    assert overview.runs[0].report is not None
+    assert overview.to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from otel_bridge.testing import MemoryTable, deliver, samples
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_backend.state import artifact_name
 from support.trackers.wandb_online_runs import open_run, rows
 
 server, run, memory, opened, limits = online.server, online.run, online.memory, online.opened, online.limits
@@ -76,6 +78,24 @@ def test_rollouts_whose_logging_failed_stand_in_the_table_once(
 
     assert traces(server, run) == [first.id, second.id]
     assert [row["explorer/rollouts"]["increment_num"] for row in server.run(run.id).history] == [0, 1]
+
+
+def test_each_rollout_stands_once_on_the_page_and_once_in_the_last_artifact(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    writer = opened()
+    rollouts = samples.placed([samples.rollout(n, step=n // 2) for n in range(10)])
+    for first in range(0, 10, 2):
+        writer.write_rollouts(rollouts[first : first + 2])
+    writer.end(Status.FINISHED)
+
+    # Every version of the artifact names the files of the earlier ones too: only the last one counts.
+    latest = server.store.latest(artifact_name(run.id, "explorer/rollouts"))
+    assert latest is not None
+    tables = [json.loads(server.store.blobs[str(entry["digest"])]) for entry in latest.entries.values()]
+    stored = [row[table["columns"].index("trace")] for table in tables for row in table["data"]]
+    assert traces(server, run) == [rollout.id for rollout in rollouts]
+    assert sorted(stored) == sorted(rollout.id for rollout in rollouts)
 
 
 def _fails(*_args: object, **_more: object) -> None:
