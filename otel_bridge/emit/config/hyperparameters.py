@@ -6,23 +6,20 @@ Never use ``repr()`` of a user's object: it may hold a secret, an address that d
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import math
-import os
-import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Final, TypeGuard, cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
+from otel_bridge.text.keys import key_text, text_of
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
 MAX_DEPTH: Final = 16
@@ -32,14 +29,6 @@ MAX_TOTAL_CHARS: Final = 1 << 20
 _MAX_ARRAY_NUMBERS: Final = 100
 CYCLE: Final = "[cycle]"
 TOO_DEEP: Final = "[too deep]"
-_BY_STR: Final = frozenset({
-    "builtins.complex", "datetime.timedelta", "datetime.timezone", "zoneinfo.ZoneInfo", "decimal.Decimal",
-    "fractions.Fraction", "uuid.UUID", "ipaddress.IPv4Address", "ipaddress.IPv6Address", "ipaddress.IPv4Network",
-    "ipaddress.IPv6Network",
-})  # fmt: skip
-"""Types of the standard library whose ``str()`` is the value."""
-_ARRAY_LIBRARIES: Final = frozenset({"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"})
-_DATA_TYPES: Final = frozenset({"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"})
 
 
 def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str, Attribute]:
@@ -57,6 +46,8 @@ def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str
     cleaned = cleaner.mapping(mapping, (id(config),))
     if cleaner.clipped:
         drop("config_clipped", 1, "")
+    for reason, keys in cleaner.lost_keys.items():
+        drop(reason, len(keys), keys[0])
     if cleaner.unreadable:
         drop("config_unreadable", len(cleaner.unreadable), cleaner.unreadable[0])
     # The cleaner has checked every text; a secret name covers everything below it.
@@ -114,6 +105,7 @@ class _Cleaner:
     def __init__(self) -> None:
         self.clipped = False
         self.unreadable: list[str] = []
+        self.lost_keys: dict[str, list[str]] = {}
         self._entries = 0
         self._chars = 0
         self._path: list[str] = []
@@ -124,10 +116,13 @@ class _Cleaner:
             if self._full():
                 break
             key = self._key(raw_key)
-            if key:
-                self._path.append(key)
-                out[key] = self.value(value, parents)
-                self._path.pop()
+            if not key:
+                continue
+            if key in out:
+                self._lose("same_key", key)
+            self._path.append(key)
+            out[key] = self.value(value, parents)
+            self._path.pop()
         return out
 
     def value(self, value: object, parents: tuple[int, ...]) -> Attribute:
@@ -186,13 +181,18 @@ class _Cleaner:
         return self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
 
     def _key(self, raw: object) -> str:
+        """Return the text of a key; an empty one, counted, when it has none."""
         try:
-            if isinstance(raw, enum.Enum):
-                return self._text(raw.name)
-            text = text_of(raw)
-            return self._text(_name(raw) if text is None else text)
+            key = self._text(key_text(raw))
         except any_error():  # a user's __str__
+            self._lose("bad_key", f"<{type(raw).__name__}>")
             return ""
+        if not key:
+            self._lose("empty_key", "")
+        return key
+
+    def _lose(self, reason: str, key: str) -> None:
+        self.lost_keys.setdefault(reason, []).append(".".join((*self._path, key)))
 
     def _text(self, value: str) -> str:
         kept = redact_and_cut(value, MAX_TEXT_CHARS)
@@ -204,47 +204,6 @@ class _Cleaner:
         full = self._entries >= MAX_ENTRIES or self._chars >= MAX_TOTAL_CHARS
         self.clipped |= full
         return full
-
-
-def text_of(value: object) -> str | None:
-    """Return the text of a small value that has one plain text; ``None`` for anything else.
-
-    Such values are texts, paths, times, data types and devices, and functions and classes by their qualified names.
-    """
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, os.PathLike):
-        return os.fsdecode(cast("os.PathLike[str]", value))
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, bytes | bytearray):
-        return f"<{len(value)} bytes>"
-    return str(value) if _is_shown_by_str(type(value)) else _qualified_name(value)
-
-
-def _is_shown_by_str(kind: type) -> bool:
-    return f"{kind.__module__}.{kind.__qualname__}" in _BY_STR or any(
-        base.__name__ in _DATA_TYPES and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES for base in kind.__mro__
-    )
-
-
-def _qualified_name(value: object) -> str | None:
-    """Return the name of a module, function or class, and the pattern of a regular expression."""
-    if isinstance(value, ModuleType):
-        return value.__name__
-    if isinstance(value, re.Pattern):
-        return str(cast("re.Pattern[str]", value).pattern)
-    if isinstance(value, partial):
-        inner = _qualified_name(cast("partial[object]", value).func)
-        return None if inner is None else f"partial({inner})"
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(name, str) or not callable(value):
-        return None
-    return f"{module}.{name}" if isinstance(module, str) else name
-
-
-def _name(key: object) -> str:
-    return str(key) if key is None or isinstance(key, str | int | float | tuple) else ""  # pyright: ignore[reportUnknownArgumentType]  # any tuple
 
 
 # Mappings and sequences of any library -> their entries; each entry is read alone when a joint read fails.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from otel_bridge.errors import any_error
+from otel_bridge.text.keys import SharedReads
 
 _INT64: Final = 1 << 63
 _MAX_NAME_CHARS: Final = 1024
@@ -25,32 +26,53 @@ def number(value: object, *, mean: bool = False) -> float | None:
     if value is None or isinstance(value, (str, bytes)):
         return None
     try:
-        return _number(value, mean=mean)
-    except any_error():  # code of the user's own object
+        return _number(value, SharedReads(), mean=mean)
+    except any_error():  # code of the user's own object, or too much that is shared
         return None
 
 
-def _number(value: object, *, mean: bool) -> float | None:
+def _number(value: object, shared: SharedReads, *, mean: bool) -> float | None:
+    """Return *value* as a finite number, ``None`` when it holds none; raises what reading it raises."""
+    if value is None or isinstance(value, (str, bytes)):
+        return None
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()
-    if isinstance(value, Mapping):
-        return _total(cast("Mapping[object, object]", value))
-    if isinstance(value, (list, tuple)):
-        known = [one for entry in cast("Sequence[object]", value) if (one := number(entry, mean=mean)) is not None]
-        if not known:
-            return None
-        return sum(known) / len(known) if mean else sum(known)
+    if isinstance(value, (Mapping, list, tuple)):
+        if not shared.admits(value):  # pyright: ignore[reportUnknownArgumentType]  # any collection
+            raise OverflowError
+        if isinstance(value, Mapping):
+            return _total(cast("Mapping[object, object]", value), shared)
+        return _combined(cast("Sequence[object]", value), shared, mean=mean)
     if getattr(getattr(value, "dtype", None), "kind", "") == "c":  # float() of a complex long double only warns
         return None
     plain = float(cast("float", value))
     return plain if math.isfinite(plain) else None
 
 
-def _total(parts: Mapping[object, object]) -> float | None:
+def _combined(entries: Iterable[object], shared: SharedReads, *, mean: bool) -> float | None:
+    """Return the sum or mean of the numbers among *entries*, ``None`` when none is; raises on too many shared."""
+    numbers: list[float] = []
+    for entry in entries:
+        try:
+            plain = _number(entry, shared, mean=mean)
+        except OverflowError:
+            raise
+        except any_error():  # code of the user's own object: the other entries count
+            continue
+        if plain is not None:
+            numbers.append(plain)
+    if not numbers:
+        return None
+    return sum(numbers) / len(numbers) if mean else sum(numbers)
+
+
+def _total(parts: Mapping[object, object], shared: SharedReads) -> float | None:
     """Return the total of named reward parts: the part named ``reward``, else the sum."""
-    total = next((parts[name] for name in _TOTALS if name in parts), None)
-    return number(list(parts.values()) if total is None else total)
+    for name in _TOTALS:
+        if name in parts:
+            return _number(parts[name], shared, mean=False)
+    return _combined(parts.values(), shared, mean=False)
 
 
 def integer(value: object) -> int | None:

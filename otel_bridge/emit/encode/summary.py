@@ -9,6 +9,7 @@ from otel_bridge.emit.config.hyperparameters import MAX_TEXT_CHARS, entries_of
 from otel_bridge.emit.encode.values import MAX_DEPTH, MAX_KEY_CHARS, is_array, is_scalar, to_value
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json, Scalar
+from otel_bridge.text.keys import SharedReads, key_text
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
 MAX_ENTRIES: Final = 10_000
@@ -25,7 +26,7 @@ def summary_of(values: object, drop: _Drop) -> dict[str, Scalar]:
     """
     found: dict[str, Scalar] = {}
     if isinstance(values, Mapping):
-        _collect(found, "", cast("Mapping[object, object]", values), drop, 0)
+        _collect(found, "", cast("Mapping[object, object]", values), drop, (SharedReads(), 0))
     else:
         drop("not_a_mapping", 1, type(values).__name__)
     if len(found) > MAX_ENTRIES:
@@ -34,21 +35,35 @@ def summary_of(values: object, drop: _Drop) -> dict[str, Scalar]:
     return cast("dict[str, Scalar]", scrubbed(cast("Json", found), shapes=False))
 
 
-def _collect(found: dict[str, Scalar], prefix: str, values: Mapping[object, object], drop: _Drop, depth: int) -> None:
+def _collect(
+    found: dict[str, Scalar],
+    prefix: str,
+    values: Mapping[object, object],
+    drop: _Drop,
+    nesting: tuple[SharedReads, int],
+) -> None:
+    """Add the entries of *values* to *found*; *nesting* is what was read, and the depth."""
+    shared = nesting[0]
+    depth = nesting[1]
     for raw, value in entries_of(values, MAX_ENTRIES + 1):
         try:
-            key = f"{prefix}{raw}"
+            key = prefix + key_text(raw)
         except any_error():  # a user's __str__
             drop("bad_key", 1, f"{prefix}<{type(raw).__name__}>")
             continue
         nested = cast("Mapping[object, object]", value) if isinstance(value, Mapping) else None
         if nested is not None and depth < MAX_DEPTH:
-            _collect(found, f"{key}/", nested, drop, depth + 1)
+            if shared.admits(nested):
+                _collect(found, f"{key}/", nested, drop, (shared, depth + 1))
+            else:
+                drop("summary_clipped", 1, key)
             continue
         scalar = _scalar(value)  # pyright: ignore[reportUnknownArgumentType]  # any mapping, too deep
         if scalar is None or not len(prefix) < len(key) <= MAX_KEY_CHARS:
             drop("summary_value" if scalar is None else "long_key" if key != prefix else "empty_key", 1, key)
         else:
+            if key in found:
+                drop("same_key", 1, key)
             found[key] = scalar
 
 

@@ -20,6 +20,7 @@ from otel_bridge.emit.media.values import media_in
 from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
+from otel_bridge.text.keys import SharedReads, key_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,10 +78,17 @@ def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
 class _Keyed:
     """Counts drops with the key that is being read."""
 
-    __slots__ = ("_drop", "_media", "key")
+    __slots__ = ("_drop", "_media", "_shared", "key")
 
     def __init__(self, drop: CountKeyedDrop, media: list[FoundMedia] | None) -> None:
         self._drop, self._media, self.key = drop, media, ""
+        self._shared: SharedReads | None = None
+
+    def admits(self, nested: object) -> bool:
+        """Return whether a nested mapping is read, which only shared ones in great number are not."""
+        if self._shared is None:  # most rows hold none
+            self._shared = SharedReads()
+        return self._shared.admits(nested)
 
     def takes(self, value: object) -> bool:
         """Return whether *value* is media, which are kept with their key."""
@@ -142,6 +150,10 @@ def _flatten_into(
             number = value
         elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
             nested = cast("Mapping[object, object]", value)
+            if not drop.admits(nested):
+                drop.key = key
+                drop("too_many_numbers", 1)
+                continue
             _flatten_into(out, f"{key}/", nested, drop, (*parents, id(values)))
             continue
         else:
@@ -156,7 +168,7 @@ def _flatten_into(
 
 def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
     try:
-        key = prefix + (raw if isinstance(raw, str) else str(raw))
+        key = prefix + (raw if type(raw) is str else key_text(raw))
     except any_error():  # a user's __str__
         drop.key = f"{prefix}<{type(raw).__name__}>"
         drop("bad_key", 1)
@@ -339,7 +351,7 @@ def distribution(
         # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
         values = values.tolist()
     numbers: list[float] = []
-    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0):
+    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0, shared=SharedReads()):
         drop("too_many_numbers", 1)
         return None
     finite = [number for number in numbers if math.isfinite(number)]
@@ -377,6 +389,8 @@ def _collect(
     convert: Callable[[object, CountDrop], Value | None],
     drop: CountDrop,
     depth: int,
+    *,
+    shared: SharedReads,
 ) -> bool:
     """Append the numbers of nested *values*; return false when there are too many."""
     for value in values:
@@ -385,7 +399,7 @@ def _collect(
         elif is_sequence(value):
             if depth >= MAX_DEPTH:  # also a collection that holds itself
                 drop("too_deep", 1)
-            elif not _collect(numbers, value, convert, drop, depth + 1):
+            elif not shared.admits(value) or not _collect(numbers, value, convert, drop, depth + 1, shared=shared):
                 return False
         else:
             number = convert(value, drop)
