@@ -7,7 +7,7 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
@@ -39,12 +39,14 @@ class EncodedMessage(NamedTuple):
         json: The message as UTF-8 JSON.
         calls: Tool calls in the message.
         answers: Answers of tools in the message.
+        unread: Number of tool calls in no known shape, which are kept as text.
     """
 
     role: str
     json: bytes
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[ToolAnswer, ...] = ()
+    unread: int = 0
 
 
 def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
@@ -170,6 +172,7 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
         if encoded is None:
             conversation.skipped += 1
         else:
+            conversation.skipped += encoded.unread
             conversation.messages.append(encoded)
     return conversation
 
@@ -220,7 +223,7 @@ def _encoded(role: str, parts: Parts, message: Mapping[str, Any]) -> EncodedMess
     value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts)}
     if (name := text_or_none(message.get("name"))) is not None:
         value["name"] = name[:256]
-    return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers))
+    return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)
 
 
 # A conversation -> encoded messages within the limits of one rollout.
@@ -257,7 +260,7 @@ class Content:
 
 def content_of(messages: object, limits: MessageLimits, role: str = "user") -> Content:
     """Encode a conversation within *limits*."""
-    entries = raw_messages(messages, role)
+    entries = [_replayable(entry) for entry in raw_messages(messages, role)]
     budget = limits.rollout_bytes // _COPIES
     max_chars = _fair_length(entries, budget)
     content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
@@ -272,6 +275,15 @@ def content_of(messages: object, limits: MessageLimits, role: str = "user") -> C
         content.content_filter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])
         del content.messages[kept:]
     return content
+
+
+def _replayable(entry: object) -> object:
+    """Return *entry* with a generator of tool calls as a list: a message with a secret or a cut is encoded again."""
+    if type(entry) is not dict:
+        return entry
+    message = cast("dict[str, object]", entry)
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": list(cast("Iterator[object]", calls))} if isinstance(calls, Iterator) else entry
 
 
 def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_chars: int) -> Content:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -16,6 +17,7 @@ _REASONING_TYPES: Final = frozenset({"reasoning", "thinking"})
 _CALL_TYPES: Final = frozenset({"tool_call", "tool_use"})
 _ANSWER_TYPES: Final = frozenset({"tool_call_response", "tool_result"})
 _MODALITIES: Final = ("image", "audio", "video")
+_ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters")
 _MAX_NAME_CHARS: Final = 256
 _MAX_ARGUMENT_CHARS: Final = 1 << 20
 
@@ -57,15 +59,17 @@ class Parts:
         parts: Parts in the form of the JSON.
         calls: The tool calls among them.
         answers: The tools' answers among them.
+        unread: Number of tool calls in no known shape, which are kept as text.
     """
 
-    __slots__ = ("_content_filter", "answers", "calls", "parts")
+    __slots__ = ("_content_filter", "answers", "calls", "parts", "unread")
 
     def __init__(self, content_filter: ContentFilter) -> None:
         self._content_filter = content_filter
         self.parts: list[dict[str, Json]] = []
         self.calls: list[ToolCall] = []
         self.answers: list[ToolAnswer] = []
+        self.unread = 0
 
     def add_text(self, kind: str, text: object) -> None:
         """Add a part whose ``content`` is text."""
@@ -74,6 +78,7 @@ class Parts:
 
     def add_content(self, content: object) -> None:
         """Add a message's content: a text, one part or many; ``None`` adds nothing."""
+        content = _plain(content)
         if isinstance(content, (list, tuple)):
             for part in cast("Sequence[object]", content):
                 self._add_part(part)
@@ -81,10 +86,14 @@ class Parts:
             self._add_part(content if mapping_of(content) is not None else str(content))
 
     def add_calls(self, calls: object) -> None:
-        """Add tool calls in OpenAI's shape; anything but a list of calls is left out."""
-        for call in cast("Sequence[object]", calls) if isinstance(calls, (list, tuple)) else ():
+        """Add one tool call or many, also as JSON text; what is not a call is kept as text, and counted."""
+        for entry in _call_entries(calls):
+            call = _parsed(entry) if isinstance(entry, str) else entry
             fields = mapping_of(call) or _call_fields(call)
-            if fields is not None:
+            if fields is None:
+                self.add_text("text", str(entry))
+                self.unread += 1
+            else:
                 self._add_call(fields)
 
     def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
@@ -99,6 +108,7 @@ class Parts:
         self.answers.append(ToolAnswer(call_id, name, text))
 
     def _response(self, content: object) -> Json:
+        content = _plain(content)
         if content is None or not isinstance(content, list):
             return "" if content is None else self._content_filter.json(content)
         inner = Parts(self._content_filter)
@@ -161,13 +171,16 @@ class Parts:
         return {"type": "blob", "mime_type": mime, "modality": modality, "content": self._content_filter.blob(data)}
 
     def _add_call(self, fields: Mapping[str, Any]) -> None:
-        function = mapping_of(fields.get("function")) or fields
-        arguments = function.get("arguments", function.get("input"))
+        function_field = fields.get("function")
+        function = _parsed(function_field) if isinstance(function_field, str) else function_field
+        inner = mapping_of(function) or mapping_of(fields.get("custom")) or fields
+        name = inner.get("name") or (function if isinstance(function, str) else "")
+        arguments = next((inner[key] for key in _ARGUMENT_KEYS if inner.get(key) is not None), None)
         if isinstance(arguments, str):
             arguments = _parsed(arguments)
         call = ToolCall(
             text_or_none(fields.get("id")),
-            str(function.get("name") or "")[:_MAX_NAME_CHARS],
+            str(name)[:_MAX_NAME_CHARS],
             b"" if arguments is None else dumps(self._content_filter.json(arguments)),
         )
         part: dict[str, Json] = {"type": "tool_call"}
@@ -183,6 +196,26 @@ class Parts:
 
 def _first(fields: Mapping[str, Any], *names: str) -> object:
     return next((fields[name] for name in names if fields.get(name) is not None), "")
+
+
+def _plain(content: object) -> object:
+    """Return an array (numpy, pandas, pyarrow) as a list; anything else unchanged."""
+    convert = getattr(content, "tolist", None)
+    return cast("object", convert()) if callable(convert) else content
+
+
+def _call_entries(calls: object) -> Sequence[object]:
+    """Return the entries of a message's tool calls; nothing for an absent value, which pandas gives as NaN."""
+    calls = _plain(calls)
+    if isinstance(calls, str):
+        calls = _parsed(calls)
+    is_absent = calls is None or calls == "" or (isinstance(calls, float) and math.isnan(calls))
+    if is_absent:
+        return ()
+    is_single = isinstance(calls, (str, Mapping)) or hasattr(calls, "model_dump") or hasattr(calls, "function")
+    if is_single or not isinstance(calls, Iterable):
+        return (calls,)
+    return list(cast("Iterable[object]", calls))
 
 
 def _call_fields(call: object) -> Mapping[str, Any] | None:
