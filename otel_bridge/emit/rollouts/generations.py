@@ -76,9 +76,10 @@ class Generations:
         self._rewards = Rewards(given.get("rewards"))
         self._tools = ToolFacts(given.get("tool_facts"))
         self._lists = {name: Column(given.get(name)) for name in _LISTS}
-        prompts: object = given.get("prompts")
-        if isinstance(prompts, (str, Mapping)):
-            self._lists["prompts"] = Column([cast("object", prompts)])
+        for name in ("prompts", "responses"):
+            texts: object = given.get(name)
+            if isinstance(texts, (str, Mapping)):
+                self._lists[name] = Column([cast("object", texts)])
         self._entries = self._count()
         self._turns = folded(self._lists["trajectory_ids"], self._entries)
         layout = Layout(

@@ -306,3 +306,10 @@ def test_an_unknown_list_is_counted() -> None:
     log_generations(run, responses=["1"], scores=[1.0])
 
     assert (len(run.roots), run.drops) == (1, {"rollout_unknown_column": 1})
+
+
+def test_a_text_of_responses_is_one_response() -> None:
+    run = MemoryRun()
+    log_generations(run, prompts=["one"], responses="1", rewards=[1.0])
+    assert texts(run) == [("one", "1")]
+    assert run.drops == {}
