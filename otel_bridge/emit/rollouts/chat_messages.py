@@ -1,7 +1,8 @@
 """Conversations in OpenAI's chat shape -> GenAI messages as JSON text, each encoded once.
 
-Also accepted: messages that already have GenAI ``parts``, ShareGPT's ``from`` and ``value``, Anthropic's parts, objects
-with ``model_dump``, JSON text of messages. Entries that are not messages are skipped and counted. Nothing raises.
+Also accepted: messages that already have GenAI ``parts``, ShareGPT's ``from`` and ``value``, Anthropic's parts,
+OpenAI's ``Choice`` and Responses items, LangChain's messages, objects with ``model_dump``, JSON text of messages.
+Entries that are not messages are skipped and counted. Nothing raises.
 Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 """
 
@@ -118,6 +119,12 @@ def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
 
 
 _ROLES: Final = {"human": "user", "gpt": "assistant", "ai": "assistant", "function": "tool", "observation": "tool"}
+_TYPE_ROLES: Final = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+"""LangChain's ``type`` of a message to its role."""
+_ITEM_ROLES: Final = {"reasoning": "assistant", "function_call": "assistant", "function_call_output": "tool"}
+"""``type`` of an item of OpenAI's Responses API, which is one part of a message, to its role."""
+_WRAPPERS: Final = ("message", "data")
+"""Key of the message in OpenAI's ``Choice``, and in what LangChain's ``messages_to_dict`` returns."""
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
 _JSON_STARTS: Final = ("{", "[{")
 
@@ -181,16 +188,25 @@ def _message(entry: object, content_filter: ContentFilter) -> EncodedMessage | N
     message = mapping_of(entry) or _attributes(entry)
     if message is None:
         return None
+    kind = message.get("type")
+    if "content" not in message:
+        wrapped = next((message[key] for key in _WRAPPERS if isinstance(message.get(key), Mapping)), None)
+        message = message if wrapped is None else {"type": kind, **wrapped}
     role = message.get("role", message.get("from"))
+    if role is None and isinstance(kind, str):
+        role = _TYPE_ROLES.get(kind, _ITEM_ROLES.get(kind))
     content = message.get("content", message.get("value"))
     given = message.get("parts")
-    if role is None and content is None and given is None and not message.get("tool_calls"):
+    # An array of several calls has no truth value.
+    if role is None and content is None and given is None and message.get("tool_calls") is None:
         return None
     named = str(getattr(role, "value", role) or "user")
     named = _ROLES.get(named, named)
     parts = Parts(content_filter)
     if isinstance(given, list):
         parts.add_content(cast("object", given))
+    elif kind in _ITEM_ROLES:
+        parts.add_content(message)
     elif named == "tool":
         parts.add_answer(text_or_none(message.get("tool_call_id")), content, text_or_none(message.get("name")))
     else:
@@ -200,9 +216,9 @@ def _message(entry: object, content_filter: ContentFilter) -> EncodedMessage | N
 
 def _add_message(parts: Parts, message: Mapping[str, Any], content: object) -> None:
     """Add the content of a message that is not a tool's, in the order reasoning, content, refusal, calls."""
-    thought = next((message[key] for key in _REASONING_KEYS if isinstance(message.get(key), str)), "")
+    thought = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), "")
     if thought:
-        parts.add_text("reasoning", thought)
+        parts.add_reasoning(thought)
     parts.add_content(content)
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         parts.add_text("refusal", refusal)

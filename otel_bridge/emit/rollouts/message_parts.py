@@ -12,10 +12,10 @@ from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.encode.coerce import mapping
 from otel_bridge.records import Json
 
-_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
+_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text", "summary_text"})
 _REASONING_TYPES: Final = frozenset({"reasoning", "thinking"})
-_CALL_TYPES: Final = frozenset({"tool_call", "tool_use"})
-_ANSWER_TYPES: Final = frozenset({"tool_call_response", "tool_result"})
+_CALL_TYPES: Final = frozenset({"tool_call", "tool_use", "function_call"})
+_ANSWER_TYPES: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 _MODALITIES: Final = ("image", "audio", "video")
 _ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters")
 _MAX_NAME_CHARS: Final = 256
@@ -76,6 +76,10 @@ class Parts:
         content = self._content_filter.text(text) if isinstance(text, str) else self._content_filter.json(text)
         self.parts.append({"type": kind, "content": content})
 
+    def add_reasoning(self, thought: object) -> None:
+        """Add reasoning: a text, or a list of parts with text."""
+        self.parts.append({"type": "reasoning", "content": self._response(thought)})
+
     def add_content(self, content: object) -> None:
         """Add a message's content: a text, one part or many; ``None`` adds nothing."""
         content = _plain(content)
@@ -125,12 +129,12 @@ class Parts:
         if kind in _TEXT_TYPES:
             self.add_text("text", _first(fields, "text", "content"))
         elif kind in _REASONING_TYPES:
-            self.add_text("reasoning", _first(fields, "content", "thinking", "text", "summary"))
+            self.add_reasoning(_first(fields, "content", "thinking", "text", "summary"))
         elif kind in _CALL_TYPES:
             self._add_call(fields)
         elif kind in _ANSWER_TYPES:
-            call_id = text_or_none(fields.get("id", fields.get("tool_use_id")))
-            answer = _first(fields, "response", "result", "content")
+            call_id = text_or_none(_first(fields, "call_id", "tool_use_id", "id"))
+            answer = _first(fields, "response", "result", "content", "output")
             self.add_answer(call_id, answer, text_or_none(fields.get("name")))
         else:
             self.parts.append(self._media(kind, fields) or self._generic(kind, fields))
@@ -179,7 +183,7 @@ class Parts:
         if isinstance(arguments, str):
             arguments = _parsed(arguments)
         call = ToolCall(
-            text_or_none(fields.get("id")),
+            text_or_none(_first(fields, "call_id", "id")),
             str(name)[:_MAX_NAME_CHARS],
             b"" if arguments is None else dumps(self._content_filter.json(arguments)),
         )

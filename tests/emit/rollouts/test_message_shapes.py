@@ -1,0 +1,68 @@
+"""Messages arrive in the shapes that OpenAI's and LangChain's clients give them, with their role and calls."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pytest
+
+from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.emit.rollouts.chat_messages import EncodedMessage, MessageLimits, content_of
+
+_ARGUMENTS: Final = {"q": "x"}
+_LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": _ARGUMENTS, "type": "tool_call"}
+_OPENAI_CALL: Final = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+
+CALLS: Final[dict[str, Any]] = {
+    "LangChain model_dump": {"type": "ai", "content": "", "tool_calls": [_LANGCHAIN_CALL]},
+    "LangChain messages_to_dict": {"type": "ai", "data": {"content": "", "tool_calls": [_LANGCHAIN_CALL]}},
+    "OpenAI Choice": {"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [_OPENAI_CALL]}},
+    "Responses item": {
+        "type": "function_call", "id": "fc", "call_id": "c", "name": "search", "arguments": '{"q": "x"}',
+    },
+}  # fmt: skip
+ANSWERS: Final[dict[str, Any]] = {
+    "LangChain model_dump": {"type": "tool", "content": "found", "tool_call_id": "c"},
+    "Responses item": {"type": "function_call_output", "id": "fco", "call_id": "c", "output": "found"},
+}
+
+
+def _message(entry: object) -> EncodedMessage:
+    conversation = content_of([entry], MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    assert conversation.skipped == 0
+    (message,) = conversation.messages
+    return message
+
+
+@pytest.mark.parametrize("shape", CALLS)
+def test_a_call_has_its_role_name_and_arguments(shape: str) -> None:
+    message = _message(CALLS[shape])
+    (call,) = message.calls
+    assert message.role == "assistant"
+    assert (call.id, call.name, orjson.loads(call.arguments)) == ("c", "search", _ARGUMENTS)
+
+
+@pytest.mark.parametrize("shape", ANSWERS)
+def test_an_answer_names_its_call(shape: str) -> None:
+    message = _message(ANSWERS[shape])
+    (answer,) = message.answers
+    assert (message.role, answer.call_id, answer.text) == ("tool", "c", b"found")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"role": "assistant", "content": None, "reasoning": [{"type": "text", "text": "hm"}]},
+    ],
+)
+def test_reasoning_in_parts_is_read(entry: object) -> None:
+    message = _message(entry)
+    assert message.role == "assistant"
+    assert orjson.loads(message.json)["parts"] == [{"type": "reasoning", "content": "hm"}]
+
+
+def test_an_array_of_several_calls_needs_no_role() -> None:
+    assert len(_message({"tool_calls": np.array([_OPENAI_CALL, _OPENAI_CALL], dtype=object)}).calls) == 2
