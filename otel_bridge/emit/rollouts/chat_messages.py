@@ -299,7 +299,9 @@ def _replayable(entry: object) -> object:
         return entry
     message = cast("dict[str, object]", entry)
     calls = message.get("tool_calls")
-    return {**message, "tool_calls": list(cast("Iterator[object]", calls))} if isinstance(calls, Iterator) else entry
+    if not isinstance(calls, Iterator):
+        return message
+    return {**message, "tool_calls": list(cast("Iterator[object]", calls))}
 
 
 def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_chars: int) -> Content:

@@ -205,7 +205,7 @@ def _first(fields: Mapping[str, Any], *names: str) -> object:
 def _plain(content: object) -> object:
     """Return an array (numpy, pandas, pyarrow) as a list; anything else unchanged."""
     convert = getattr(content, "tolist", None)
-    return cast("object", convert()) if callable(convert) else content
+    return convert() if callable(convert) else content
 
 
 def _call_entries(calls: object) -> Sequence[object]:
@@ -218,7 +218,8 @@ def _call_entries(calls: object) -> Sequence[object]:
         return ()
     is_single = isinstance(calls, (str, Mapping)) or hasattr(calls, "model_dump") or hasattr(calls, "function")
     if is_single or not isinstance(calls, Iterable):
-        return (calls,)
+        entries: list[object] = [calls]
+        return entries
     return list(cast("Iterable[object]", calls))
 
 
