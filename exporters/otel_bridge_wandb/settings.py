@@ -150,14 +150,17 @@ class WandbSettings:
         return {name: value for name, value in named.items() if value}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that uploads an offline run, or the page of an online one, as far as it is known here."""
+        """Return the command that uploads an offline run, or the page of an online one; empty without an entity.
+
+        The key's own entity is known only to the server. The writer reports the page once it has opened the run.
+        """
         if self.offline:
             pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run, self)}*"
             return f"wandb sync {shlex.quote(str(pattern.parent))}/{pattern.name}"
-        app = without_credentials(self.base_url).replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
         entity = entity_of(run, self)
-        if not entity:  # the key's own, which only the server knows: an address without one leads nowhere
-            return f"{app}/home"
+        if not entity:
+            return ""
+        app = without_credentials(self.base_url).replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
         return "/".join((app, *(quote(part, safe="") for part in parts)))
 
