@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import click
@@ -25,14 +26,17 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
-from otel_bridge.text.command_line import command_line
+from otel_bridge.text.command_line import command_line, runnable
 
 PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
 _OPEN_ENDED: Final = "evaluator"
 """The role whose number of steps is not known in advance."""
-_DELIVERY_S: Final = 300.0
+_SILENCE_S: Final = 180.0
+"""Seconds without progress in any tracker after which the demo stops waiting; a slow machine may take long in all."""
+_LINE_S: Final = 10.0
+"""Seconds between two lines of progress where the output is not a terminal."""
 _START_S: Final = 10.0
 """Seconds that a run folder may have neither a bridge nor a report, before the demo reports that none starts."""
 
@@ -71,8 +75,8 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     try:
         failures = _run(console, folder, steps=steps, seed=seed, env=env)
     except _Interrupted as exc:
-        line = "interrupted; the bridge delivers what was logged, to watch it: otel-bridge status"
-        console.print_line(f"{line} {folder.base}")
+        watch = runnable(command_line("status", folder.base))
+        console.print_line(f"interrupted; the bridge delivers what was logged, to watch it: {watch}")
         sys.exit(128 + exc.number)
     sys.exit(_closing(console, folder, failures))
 
@@ -114,20 +118,87 @@ def _run(console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Ma
     """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
     from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
 
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,
-        Progress(*columns, console=console) as bar,
-    ):
-        tasks = {role: bar.add_task(f"{role} step", total=None if role == _OPEN_ENDED else steps) for role in ROLES}
+    with tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange, _DemoProgress(console) as progress:
+        for role in ROLES:
+            progress.add_role(role, steps=None if role == _OPEN_ENDED else steps)
         with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
             started = _Started(folder)
             while job.running():
-                _advance(bar, tasks, started.report())
+                progress.show(started.report())
                 time.sleep(_PAUSE_S)
             failures = dict(job.failures())
-        _deliver(bar, tasks, started)
+        _deliver(progress, started)
     return failures
+
+
+class _DemoProgress:
+    """Shows the roles' steps and the delivery: as bars on a terminal, else as a line every `_LINE_S`.
+
+    Args:
+        console: Where to print.
+    """
+
+    def __init__(self, console: Terminal) -> None:
+        columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._console = console
+        self._bar = Progress(*columns, console=console)
+        self._roles: dict[str, TaskID] = {}
+        self._delivery: TaskID | None = None
+        self._most_deferred = 0
+        self._line_s = time.monotonic()
+
+    def __enter__(self) -> _DemoProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+        else:
+            self._print_counts()
+
+    def add_role(self, role: str, *, steps: int | None) -> None:
+        """Add *role*, which makes *steps*; ``None`` if their number is not known."""
+        self._roles[role] = self._bar.add_task(f"{role} step", total=steps)
+
+    def show(self, report: Report | None, *, over: bool = False) -> None:
+        """Show the steps and the delivery of *report*; when the job is *over*, the last step is the number of steps."""
+        for role, task in self._roles.items():
+            step = report.steps.get(axis_of(role), 0) if report else 0
+            total = step if over and step and role == _OPEN_ENDED else None
+            self._bar.update(task, completed=step, total=total)
+        if report is not None:
+            self._show_delivery(report)
+        self._print_line()
+
+    def _show_delivery(self, report: Report) -> None:
+        """Show how many records all trackers have, and how many values that a tracker deferred, as `status` counts."""
+        if self._delivery is None:
+            self._delivery = self._bar.add_task("records in the trackers", total=None)
+        trackers = report.exporters.values()
+        deferred = sum(tracker.backlog for tracker in trackers)
+        self._most_deferred = max(self._most_deferred, deferred)
+        written = sum(tracker.written for tracker in trackers) + self._most_deferred - deferred
+        total = report.position * len(trackers) + self._most_deferred
+        self._bar.update(self._delivery, total=total, completed=written)
+
+    def _print_line(self) -> None:
+        """Print one line of progress if the output is not a terminal and the last line is `_LINE_S` old."""
+        now_s = time.monotonic()
+        if self._console.is_terminal or now_s - self._line_s < _LINE_S:
+            return
+        self._line_s = now_s
+        self._print_counts()
+
+    def _print_counts(self) -> None:
+        counts: list[str] = []
+        for task in self._bar.tasks:
+            total = "" if task.total is None else f"/{task.total:.0f}"
+            counts.append(f"{task.description} {task.completed:.0f}{total}")
+        self._console.print_line(", ".join(counts))
 
 
 class _Started:
@@ -154,25 +225,21 @@ class _Started:
         return None
 
 
-def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None, *, over: bool = False) -> None:
-    for role, task in tasks.items():
-        step = report.steps.get(axis_of(role), 0) if report else 0
-        bar.update(task, completed=step, total=step if over and step and role == _OPEN_ENDED else None)
-
-
-def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> None:
-    """Wait until each tracker has all records or is blocked, for at most `_DELIVERY_S`."""
-    deadline = time.monotonic() + _DELIVERY_S
-    delivery = bar.add_task("records in the trackers", total=None)
-    while time.monotonic() < deadline:
+def _deliver(progress: _DemoProgress, started: _Started) -> None:
+    """Wait until each tracker has all records or is blocked, or until nothing progressed for `_SILENCE_S`."""
+    delivered: list[tuple[str, int, int, int]] = []
+    last_progress_s = time.monotonic()
+    while time.monotonic() - last_progress_s < _SILENCE_S:
         report = started.report()
-        _advance(bar, tasks, report, over=True)
+        progress.show(report, over=True)
         if report is not None:
             trackers = list(report.exporters.values())
-            total = report.position * len(trackers)
-            bar.update(delivery, total=total, completed=sum(tracker.written for tracker in trackers))
             if report.ended or (trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)):
                 return
+            counts = [(tracker.state, tracker.written, tracker.durable, tracker.backlog) for tracker in trackers]
+            if counts != delivered:
+                delivered = counts
+                last_progress_s = time.monotonic()
         time.sleep(_PAUSE_S)
 
 
@@ -182,10 +249,15 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
     if report is None:
         console.print_line(f"nothing was delivered; look at {folder.log_path}", "red")
         return 1
-    show(console, folder.run_id, report)
+    bridge_alive = probe(folder.lock_path)
+    show(console, folder.run_id, report, live=bridge_alive)
     for role, end in failures.items():
         console.print_line(f"{role} failed: {end}", "red")
-    if not report.ended:
-        console.print_line(f"not everything is delivered yet; to continue: {command_line('drain', folder.path)}")
+    if not report.ended and bridge_alive:
+        watch = runnable(command_line("status", folder.base))
+        console.print_line(f"not everything is delivered yet; the bridge goes on, to watch it: {watch}")
+    elif not report.ended:
+        drain = runnable(command_line("drain", folder.path))
+        console.print_line(f"not everything is delivered yet; to continue: {drain}")
     lost = [line for line in warnings(report) if line]
     return 0 if report.ended and not failures and not lost else 1

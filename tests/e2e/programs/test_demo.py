@@ -85,7 +85,7 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
         ["trackio", f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}"],
     ]
     assert re.search(r"trainer +25\b", demo.output)
-    assert re.search(r"^evaluator step .* (\d+)/\1 ", demo.output, re.MULTILINE)
+    assert re.search(r"\bevaluator step (\d+)/\1, records in the trackers (\d+)/\2$", demo.output, re.MULTILINE)
 
 
 def test_all_three_trackers_show_the_same_scalars_and_roles(demo: Demo) -> None:
