@@ -18,10 +18,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
 
 from otel_bridge.bridge.forwarding.client import client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.bridge.supervisor import SupervisorState
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.report import Report
+from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge_collector.error_table import ErrorResponse
 
 _log = logging.getLogger("otel_bridge_collector")

@@ -23,7 +23,6 @@ from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
 from otel_bridge.emit.config.exporters import (
     RequestedDestinations,
     choose,
-    forwarding_note,
     installed,
     missing_here,
     requested_names,
@@ -48,6 +47,7 @@ from otel_bridge.journal.liveness import present_report
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
 from otel_bridge.journal.report import Report, view_links
+from otel_bridge.otlp import destination
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
@@ -275,8 +275,8 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
     notes += [f"view: {where}" for where in _views(facts, state, before).values() if where]
     notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
-    if OTLP in facts.choice.names and (note := forwarding_note(facts.env)):
-        notes.append(note)
+    forwarded = [signal for signal, names in facts.choice.by_signal.items() if OTLP in names]
+    notes += [note for note in (destination.note(forwarded, facts.env),) if note]
     if state.other is not None:
         notes.append(f"the bridge runs in another environment: {state.other.path} (otel-bridge {state.other.version})")
     if state.base.instead_of is not None:

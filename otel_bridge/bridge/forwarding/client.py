@@ -19,9 +19,9 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from otel_bridge.bridge.forwarding.endpoint import Endpoint
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.otlp.destination import Endpoint
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
 from otel_bridge.text.printable import shown

@@ -16,7 +16,7 @@ from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
-from otel_bridge.bridge.forwarding.sender import RequestSender, destination
+from otel_bridge.bridge.forwarding.sender import RequestSender
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import (
     BlockedError,
@@ -27,6 +27,7 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.otlp.destination import addresses
 from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
 
@@ -88,7 +89,7 @@ class Forwarder:
         log_line: Callable[[str], None],
         progressed: Callable[[], None],
     ) -> None:
-        self.progress = Progress(OTLP, destination=destination(env), resolved=True)
+        self.progress = Progress(OTLP, destination=addresses(env), resolved=True)
         self._folder, self._ledger = folder, ledger
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._followers: dict[str, ForwardedSegments] = {}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_bridge.bridge.forwarding.client import Client, client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_grpc
 from otel_bridge.bridge.forwarding.request_split import halves
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES
-from otel_bridge.errors import ConfigError, PermanentError
+from otel_bridge.errors import PermanentError
 from otel_bridge.journal.frames import Signal
+from otel_bridge.otlp.destination import endpoint_for, signals_sent, unset_without_grpc
 from otel_bridge.otlp.request_size import RequestSize
 
 _WHOLE_BYTES: Final = 64 << 10
@@ -62,8 +62,10 @@ class RequestSender:
     def send(self, signal: Signal, datas: Sequence[bytes]) -> None:
         """Send *datas* as one request; items that are refused for good are found by halving and left out.
 
-        After a request that timed out, *datas* are sent in several requests.
+        After a request that timed out, *datas* are sent in several requests. A signal without an endpoint is not sent.
         """
+        if _SIGNALS[signal] not in signals_sent(self._env):
+            return
         size = sum(map(len, datas))
         if size > self._size.now and size > _WHOLE_BYTES:
             parts = datas if len(datas) > 1 else halves(signal, datas[0])
@@ -97,14 +99,3 @@ class RequestSender:
         if signal not in self._clients:
             self._clients[signal] = client_for(endpoint_for(_SIGNALS[signal], self._env))
         return self._clients[signal]
-
-
-def destination(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses that requests go to, by signal, as the report shows them."""
-    found: dict[str, str] = {}
-    for signal in _SIGNALS.values():
-        try:
-            found[signal] = endpoint_for(signal, env).address
-        except ConfigError:  # noqa: PERF203  # three signals
-            continue
-    return found

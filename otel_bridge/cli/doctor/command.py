@@ -17,13 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_bridge import exporter, settings
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.cli.check import send
 from otel_bridge.cli.doctor import checks
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.bridge_process.other_python import find_python
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.journal.base_dir import find_base
+from otel_bridge.otlp import destination
 from otel_bridge.text.printable import shown
 
 _PACKAGES: Final = (
@@ -98,7 +98,7 @@ def _installed() -> dict[str, exporter.Exporter]:
 
 def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
     if name == exporter.OTLP:
-        return {signal: endpoint_for(signal, env).address for signal in exporter.SIGNALS}
+        return destination.addresses(env)
     return exporter.destination_of(exporter.load(name).read_settings(env, Path.cwd()))
 
 
@@ -201,14 +201,14 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the exporters that the environment chooses for any signal."""
     lists = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER, settings.EXPORTERS)
     names = tuple(dict.fromkeys(name for setting in lists for name in setting.read(env)))
-    if not names and env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if not names and destination.signals_with_endpoint(env):
         return (exporter.OTLP,)
     return names
 
 
 def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     if name == exporter.OTLP:
-        return [f"{signal}={endpoint_for(signal, env).address}" for signal in exporter.SIGNALS]
+        return [f"{signal}={destination.endpoint_for(signal, env).address}" for signal in destination.signals_sent(env)]
     chosen = exporter.described(name).read_settings(env, Path.cwd())
     found = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
     return found or [_WITHOUT_VARIABLES.get(name, "")]

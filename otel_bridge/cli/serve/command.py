@@ -33,6 +33,7 @@ from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import base_dir, run_folders
 from otel_bridge.journal.report import unread_bytes
+from otel_bridge.otlp.destination import signals_sent
 
 if TYPE_CHECKING:
     from otel_bridge_collector import Receiver
@@ -192,7 +193,8 @@ class _Service:
             )
 
     def _send_own_metrics(self) -> None:
-        if OTLP in self._choice.names and self._receiver is not None:
+        is_sent = OTLP in self._choice.by_signal["metrics"] and "metrics" in signals_sent(self._env)
+        if is_sent and self._receiver is not None:
             from otel_bridge_collector.telemetry import OwnMetrics  # noqa: PLC0415  # an extra
 
             own = OwnMetrics(self._receiver.metrics, self._env)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.machine import start_ticks
+from otel_bridge.otlp import destination
 from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, NEW_RUN, TOKEN
 
 
@@ -58,7 +58,6 @@ class ChildEnvironment:
 
 # Environment variables that let a worker on another machine join this run.
 
-_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -85,9 +84,9 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     launched = launcher_alive(env)
     if not launched and OTLP not in names:
         return {}
-    if launched and (urlsplit(env.get(f"{_PREFIX}ENDPOINT", "")).hostname or "localhost") in _HERE:
+    if launched and destination.host(env) in _HERE:
         return {}
-    variables = {name: value for name, value in env.items() if name.startswith(_PREFIX) and value}
+    variables = {name: value for name, value in env.items() if name.startswith(destination.PREFIX) and value}
     if TOKEN.read(env):
         variables[TOKEN.name] = env[TOKEN.name]
     return {**variables, EXPORTERS.name: OTLP} if launched else variables

@@ -5,12 +5,10 @@ The exporters are checked when a run begins: an unknown name or a missing packag
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
-from urllib.parse import urlsplit
 
 from otel_bridge.emit.config.child_env import launcher_exporters
 from otel_bridge.errors import ConfigError
@@ -25,20 +23,14 @@ from otel_bridge.exporter import (
     load,
     missing_of,
 )
+from otel_bridge.otlp import destination
 from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, content_of, names
-from otel_bridge.text.addresses import without_credentials
 
 _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
 # Values that only stock SDKs know: intended for the SDK, not misspelt.
 _STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
 _STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
 _LOCAL_FIRST: Final = ("trackio", "mlflow", "wandb")
-_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_OTLP_VARIABLES: Final = (
-    _ENDPOINT,
-    "OTEL_EXPORTER_OTLP_PROTOCOL",
-    *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}" for signal in SIGNALS for what in ("ENDPOINT", "PROTOCOL")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +85,10 @@ def choose(
     settings = {name: find(name).read_settings(env, cwd) for name in used if name != OTLP}
     destinations = {name: destination_of(one) for name, one in settings.items()}
     if OTLP in used:
-        destinations[OTLP] = {key: without_credentials(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
+        if not launched:  # the launcher checked its own, and the children's lead to its receiver
+            signals = [signal for signal, chosen in kept.items() if OTLP in chosen]
+            destination.check(signals, env, elsewhere=elsewhere)
+        destinations[OTLP] = destination.variables(env)
     content = {name: content_of(name).read(env) for name in used}
     return RequestedDestinations(
         kept, destinations, refused, settings, {name: mode for name, mode in content.items() if mode != "full"}
@@ -123,10 +118,7 @@ def _by_environment(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[
     if any(by_signal.values()):
         return by_signal
     # Only an endpoint is set: something collects there.
-    return {
-        signal: (OTLP,) if env.get(_ENDPOINT) or env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") else ()
-        for signal in SIGNALS
-    }
+    return {signal: (OTLP,) if signal in destination.signals_with_endpoint(env) else () for signal in SIGNALS}
 
 
 def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
@@ -154,35 +146,3 @@ def _requested(argument: object) -> tuple[str, ...]:
         if chosen == given:
             return tuple(dict.fromkeys(chosen)) or (NONE,)
     raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")
-
-
-# Note of ``init()`` on an endpoint that cannot be right: without grpcio, HTTP would go to the port of gRPC.
-#
-# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and writes to its log the same note that
-# ``init()`` prints on the terminal.
-
-_GRPC_PORT: Final = 4317
-_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
-
-
-def forwarding_note(env: Mapping[str, str]) -> str:
-    """Return the remedy when `otlp` would send HTTP to port 4317 because grpcio is missing; else empty."""
-    endpoints = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
-    wrong = any(
-        _is_grpcs(endpoint or env.get(f"{_PREFIX}ENDPOINT", ""))
-        and not (env.get(f"{_PREFIX}{signal}_PROTOCOL") or env.get(f"{_PREFIX}PROTOCOL"))
-        for signal, endpoint in endpoints.items()
-    )
-    if not wrong or importlib.util.find_spec("grpc") is not None:
-        return ""
-    return (
-        f"otlp goes by HTTP, since grpcio is not installed, but port {_GRPC_PORT} is gRPC's: "
-        "pip install 'otel-bridge[collector]', or name the port of HTTP, 4318"
-    )
-
-
-def _is_grpcs(endpoint: str) -> bool:
-    try:
-        return urlsplit(endpoint).port == _GRPC_PORT
-    except ValueError:
-        return False

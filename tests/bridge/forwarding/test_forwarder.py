@@ -15,7 +15,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.forwarding.client import client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
 from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -24,6 +23,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
 from support.trackers.mlflow_server import FaultProxy

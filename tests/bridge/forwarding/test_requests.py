@@ -9,10 +9,10 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_bridge.bridge.forwarding.client import client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
 from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.otlp.destination import endpoint_for
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
 
 

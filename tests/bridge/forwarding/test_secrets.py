@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from otel_bridge.bridge.forwarding.client import client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.errors import ExporterError
+from otel_bridge.otlp.destination import endpoint_for
 
 SECRET = "hunter2hunter"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.config.exporters import forwarding_note
+from otel_bridge.exporter import SIGNALS
+from otel_bridge.otlp import destination
 from support.trainers.emit_samples import run_in
 
 
@@ -35,13 +36,17 @@ def test_http_to_the_port_of_grpc_is_said_with_what_helps(tmp_path: Path, capsys
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4318"},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:port"},
-        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://head:4317", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"},
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://head",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://head:4317",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        },
         {},
     ],
 )
 def test_nothing_is_said_of_another_port_or_a_protocol_that_was_chosen(env: dict[str, str]) -> None:
-    assert forwarding_note(env) == ""
+    assert destination.note(SIGNALS, env) == ""
 
 
 def test_nothing_is_said_where_grpc_is_installed() -> None:
-    assert forwarding_note({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317"}) == ""
+    assert destination.note(SIGNALS, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317"}) == ""
