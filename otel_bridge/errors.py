@@ -139,6 +139,10 @@ class BlockedError(ExporterError):
         self.help = help
 
 
+class SignalMissingError(BlockedError):
+    """Raised when an OTLP endpoint does not have the signal (404, 405, 501, UNIMPLEMENTED), as one of traces only."""
+
+
 class PermanentError(ExporterError):
     """Raised when the record at *position* can never be written; the records after it may be."""
 

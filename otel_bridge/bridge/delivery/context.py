@@ -156,6 +156,7 @@ class Progress:
         found: One line about what the tracker already held of the run at the first open; empty for nothing.
         backlog: Size of the work that its writer deferred.
         settled: Whether its tracker's run has ended or was never opened.
+        degraded: One sentence for each signal that the other end of ``otlp`` lacks.
         final_position: Position of the last record for it; ``None`` when there is no last one.
     """
 
@@ -178,6 +179,7 @@ class Progress:
     found: str = ""
     backlog: int = 0
     settled: bool = False
+    degraded: tuple[str, ...] = ()
     final_position: Position | None = None
 
     def lacks(self, position: Position) -> int:

@@ -1,7 +1,7 @@
 """Sends serialised OTLP requests, over gRPC or HTTP, and reports by its error what became of a request.
 
 Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling". Some
-answers are final by the specification although a person can fix their cause (401, 403, 404 …). These are *blocked*
+answers are final by the specification although a person can fix their cause (401, 403 …). These are *blocked*
 here, and no data is lost meanwhile.
 """
 
@@ -20,7 +20,7 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from otel_bridge.bridge.http_session import HttpSession
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError, SignalMissingError
 from otel_bridge.otlp.destination import Endpoint
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
@@ -28,10 +28,12 @@ from otel_bridge.text.printable import shown
 
 _RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FINAL_HTTP: Final = frozenset({400, 413, 422})
+_MISSING_HTTP: Final = frozenset({404, 405, 501})
 _TIMED_OUT_HTTP: Final = frozenset({408, 502, 504})
 _DEADLINE_EXCEEDED: Final = 4
 _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
+_UNIMPLEMENTED: Final = 12
 _LIMIT_GRPC: Final = frozenset({8, 11})
 _OVER_SIZE: Final = re.compile(r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE)
 """Texts by which gRPC in C, Go and Java, tonic and otel-bridge report a request over a limit.
@@ -123,6 +125,8 @@ class _HttpClient:
             return RetryableError(message, retry_after_s=asked_s, timed_out=status in _TIMED_OUT_HTTP)
         if status in _FINAL_HTTP:
             return PermanentError(message)
+        if status in _MISSING_HTTP:
+            return SignalMissingError(message, help=_MISSING_HELP)
         return BlockedError(message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP)
 
 
@@ -169,6 +173,8 @@ class _GrpcClient:
             return PermanentError(message)
         if code in _RETRY_GRPC:
             return RetryableError(message, retry_after_s=asked_s, timed_out=code == _DEADLINE_EXCEEDED)
+        if code == _UNIMPLEMENTED:
+            return SignalMissingError(message, help=_MISSING_HELP)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
 
 
@@ -201,6 +207,10 @@ class _Failed(Protocol):
 
 _AUTH_HELP: Final = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
 _ENDPOINT_HELP: Final = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
+_MISSING_HELP: Final = (
+    "check OTEL_EXPORTER_OTLP_ENDPOINT; for an end that takes traces only, "
+    "set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT instead"
+)
 _TLS_HELP: Final = "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
 
 

@@ -1,7 +1,8 @@
 """Runs the exporter ``otlp``: a thread that sends the content of the segments, and stores its positions.
 
-It reads the segments, not the ledger; each process has its own position. Delivery is at least once: a request may have
-been accepted although its answer was lost. The other end deduplicates records by their identity.
+It reads the segments, not the ledger. Each signal has its own position in each process's segments (`signal_lane`).
+Delivery is at least once: a request may have been accepted although its answer was lost. The other end deduplicates
+records by their identity.
 """
 
 from __future__ import annotations
@@ -9,60 +10,30 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import FinalPosition, Progress
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
-from otel_bridge.bridge.forwarding.sender import RequestSender
+from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
+from otel_bridge.bridge.forwarding.signal_lane import LaneFailure, SegmentOffset, SignalLane
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.errors import (
-    BlockedError,
-    ConfigError,
-    FormatVersionError,
-    JournalError,
-    RetryableError,
-)
+from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.otlp.destination import addresses
+from otel_bridge.otlp.destination import addresses, signals_sent, unset_without_grpc
 from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
 
-BLOCKED_S: Final = 60.0
-_NEWS_S: Final = 1.0
-
-
-class ForwardRetry:
-    """Counts failed requests, and decides when the next is due. The worker's thread changes it, any thread reads it."""
-
-    def __init__(self) -> None:
-        self._backoff = Backoff()
-        self._failed_s, self._requested_time = 0.0, False
-
-    @property
-    def requested_s(self) -> float:
-        """Return the seconds of the wait that the other end requested."""
-        return self._backoff.requested_s
-
-    def failed(self, exc: RetryableError) -> float:
-        """Count a failed request; return the seconds to wait, at least as long as the other end requested."""
-        self._failed_s, self._requested_time = time.monotonic(), exc.retry_after_s is not None
-        return self._backoff.failed(exc.retry_after_s)
-
-    def failed_strangely(self) -> float:
-        """Count an error that is not an outcome of a request; return the seconds to wait."""
-        return self._backoff.failed(None)
-
-    def succeeded(self) -> None:
-        """Reset the count."""
-        self._backoff.succeeded()
-
-    def may_retry_for_news(self) -> bool:
-        """Return whether new data ends the wait: at most once a second, and not if the other end requested time."""
-        return not self._requested_time and time.monotonic() - self._failed_s >= _NEWS_S
+_NO_GRPC: Final = (
+    "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
+    "pip install 'otel-bridge[collector]'"
+)
+_UNREAD_S: Final = 1.0
+_ACCEPTING: Final = "otlp_accepting"
+"""Key of the ledger's facts: servers that have accepted a signal of this run."""
 
 
 class Forwarder:
@@ -90,31 +61,45 @@ class Forwarder:
         progressed: Callable[[], None],
     ) -> None:
         self.progress = Progress(OTLP, destination=addresses(env), resolved=True)
-        self._folder, self._ledger = folder, ledger
+        self._folder, self._ledger, self._env = folder, ledger, env
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
-        self._followers: dict[str, ForwardedSegments] = {}
-        self._unstored: dict[str, tuple[int, int]] = {}
-        self._sender = RequestSender(env, folder.run_id, refused=self._refused, log_line=log_line)
-        self._retry = ForwardRetry()
+        self._segments: dict[str, ForwardedSegments] = {}
+        self._lanes = [
+            SignalLane(signal, RequestSender(signal, env, folder.run_id, refused=self._refused, log_line=log_line))
+            for signal, name in SIGNAL_NAMES.items()
+            if name in signals_sent(env)
+        ]
+        self._unstored: set[str] = set()
+        self._accepting: set[str] = set()
+        self._logged: dict[str, LaneFailure | None] = {}
+        self._backoff = Backoff()
+        self._retry = False
+        self._flush = False
         self._thread = DeliveryThread(
             self._step_and_notify,
             failed=self._failed_strangely,
             ended=self._close,
             name="forward-otlp",
-            requested_s=lambda: self._retry.requested_s if self.progress.state == "retrying" else 0.0,
+            requested_s=lambda: min(
+                (lane.requested_s for lane in self._lanes if lane.due_in_s is not None), default=0.0
+            ),
         )
 
     def start(self) -> None:
         """Begin to forward."""
         view = self._ledger.view()
         try:
+            self._accepting.update(cast("list[str] | None", view.meta(_ACCEPTING)) or [])
             for source in view.sources():
-                self._followers[source.instance_id] = ForwardedSegments(
-                    self._folder, source.instance_id, source.forwarded_number, source.forwarded_offset
-                )
+                self._segments[source.instance_id] = ForwardedSegments(self._folder, source.instance_id)
+                slowest = SegmentOffset(source.forwarded_number, source.forwarded_offset)
+                ahead = view.forwarded_ahead(source.instance_id)
+                for lane in self._lanes:
+                    lane.positions[source.instance_id] = SegmentOffset(*ahead.get(lane.name, slowest))
         finally:
             view.close()
-        self._sender.report_protocol()
+        if unset_without_grpc(self._env):
+            self._log_line(_NO_GRPC)
         self._thread.start()
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
@@ -123,8 +108,9 @@ class Forwarder:
         With *flush* it does so too, but not before the time that the other end requested.
         New data retries it at once too, at most once a second, unless the other end requested time.
         """
-        rested = self.progress.state == "retrying" and self._retry.may_retry_for_news()
-        self._thread.notify(retry=retry or rested, flush=flush)
+        self._retry = self._retry or retry
+        self._flush = self._flush or flush
+        self._thread.notify(retry=retry, flush=flush)
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Read the segments again: each process's own segment determines which signals it sends."""
@@ -162,42 +148,52 @@ class Forwarder:
         wait_s = self._step()
         if self.progress is not before:
             self._progressed()
-        return wait_s, wait_s is None
+        return wait_s, True
 
     def _close(self) -> None:
-        self._sender.close()
+        for lane in self._lanes:
+            lane.sender.close()
 
     def _step(self) -> float | None:
         """Forward the data of every process once; return the seconds to wait, ``None`` until new data arrives."""
         position = self._ledger.position
+        retry, self._retry = self._retry, False
+        flush, self._flush = self._flush, False
+        for lane in self._lanes:
+            lane.open_if_due(retry=retry, flush=flush)
         try:
-            if self._forward_all():
-                self._show(state="writing")
-                return 0.0
-        except RetryableError as exc:
-            return self._failed("retrying", str(exc), "", self._retry.failed(exc))
-        except BlockedError as exc:
-            return self._failed("blocked", str(exc), exc.help, BLOCKED_S)
-        except ConfigError as exc:
-            return self._failed("blocked", str(exc), "", BLOCKED_S)
+            has_moved = self._forward_all()
+            self._end_missing()
+            self._log_failures()
         except JournalError as exc:
-            return self._failed("retrying", str(exc), "", 1.0)
+            self._show_failure(LaneFailure("retrying", shown(str(exc))))
+            return _UNREAD_S
+        waits = [lane.due_in_s for lane in self._lanes if lane.due_in_s is not None]
+        if has_moved:
+            self._show(state="writing")
+            return 0.0
+        if waits:
+            self._show_waiting()
+            return min(waits)
         # The other end has accepted everything that was in the segments when the ledger was at *position*.
-        self._show(state="idle", written=position, durable=position)
+        self._show(state="idle", reason="", help="", failing_since_s=None, written=position, durable=position)
         return None
 
     def _newest(self) -> dict[str, int]:
         """Return the number of each process's newest segment, and follow each process."""
         newest: dict[str, int] = {}
         for segment in self._folder.segments():
-            newest[segment.instance_id] = max(segment.number, newest.get(segment.instance_id, 0))
-            if segment.instance_id not in self._followers:
-                self._followers[segment.instance_id] = ForwardedSegments(
-                    self._folder, segment.instance_id, segment.number, 0
-                )
-        for gone in self._followers.keys() - newest.keys():
-            del self._followers[gone]
-            self._unstored.pop(gone, None)
+            instance_id = segment.instance_id
+            newest[instance_id] = max(segment.number, newest.get(instance_id, 0))
+            if instance_id not in self._segments:
+                self._segments[instance_id] = ForwardedSegments(self._folder, instance_id)
+                for lane in self._lanes:
+                    lane.positions[instance_id] = SegmentOffset(segment.number, 0)
+        for instance_id in self._segments.keys() - newest.keys():
+            del self._segments[instance_id]
+            self._unstored.discard(instance_id)
+            for lane in self._lanes:
+                lane.positions.pop(instance_id, None)
         return newest
 
     def _forward_all(self) -> bool:
@@ -207,64 +203,153 @@ class Forwarder:
             JournalError: The segments of a process cannot be read, or the ledger fails, and there was nothing else to
                 do.
         """
-        self._note()
-        moved, unread = False, None
+        self._store_positions()
+        has_moved = False
+        unread: JournalError | None = None
         for instance_id, last_number in self._newest().items():
             if self._thread.stopping:
                 return True
-            follower = self._followers[instance_id]
             try:
-                frames_read = follower.read(
-                    last_number, limit_bytes=self._sender.limit_bytes, every_process=self._every_process
-                )
+                has_moved = self._forward_process(instance_id, last_number) or has_moved
             except FormatVersionError:  # a newer version's: left as it is; the reader reports it
                 continue
             except JournalError as exc:
                 unread = exc
-                continue
-            if frames_read is not None:
-                for signal, datas in bodies(frames_read.parts):
-                    self._sender.send(signal, datas)
-                    self._retry.succeeded()
-                follower.done(frames_read)
-                self._unstored[instance_id] = frames_read.number, frames_read.offset
-                self._note()
-                moved = True
-        if unread is not None and not moved:
+        if unread is not None and not has_moved:
             raise unread
-        return moved
+        return has_moved
 
-    def _note(self) -> None:
+    def _forward_process(self, instance_id: str, last_number: int) -> bool:
+        """Forward some data of one process; return whether any signal went on.
+
+        Signals at the same position are read and sent together, in the order in which they were written: an event may
+        be the statistics of a step, which rollouts of the next would close.
+        """
+        has_moved = False
+        lanes = [lane for lane in self._lanes if self._may_send(lane)]
+        for position in sorted({lane.positions[instance_id] for lane in lanes}):
+            together = [lane for lane in lanes if lane.positions[instance_id] == position]
+            frames_read = self._segments[instance_id].read(
+                position,
+                last_number,
+                signals={lane.signal for lane in together},
+                limit_bytes=min(lane.sender.limit_bytes for lane in together),
+                every_process=self._every_process,
+            )
+            if frames_read is None:
+                continue
+            for signal, datas in bodies(frames_read.parts):
+                self._send(next(lane for lane in together if lane.signal is signal), datas)
+            for lane in together:
+                if self._may_send(lane):
+                    lane.positions[instance_id] = frames_read.end
+                    has_moved = True
+        if has_moved:
+            self._unstored.add(instance_id)
+            self._store_positions()
+        return has_moved
+
+    def _may_send(self, lane: SignalLane) -> bool:
+        """Return whether requests of *lane* may be sent now.
+
+        To an otel-bridge that is busy no signal overtakes another, so that the end of a process comes after its rows.
+        """
+        is_overtaking = lane.sender.to_bridge and any(
+            other.failure is not None
+            and other.failure.state == "retrying"
+            and other.sender.server == lane.sender.server
+            for other in self._lanes
+            if not other.is_open
+        )
+        return lane.is_open and not is_overtaking
+
+    def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
+        """Send *datas*, unless the signal waits since an earlier request of the same read."""
+        if not self._may_send(lane) or not lane.send(datas) or lane.sender.server in self._accepting:
+            return
+        self._accepting.add(lane.sender.server)
+        self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
+
+    def _log_failures(self) -> None:
+        """Log each new failure; of retried signals one a server, because the server is down, not the signals."""
+        retried_servers: set[str] = set()
+        for lane in self._lanes:
+            failure = lane.failure
+            if lane.ended or failure is None:
+                continue
+            is_new = failure != self._logged.get(lane.name)
+            if failure.state == "retrying":
+                is_new = is_new and lane.sender.server not in retried_servers
+                retried_servers.add(lane.sender.server)
+            if is_new:
+                help_text = f"; {failure.help}" if failure.help else ""
+                self._log_line(f"otlp is {failure.state}: {failure.reason}{help_text}")
+        self._logged = {lane.name: lane.failure for lane in self._lanes}
+
+    def _is_missing(self, lane: SignalLane) -> bool:
+        """Return whether the other end lacks the signal of *lane* for good: it has accepted another signal.
+
+        Before that, and when it lacks every signal, the address may be wrong; then the signal is blocked, and kept.
+        """
+        others = [other for other in self._lanes if other is not lane and not other.ended]
+        is_alone = all(other.failure is not None and other.failure.is_missing for other in others)
+        has_accepted = lane.sender.server in self._accepting
+        return lane.failure is not None and lane.failure.is_missing and has_accepted and not is_alone
+
+    def _end_missing(self) -> None:
+        """End the signals that the other end lacks, name each once, and stop keeping segments for them."""
+        for lane in self._lanes:
+            if lane.ended or not self._is_missing(lane):
+                continue
+            lane.ended = True
+            sentence = f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
+            self._log_line(f"otlp: {sentence}; the other end takes other signals, which go on")
+            self._show(degraded=(*self.progress.degraded, sentence))
+            self._unstored.update(self._segments)
+        self._store_positions()
+
+    def _store_positions(self) -> None:
         """Store what the other end has accepted; positions that the ledger does not store are stored at the next step.
 
         This includes processes of which the reader has committed nothing yet: else their segments would be sent again.
         """
-        for instance_id, (number, offset) in list(self._unstored.items()):
-            if self._ledger.forwarded(instance_id, number, offset):
-                del self._unstored[instance_id]
+        lanes = [lane for lane in self._lanes if not lane.ended]
+        for instance_id in list(self._unstored):
+            slowest = min(lane.positions[instance_id] for lane in lanes)
+            ahead = {lane.name: lane.positions[instance_id] for lane in lanes if lane.positions[instance_id] > slowest}
+            if self._ledger.forwarded(instance_id, *slowest, ahead=ahead):
+                self._unstored.discard(instance_id)
 
     def _refused(self, count: int) -> None:
         self._show(dead_letters=self.progress.dead_letters + count)
 
-    def _failed(self, state: str, reason: str, help_text: str, wait_s: float) -> float:
-        reason, help_text = shown(reason), shown(help_text)
-        if (self.progress.state, self.progress.reason) != (state, reason):
-            self._log_line(f"otlp is {state}: {reason}" + (f"; {help_text}" if help_text else ""))
-        since = self.progress.failing_since_s
-        self._show(
-            state=state, reason=reason, help=help_text, failing_since_s=time.monotonic() if since is None else since
-        )
-        return wait_s
-
     def _failed_strangely(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
-        wait_s = self._failed("retrying", f"{type(exc).__name__}: {exc}", "", self._retry.failed_strangely())
+        self._show_failure(LaneFailure("retrying", shown(f"{type(exc).__name__}: {exc}")))
         self._progressed()
-        return wait_s
+        return self._backoff.failed()
+
+    def _show_waiting(self) -> None:
+        """Show the failure of a signal that waits: a blocked one first, because a person must act."""
+        failures = [lane.failure for lane in self._lanes if lane.failure is not None and not lane.ended]
+        failure = next((failure for failure in failures if failure.state == "blocked"), failures[0])
+        self._show_state(failure)
+
+    def _show_failure(self, failure: LaneFailure) -> None:
+        if (self.progress.state, self.progress.reason) != (failure.state, failure.reason):
+            self._log_line(f"otlp is {failure.state}: {failure.reason}")
+        self._show_state(failure)
+
+    def _show_state(self, failure: LaneFailure) -> None:
+        since_s = self.progress.failing_since_s
+        self._show(
+            state=failure.state,
+            reason=failure.reason,
+            help=failure.help,
+            failing_since_s=time.monotonic() if since_s is None else since_s,
+        )
 
     def _show(self, **changes: object) -> None:
-        if changes.get("state") in {"idle", "writing"}:
-            changes = {"reason": "", "help": "", "failing_since_s": None, **changes}
-        changed = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
-        if changed != self.progress:
-            self.progress = changed
+        progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
+        if progress != self.progress:
+            self.progress = progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -14,6 +14,7 @@ from otel_bridge.bridge.ledger.rows import (
     SegmentPosition,
     StoredDeadLetter,
     after_prefix,
+    ahead_key,
     dead_letter_of,
     destinations_of,
     position_of,
@@ -136,6 +137,11 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             found = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             return None if found is None else json.loads(str(found[0]))
+
+    def forwarded_ahead(self, instance_id: str) -> Mapping[str, tuple[int, int]]:
+        """Return the positions of a process's signals that are forwarded further than the slowest one."""
+        ahead = cast("Mapping[str, tuple[int, int]] | None", self.meta(ahead_key(instance_id)))
+        return ahead or {}
 
     def overview(self) -> tuple[Position, list[SegmentPosition], list[Destination]]:
         """Return position, sources and destinations, all of one moment."""

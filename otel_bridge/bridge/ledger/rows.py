@@ -107,6 +107,11 @@ def position_of(sql: sqlite3.Connection) -> Position:
     return 0 if found is None else int(found[0])
 
 
+def ahead_key(instance_id: str) -> str:
+    """Return the key of the fact that holds how far ``otlp`` has forwarded the faster signals of a process."""
+    return f"forwarded_ahead/{instance_id}"
+
+
 def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
     """Store the position up to which a process is read."""
     # Only the forwarder moves the forwarded offsets.

@@ -20,7 +20,14 @@ from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
 from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
-from otel_bridge.bridge.ledger.rows import Destination, SegmentPosition, after_prefix, destinations_of, put_source
+from otel_bridge.bridge.ledger.rows import (
+    Destination,
+    SegmentPosition,
+    after_prefix,
+    ahead_key,
+    destinations_of,
+    put_source,
+)
 from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, RolloutRecord, Row
 
@@ -165,14 +172,29 @@ class Ledger:
         """Forget a process whose segments were deleted."""
         with self.database.transaction() as sql:
             sql.execute("DELETE FROM sources WHERE instance_id = ?", (instance_id,))
+            sql.execute("DELETE FROM meta WHERE key = ?", (ahead_key(instance_id),))
 
-    def forwarded(self, instance_id: str, number: int, offset: int) -> bool:
-        """Store how far the segments of a process are forwarded; return whether the ledger knows the process."""
+    def forwarded(
+        self, instance_id: str, number: int, offset: int, *, ahead: Mapping[str, tuple[int, int]] | None = None
+    ) -> bool:
+        """Store how far the segments of a process are forwarded; return whether the ledger knows the process.
+
+        Args:
+            instance_id: The process.
+            number: Segment up to which every signal is forwarded.
+            offset: Offset in that segment.
+            ahead: Position of each signal that is forwarded further.
+        """
         with self.database.transaction() as sql:
             noted = sql.execute(
                 "UPDATE sources SET forwarded_number = ?, forwarded_offset = ? WHERE instance_id = ?",
                 (number, offset, instance_id),
             )
+            if ahead:
+                statement = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+                sql.execute(statement, (ahead_key(instance_id), json.dumps(ahead)))
+            else:
+                sql.execute("DELETE FROM meta WHERE key = ?", (ahead_key(instance_id),))
             return noted.rowcount > 0
 
     def set_meta(self, key: str, value: object) -> None:

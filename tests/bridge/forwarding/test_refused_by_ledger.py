@@ -13,7 +13,6 @@ from otel_bridge.bridge.forwarding.client import Reply
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
-from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from support.bridge.bridge_doubles import Process, run_folder
 
@@ -44,7 +43,8 @@ def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     made = Forwarder(folder, ledger, env, every_process=False, log_line=lambda _: None, progressed=lambda: None)
     other = End()
-    made._sender._clients.update(dict.fromkeys(Signal, other))
+    for lane in made._lanes:
+        lane.sender._client = other
     return made, other, ledger
 
 
@@ -100,7 +100,7 @@ def test_what_was_taken_and_could_not_be_noted_is_noted_at_the_next_step_and_not
     process.log(4)
     noted: list[tuple[str, int, int]] = []
 
-    def noting(*place: Any) -> bool:
+    def noting(*place: Any, **_ahead: Any) -> bool:
         if not noted:
             noted.append(("refused", 0, 0))
             raise JournalFullError("database or disk is full")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.bridge.delivery import retry
-from otel_bridge.bridge.forwarding import forwarder
+from otel_bridge.bridge.forwarding import signal_lane
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, OtelBridgeError, PermanentError, RetryableError
@@ -155,7 +155,7 @@ def test_what_a_person_must_mend_is_shown_and_goes_on_by_itself_once_mended(
 def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarder, "BLOCKED_S", 0.2)
+    monkeypatch.setattr(signal_lane, "BLOCKED_S", 0.2)
     port, far = free_port(), tmp_path / "far"
 
     def listening(token: str) -> Receiver:
