@@ -13,13 +13,14 @@ from urllib.parse import quote
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import SIGNALS
+from otel_bridge.otlp.destination import PREFIX
 
 
 class LauncherReceiver:
     """Runs the launcher's receiver, and holds the variables that stock SDKs need to find it.
 
     Without the extra ``collector`` the receiver uses the standard library and accepts HTTP only. The variables
-    configure stock SDKs for HTTP in any case.
+    configure stock SDKs for HTTP, and for gRPC only a signal for which the user chose it.
     """
 
     def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:
@@ -40,19 +41,31 @@ class LauncherReceiver:
             {**env, settings.TOKEN.name: token}, base, host=host, grpc_port=port, http_port=port + 1 if port else 0
         )
         self._receiver = Receiver(replace(chosen, plain=True, grpc_port=None, tls=None) if plain else chosen)
-        self.environment = {
-            **{f"OTEL_{one.upper()}_EXPORTER": "otlp" for one in SIGNALS},
-            "OTEL_EXPORTER_OTLP_ENDPOINT": _for_others(self._receiver.http_endpoint, host),
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        }
+        http_endpoint = _for_others(self._receiver.http_endpoint, host)
+        grpc_endpoint = _for_others(self._receiver.grpc_endpoint, host)
+        self.environment = {f"{PREFIX}ENDPOINT": http_endpoint, f"{PREFIX}PROTOCOL": "http/protobuf"}
+        for signal in SIGNALS:
+            self.environment[f"OTEL_{signal.upper()}_EXPORTER"] = "otlp"
+            self.environment |= _variables_of(signal, env, http_endpoint, grpc_endpoint)
         if token:
             first = token.partition(",")[0]
-            self.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{quote(first)}"
+            self.environment[f"{PREFIX}HEADERS"] = f"authorization=Bearer%20{quote(first)}"
             self.environment[settings.TOKEN.name] = token
 
     def stop(self) -> None:
         """Stop receiving."""
         self._receiver.stop()
+
+
+def _variables_of(signal: str, env: Mapping[str, str], http_endpoint: str, grpc_endpoint: str) -> dict[str, str]:
+    """Return the endpoint and protocol of *signal*, which agree: gRPC where the user chose it and the receiver has it.
+
+    vLLM's server reads the variables of traces only, and takes gRPC when their protocol is not set.
+    """
+    prefix = f"{PREFIX}{signal.upper()}_"
+    if grpc_endpoint and env.get(f"{prefix}PROTOCOL", "").strip().lower() == "grpc":
+        return {f"{prefix}ENDPOINT": grpc_endpoint, f"{prefix}PROTOCOL": "grpc"}
+    return {f"{prefix}ENDPOINT": f"{http_endpoint}/v1/{signal}", f"{prefix}PROTOCOL": "http/protobuf"}
 
 
 def _for_others(endpoint: str, host: str) -> str:

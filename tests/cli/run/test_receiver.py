@@ -58,6 +58,44 @@ def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
     assert statuses(only_folder(tmp_path / ".otel-bridge")) == ["finished"]
 
 
+SERVER_OF_TRACES = """
+    import os
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        exporter = OTLPSpanExporter(endpoint=os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"], insecure=True)
+    else:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        exporter = OTLPSpanExporter(endpoint=os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+    print("sends by", protocol)
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    with tracers.get_tracer("server").start_as_current_span("rollout", attributes={"rl.step": 7, "rl.reward": 0.5}):
+        pass
+    tracers.shutdown()
+"""
+"""Sends as vLLM does: it reads the variables of traces only, and gRPC is its default."""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sent_by"), [("", "http/protobuf"), ("http/protobuf", "http/protobuf"), ("grpc", "grpc")]
+)
+def test_a_server_that_reads_the_variables_of_traces_only_reaches_the_run(
+    tmp_path: Path, chosen: str, sent_by: str
+) -> None:
+    server = program(tmp_path, "server.py", SERVER_OF_TRACES)
+    env = environment(tmp_path, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=chosen)
+
+    done = otel_bridge("run", "--exporters", "file", "--", "python", server, cwd=tmp_path, env=env)
+
+    assert (done.returncode, f"sends by {sent_by}" in done.stdout) == (0, True), done.stderr
+    rollouts = [record for record in records(only_folder(tmp_path / ".otel-bridge")) if record["kind"] == "rollout"]
+    assert [(record["step"], record["reward"]) for record in rollouts] == [(7, 0.5)]
+
+
 def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_path: Path) -> None:
     reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
     env = environment(
