@@ -45,6 +45,7 @@ ELSEWHERE = {
     ("docs/semantic-conventions.md", "bash"): 2,  # test_semconv_page
     ("docs/semantic-conventions.md", "json"): 1,
     ("docs/service.md", "bash"): 2,  # tests/cli/test_serve
+    ("docs/trace-backends.md", "bash"): 1,  # tests/e2e/trackers/test_trace_backends
     ("docs/trackio.md", "bash"): 1,  # as in README.md
     ("docs/wandb.md", "bash"): 1,  # as in README.md
 }
