@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_bridge import settings
-from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge.errors import ConfigError
+from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge.settings import Setting
 from otel_bridge_wandb import settings as wandb_settings
 

@@ -39,6 +39,9 @@ _ACCEPTING: Final = "otlp_accepting"
 class Forwarder:
     """Serves ``otlp`` for one run; an `ExporterWorker`.
 
+    Fourteen attributes, because it is where the requests of other threads, the signals and the ledger meet; what
+    belongs to one signal is in its `SignalLane`.
+
     Args:
         folder: The run folder.
         ledger: Stores how far each process is forwarded.
@@ -61,7 +64,7 @@ class Forwarder:
         progressed: Callable[[], None],
     ) -> None:
         self.progress = Progress(OTLP, destination=addresses(env), resolved=True)
-        self._folder, self._ledger, self._env = folder, ledger, env
+        self._folder, self._ledger = folder, ledger
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._segments: dict[str, ForwardedSegments] = {}
         self._lanes = [
@@ -71,7 +74,6 @@ class Forwarder:
         ]
         self._unstored: set[str] = set()
         self._accepting: set[str] = set()
-        self._logged: dict[str, LaneFailure | None] = {}
         self._backoff = Backoff()
         self._retry = False
         self._flush = False
@@ -84,6 +86,8 @@ class Forwarder:
                 (lane.requested_s for lane in self._lanes if lane.due_in_s is not None), default=0.0
             ),
         )
+        if unset_without_grpc(env):
+            log_line(_NO_GRPC)
 
     def start(self) -> None:
         """Begin to forward."""
@@ -98,8 +102,6 @@ class Forwarder:
                     lane.positions[source.instance_id] = SegmentOffset(*ahead.get(lane.name, slowest))
         finally:
             view.close()
-        if unset_without_grpc(self._env):
-            self._log_line(_NO_GRPC)
         self._thread.start()
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
@@ -276,15 +278,16 @@ class Forwarder:
         for lane in self._lanes:
             failure = lane.failure
             if lane.ended or failure is None:
+                lane.logged_failure = failure
                 continue
-            is_new = failure != self._logged.get(lane.name)
+            is_new = failure != lane.logged_failure
             if failure.state == "retrying":
                 is_new = is_new and lane.sender.server not in retried_servers
                 retried_servers.add(lane.sender.server)
             if is_new:
                 help_text = f"; {failure.help}" if failure.help else ""
                 self._log_line(f"otlp is {failure.state}: {failure.reason}{help_text}")
-        self._logged = {lane.name: lane.failure for lane in self._lanes}
+            lane.logged_failure = failure
 
     def _is_missing(self, lane: SignalLane) -> bool:
         """Return whether the other end lacks the signal of *lane* for good: it has accepted another signal.

@@ -50,6 +50,7 @@ class SignalLane:
     Attributes:
         positions: Process to the position of the next frame to send.
         failure: The last failure; ``None`` after a request that was accepted.
+        logged_failure: The failure that the log has.
         ended: Whether the other end does not have the signal, so that it is not sent any more.
     """
 
@@ -59,6 +60,7 @@ class SignalLane:
         self.sender = sender
         self.positions: dict[str, SegmentOffset] = {}
         self.failure: LaneFailure | None = None
+        self.logged_failure: LaneFailure | None = None
         self.ended = False
         self._backoff = Backoff()
         self._failed_s = 0.0
