@@ -127,12 +127,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     def _begin(self, trial: Any, trial_id: str) -> _TrialRun | None:
         from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
-        from otel_bridge.emit.arguments import note_exit_codes  # noqa: PLC0415
         from otel_bridge.emit.console import notify  # noqa: PLC0415
         from otel_bridge.records import run_id_of  # noqa: PLC0415
 
         experiment = str(trial.experiment_dir_name)
-        note_exit_codes()  # the status of trials that are open when the program ends early
         try:
             run = api.init(
                 _unless_given(self._project),

@@ -10,7 +10,6 @@ from typing import Any, Final
 from otel_bridge import semconv
 from otel_bridge.capture.announced_runs import with_announced_names
 from otel_bridge.emit import api
-from otel_bridge.emit.arguments import note_exit_codes
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.identity import MAX_NAME_CHARS, InitArguments, new_name, tags_of
 from otel_bridge.emit.run import Run
@@ -49,7 +48,6 @@ def begin_run(
         tags: Tags of the run.
         named: Further fields of `InitArguments`.
     """
-    note_exit_codes()
     current = api.current_run()
     of_another = current is not None and current.recording and _owners.get(current, tracker) != tracker
     if current is None and named.get("id") is None:

@@ -16,6 +16,7 @@ from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.handles import Handles, config_errors, end_at_exit, environment_of_handle
+from otel_bridge.emit.process_end import watch_process_end
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded
 from otel_bridge.errors import ConfigError
@@ -377,6 +378,7 @@ def _register() -> None:
         _process.registered = True
         atexit.register(_at_exit)
         os.register_at_fork(after_in_child=_after_fork)
+    watch_process_end(_at_exit)
 
 
 def _at_exit() -> None:

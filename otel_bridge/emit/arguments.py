@@ -7,10 +7,8 @@ counted and never raises a TypeError in the training loop.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from otel_bridge.errors import any_error
 
@@ -29,7 +27,6 @@ _NO_MEANING: Final = frozenset({"sync", "synchronous", "flush", "quiet", "commit
 """Arguments of other loggers that have no effect here."""
 _FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
-_NOTES_EXIT_CODE: Final = "otel_bridge_exit_code"
 _EARLIEST_NS: Final = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
 _END_NS: Final = 1 << 63
@@ -130,47 +127,3 @@ def role_of(role: object) -> str | None:
         return str(role)[:256] or None
     except any_error():  # a user's object
         return None
-
-
-# The argument of ``sys.exit()`` -> the status of runs that end with the interpreter.
-
-
-class _Exit:
-    code: object = None
-
-
-def note_exit_code(code: object) -> None:
-    """Note the argument of ``sys.exit()``, which the interpreter shows to no handler."""
-    _Exit.code = code
-
-
-def note_exit_codes() -> None:
-    """Let ``sys.exit()`` note its argument, as wandb's own ``ExitHooks`` do: it is the status of runs left open.
-
-    It is for runs that a captured tracker or a framework begins. A program that calls ``init()`` gives ``finish()`` the
-    status.
-    """
-    real = sys.exit
-    if hasattr(real, _NOTES_EXIT_CODE):
-        return
-
-    @wraps(real)
-    def exit_noting_code(code: Any = None, /) -> NoReturn:
-        note_exit_code(code)
-        real(code)
-
-    setattr(exit_noting_code, _NOTES_EXIT_CODE, True)
-    sys.exit = exit_noting_code
-
-
-def is_good_exit(code: object) -> bool:
-    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
-    return code is None or (isinstance(code, int) and code == 0)
-
-
-def status_at_exit() -> EndStatus:
-    """Return the status of a run that ends with the interpreter: ``failed`` after an exception or a noted exit code."""
-    if not is_good_exit(_Exit.code):
-        return "failed"
-    interactive = hasattr(sys, "ps1")
-    return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"

@@ -12,8 +12,9 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Final
 
-from otel_bridge.emit.arguments import DEFAULT_FINISH_S, status_at_exit
+from otel_bridge.emit.arguments import DEFAULT_FINISH_S
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
+from otel_bridge.emit.process_end import status_at_exit
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import GENERATED_NAME, RUN_ID, RUN_NAME

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from otel_bridge.emit.console import moved, notify
+from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -42,7 +42,7 @@ class ProcessSegment:
         folder: The run folder; created when a segment is opened.
         make_header: Callable that makes the header of a new instance.
         segment_bytes: Size at which a segment is closed and the next one begun.
-        at_worker_end: Called with ``finished`` at the end of a forked worker.
+        at_worker_end: Called with the status at the end of a forked worker.
 
     Attributes:
         writer: Writer of the open segment; ``None``: no segment is open.
@@ -81,7 +81,7 @@ class ProcessSegment:
         self._liveness = liveness
         self._spare = Spare(self._folder.segments_dir, f".{instance_id}-spare.tmp")
         if forked:
-            _at_worker_end(self._at_worker_end)
+            call_at_worker_end(self._at_worker_end)
         return self.writer
 
     def reopen(self, *, forked: bool) -> bool:
@@ -153,10 +153,3 @@ def _close(writer: SegmentWriter) -> None:
     with contextlib.suppress(OSError, JournalError):
         if writer.linked():
             writer.close()
-
-
-def _at_worker_end(end: Callable[[str], object]) -> None:
-    """Call *end* when a multiprocessing worker ends, which runs only the atexit handlers of its own package."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, end, args=("finished",), exitpriority=0)

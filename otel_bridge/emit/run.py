@@ -17,15 +17,14 @@ from otel_bridge.emit.arguments import (
     STEPS,
     EndStatus,
     ExtraArguments,
-    is_good_exit,
     seconds_of,
-    status_at_exit,
     status_of,
 )
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.content.policy import count_refused_with
+from otel_bridge.emit.process_end import is_good_exit, status_at_exit
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder

@@ -250,9 +250,6 @@ def notify_once(line: str) -> None:
 
 def _begin(arguments: Mapping[str, Any]) -> Run:
     from otel_bridge.emit import api  # noqa: PLC0415
-    from otel_bridge.emit.arguments import note_exit_codes  # noqa: PLC0415
-
-    note_exit_codes()  # hydra.main() and other launchers print an exception and call sys.exit(1)
 
     with _begun.lock:
         # Another logger may be of the same run, or of another run that replaces it.

@@ -51,7 +51,7 @@ def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(content: str | N
     assert [call.name for call in conversation.messages[0].calls] == ["search"]
 
 
-def test_what_is_no_tool_call_is_kept_as_text_and_counted() -> None:
+def test_what_is_not_a_tool_call_is_kept_as_text_and_counted() -> None:
     conversation = _conversation(tool_calls=["search the web"])
     assert b"search the web" in conversation.messages[0].json
     assert conversation.skipped == 1
