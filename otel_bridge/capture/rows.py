@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
-from otel_bridge.emit.open_row import OpenRow, OpenRowRecorder
+from otel_bridge.emit.recorder import OpenRow, OpenRowRecorder
 from otel_bridge.emit.run import Run
 
 _KEPT: Final = frozenset({int, float, bool, str, type(None), dict})

@@ -34,9 +34,8 @@ from otel_bridge.emit.config.tracker_ids import named_elsewhere
 from otel_bridge.emit.content.policy import ContentPolicy, redact_by_setting
 from otel_bridge.emit.encode.known_names import with_known_names
 from otel_bridge.emit.media.log import MediaLog
-from otel_bridge.emit.open_row import OpenRowRecorder
 from otel_bridge.emit.process_segment import MakeHeader
-from otel_bridge.emit.recorder import Recorder
+from otel_bridge.emit.recorder import OpenRowRecorder, Recorder
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError, JournalError
 from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of

@@ -35,7 +35,7 @@ ELSEWHERE = {
     ("docs/capture.md", "sh"): 2,  # tests/capture
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
     ("docs/exporters.md", "bash"): 1,  # as in README.md
-    ("docs/exporters.md", "python"): 3,  # test_pages, test_examples
+    ("docs/exporters.md", "python"): 2,  # test_pages, test_examples
     ("docs/exporters.md", "toml"): 1,
     ("docs/many-machines.md", "bash"): 1,  # test_many_machines
     ("docs/many-machines.md", "python"): 2,  # and tests/e2e/programs/test_ray_actors

@@ -132,6 +132,7 @@ def _reasons(path: Path) -> set[str]:
 def _constants() -> set[str]:
     modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "metrics.media", "events", "frame_decoder")
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
+    loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))
     names = (
         "INCOMPLETE",
         "INVALID",
@@ -142,6 +143,7 @@ def _constants() -> set[str]:
         "ALERT_WITHOUT_TITLE",
         "UNDECODABLE",
         "OTHER_RUN",
+        "SEGMENT_GAPS",
     )
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
         "rollout_empty_prompt"  # counted in a loop over names

@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-from otel_bridge.emit.open_row import OpenRow, OpenRowRecorder
+from otel_bridge.emit.recorder import OpenRow, OpenRowRecorder
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment

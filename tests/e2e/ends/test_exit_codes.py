@@ -49,9 +49,19 @@ PROGRAMS = {
         "try:\n    raise ValueError('boom')\nexcept ValueError:\n    traceback.print_exc()\n    sys.exit(1)",
         "failed",
     ),
-    "ends a thread with 3": ("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()", "finished"),
-    "raises in a thread": ("thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()", "finished"),
-}  # fmt: skip
+    "ends a thread with 3": ("in_thread(lambda: sys.exit(3))", "finished"),
+    "raises in a thread": ("in_thread(lambda: 1 / 0)", "finished"),
+}
+BEGIN = """
+import sys, threading, traceback, otel_bridge
+
+def in_thread(body):
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+
+otel_bridge.init("p", sys.argv[1]).log({"loss": 1.0}, step=1)
+"""
 
 
 def ends(tmp_path: Path) -> dict[str, str]:
@@ -100,12 +110,9 @@ def test_a_captured_worker_ends_its_run_as_it_ends(tmp_path: Path, method: str) 
 @pytest.mark.parametrize("way", PROGRAMS)
 def test_a_program_ends_its_run_as_it_ends(tmp_path: Path, way: str) -> None:
     body, status = PROGRAMS[way]
-    begin = (
-        f"import sys, threading, traceback, otel_bridge\notel_bridge.init('p', {way!r}).log({{'loss': 1.0}}, step=1)\n"
-    )
-    (tmp_path / "train.py").write_text(begin + body + "\n")
+    (tmp_path / "train.py").write_text(BEGIN + body + "\n")
     env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
 
-    call(["python", "train.py"], cwd=tmp_path, env=env)
+    call(["python", "train.py", way], cwd=tmp_path, env=env)
 
     assert ends(tmp_path) == {way: status}
