@@ -70,7 +70,7 @@ def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) 
 def _user_key() -> bytes | None:
     """Return the key of this user, made at first; ``None`` where it cannot be stored or another user could read it."""
     folder = _state_folder()
-    path = folder / "destination.key"
+    path = folder / "otel-bridge.key"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
@@ -82,11 +82,11 @@ def _user_key() -> bytes | None:
 def _state_folder() -> Path:
     named = os.environ.get("XDG_STATE_HOME", "")
     if named.startswith("/"):
-        return Path(named) / "otel-bridge"
+        return Path(named)
     # Not $HOME: programs change it, and a seal must be found again.
     with contextlib.suppress(KeyError):
-        return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state" / "otel-bridge"
-    return Path.home() / ".local" / "state" / "otel-bridge"
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state"
+    return Path.home() / ".local" / "state"
 
 
 def _make_key(path: Path) -> None:

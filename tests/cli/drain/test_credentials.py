@@ -124,13 +124,12 @@ def test_a_seal_holds_for_its_run_its_exporter_and_its_variables_alone(
     destination_seal._user_key.cache_clear()
 
     assert accepted == [True, False, False, False, False]
-    assert (tmp_path / "otel-bridge" / "destination.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "otel-bridge.key").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("how", ["readable by others", "a link", "a folder", "short"])
 def test_a_key_that_others_may_know_seals_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    key = tmp_path / "otel-bridge" / "destination.key"
-    key.parent.mkdir()
+    key = tmp_path / "otel-bridge.key"
     if how == "a link":
         (tmp_path / "elsewhere").write_bytes(bytes(32))
         key.symlink_to(tmp_path / "elsewhere")
