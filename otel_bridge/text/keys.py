@@ -69,7 +69,7 @@ def _of_object(raw: object) -> str:
     if kind.__str__ is object.__str__ and not isinstance(raw, _SHOWN_BY_PYTHON):
         # repr() of a user's object may hold a secret, or an address that differs in every process.
         return f"<{kind.__module__}.{kind.__qualname__}>"
-    return str(cast("object", raw))
+    return str(raw)  # pyright: ignore[reportUnknownArgumentType]  # any object
 
 
 def _parts(items: Iterable[object], left: list[int]) -> str:
