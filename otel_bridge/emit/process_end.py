@@ -53,12 +53,13 @@ def _call_at_worker_end(end: Callable[[], object]) -> None:
 
 def _at_worker_end(end: Callable[[], object]) -> None:
     # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py, `_bootstrap`), so that an
-    # exception that ends the worker is the one being handled here.
+    # exception that ends the worker is the one being handled here. A fork inside an `except` block inherits the
+    # parent's exception as well, and its noted exit code: neither has passed this worker's body.
     error = sys.exc_info()[1]
-    if isinstance(error, SystemExit):
-        _Exit.code = error.code
-    elif error is not None:
-        _Exit.code = 1
+    traceback = None if error is None else error.__traceback__
+    _Exit.code = None
+    if traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap":
+        _Exit.code = error.code if isinstance(error, SystemExit) else 1
     end()
 
 
