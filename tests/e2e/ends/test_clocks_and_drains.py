@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -128,7 +126,9 @@ def _records(base: Path) -> dict[tuple[object, object], list[dict[str, object]]]
     return found
 
 
-def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said(tmp_path: Path) -> None:
+def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/home rw\n")
     code = script(
@@ -142,13 +142,12 @@ def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said
     )
     env = environment(Path("/nowhere"), OTEL_BRIDGE_QUIET="0")
     env.pop("OTEL_BRIDGE_DIR")
-    local = Path(f"/var/tmp/otel-bridge-e2e-{os.getpid()}")
+    local = tmp_path_factory.mktemp("local")
     with no_bridge_left(local):
         done = run(code, {**env, "XDG_STATE_HOME": str(local)})
         until(lambda: ended(next((local / "otel-bridge").iterdir())))
         (base,) = (local / "otel-bridge").iterdir()
         got = rows(base)
-        subprocess.run(["rm", "-rf", local], check=True)
 
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/.otel-bridge is on nfs4, so run folders are in {base}" in done.stderr.splitlines()[0]
