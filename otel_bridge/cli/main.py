@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from importlib.metadata import version
 from typing import Final
@@ -52,6 +53,17 @@ class _Commands(click.Group):
             module = f"{module}.command"
         command: object = importlib.import_module(module).command
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            similar_names = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            if similar_names:
+                exc.message = f"{args[0]!r} is not a command; did you mean {similar_names[0]}?"
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

@@ -112,7 +112,11 @@ def init(
         rank=rank,
         system_metrics=bool(system_metrics),
     )
-    return begin_run(arguments, exporters, dir, config=config, otel=otel, handle=handle)
+    try:
+        return begin_run(arguments, exporters, dir, config=config, otel=otel, handle=handle)
+    except ConfigError as exc:
+        # The message says what to do. The frames below and the cause would only bury it.
+        raise exc.with_traceback(None) from None
 
 
 def begin_run(

@@ -28,6 +28,7 @@ from otel_bridge.emit.config.exporters import (
     requested_names,
 )
 from otel_bridge.emit.config.identity import Identity, InitArguments, identify
+from otel_bridge.emit.config.misspelt import misspelt
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
@@ -115,6 +116,8 @@ def begin(
     if settings.read(NO_BRIDGE):
         return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
     redact_by_setting(env)
+    for line in misspelt(env):
+        console.notify(line)
     choice = choose(exporters, env, cwd, launched=launched, elsewhere=True)
     offline = settings.read(OFFLINE)
     unchosen = not (choice.names or launched or offline)

@@ -155,3 +155,27 @@ def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
             " call finish() first, then init() again\n"
         ),
     )
+
+
+def test_a_misspelt_variable_is_named_by_init_with_the_nearest_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    misspelt = {"OTEL_BRIDGE_EXPORTES": "trackio", "OTEL_BRIDGE_QUIET": "0"}
+    with environment_of({**held(tmp_path), **misspelt}):
+        otel_bridge.init("p", "one")
+        otel_bridge.finish()
+
+    line = (
+        "otel-bridge: OTEL_BRIDGE_EXPORTES is set, but is not a setting of otel-bridge; "
+        "did you mean OTEL_BRIDGE_EXPORTERS?"
+    )
+    assert line in capsys.readouterr().err.splitlines()
+
+
+def test_an_unknown_exporter_is_a_short_traceback_that_ends_with_what_to_do(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="did you mean trackio") as raised:
+        otel_bridge.init("p", "one", exporters="trackoi")
+
+    assert [frame.name for frame in raised.traceback][1:] == ["init"]
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__

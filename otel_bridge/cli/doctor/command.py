@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.table import Table
@@ -21,6 +20,7 @@ from otel_bridge.cli.check import send
 from otel_bridge.cli.doctor import checks
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.bridge_process.other_python import find_python
+from otel_bridge.emit.config.misspelt import all_settings, misspelt
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.journal.base_dir import find_base
 from otel_bridge.otlp import destination
@@ -105,7 +105,7 @@ def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
 def _settings(console: Terminal, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     table = _Table("setting (-: not set)", "value", "from", "meaning")
-    for setting in _declared():
+    for setting in all_settings():
         given = env.get(setting.name, "").strip()
         if setting.internal and not given:
             continue
@@ -121,40 +121,7 @@ def _settings(console: Terminal, env: Mapping[str, str]) -> list[str]:
             setting.doc,
         )
     table.print(console)
-    return wrong + _misspelt(env)
-
-
-def _declared() -> list[settings.Setting[Any]]:
-    """Return every setting: the core's, those that exporters declare, and the content setting of each exporter."""
-    return [*_declared_by_name(), *(settings.content_of(name) for name in exporter.available())]
-
-
-def _declared_by_name() -> list[settings.Setting[Any]]:
-    found: list[settings.Setting[Any]] = [*settings.declared()]
-    for name in exporter.available():
-        with contextlib.suppress(OtelBridgeError):
-            found += exporter.load(name).settings if name != exporter.OTLP else ()
-    return list({setting.name: setting for setting in found}.values())
-
-
-def _misspelt(env: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable whose name looks like a setting of otel-bridge and is not one.
-
-    Variables named after an exporter that declares no settings, or cannot be loaded, are not reported.
-    """
-    known = {setting.name for setting in _declared()}
-    prefixes = {f"OTEL_BRIDGE_{name.upper()}_" for name in exporter.available()}
-    declared = [setting.name for setting in _declared_by_name()]
-    own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared))
-    return [
-        f"{name} is set, but is not a setting of otel-bridge; did you mean {_nearest(name, known)}?"
-        for name in sorted(env)
-        if name.startswith("OTEL_BRIDGE_") and name not in known and not name.startswith(own)
-    ]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(name, known, 1, 0.0)), "unknown")
+    return wrong + misspelt(env)
 
 
 def _exporters(console: Terminal, env: Mapping[str, str]) -> list[str]:

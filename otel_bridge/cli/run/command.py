@@ -20,7 +20,7 @@ from otel_bridge.cli.directory import made
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
-from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment
+from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment, replaced_trackers
 from otel_bridge.cli.run.launched_runs import LaunchedRuns
 from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.cli.terminal import Terminal, echo
@@ -46,8 +46,9 @@ _LAST_DATA_S: Final = 0.5
     "captured",
     default="",
     metavar="NAMES",
-    help="Capture what CMD logs to wandb, trackio or tensorboard (mode: OTEL_BRIDGE_CAPTURE_MODE).",
+    help="Capture what CMD logs to wandb, trackio or tensorboard. Without --tee the tracker itself gets nothing.",
 )
+@click.option("--tee", is_flag=True, help="With --capture: the tracker itself gets everything as well.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def command(
@@ -59,6 +60,7 @@ def command(
     directory: str,
     listen: str,
     captured: str,
+    tee: bool,
     cmd: tuple[str, ...],
 ) -> None:
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
@@ -72,7 +74,7 @@ def command(
     cwd = Path.cwd()
     base = base_dir(env, cwd)
     choice = choose(None, env, cwd)
-    capture = capture_of(captured, {**env, **(inherited or {})}, choice)
+    capture = capture_of(captured, {**env, **(inherited or {})}, choice, tee=tee)
     table = CaptureTable(capture)
     identity = identify(InitArguments(), env, cwd)
     bridge_env = {**bridge_environment(env)}
@@ -90,6 +92,8 @@ def command(
     host = BridgeSupervisor(base, options, folders=runs.folders, log_line=_notify)
     receiver = LauncherReceiver(env, base, listen)
     host.start()
+    if line := replaced_trackers(capture, choice):
+        _notify(line)
     child_env = child_environment(env, identity, choice, base, receiver)
     try:
         child = Child(cmd, child_env | table.environment)

@@ -20,6 +20,8 @@ from otel_bridge.exporter import NONE, SIGNALS
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
 MLFLOW_KEEPS_TRACES: Final = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
 """Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
+_TRACKER_NAMES: Final = {"wandb": "W&B", "trackio": "Trackio"}
+"""Captured trackers that get nothing in the mode ``replace``; TensorBoard's event files are written in either mode."""
 
 
 def own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[str, str]:
@@ -81,22 +83,46 @@ def child_environment(
     return child | receiver.environment
 
 
-def capture_of(option: str, env: Mapping[str, str], choice: RequestedDestinations) -> dict[str, str]:
+def capture_of(
+    option: str, env: Mapping[str, str], choice: RequestedDestinations, *, tee: bool = False
+) -> dict[str, str]:
     """Return the variables by which the command's Python programs are captured.
 
     Args:
         option: The names given to ``--capture``; empty for those of *env*.
         env: The environment, with the variables of the capture that this process inherited.
         choice: The exporters.
+        tee: Whether the trackers themselves get everything too, whatever *env* says.
 
     Raises:
-        ConfigError: A name is unknown, or a tracker would get everything twice.
+        ConfigError: A name is unknown, *tee* has nothing to keep, or a tracker would get everything twice.
     """
     wanted = settings.names(option) if option else settings.CAPTURE.read(env)
     unknown = [name for name in wanted if name not in KNOWN]
     if unknown or (option and not wanted):
         given = f"--capture {option}" if option else f"{settings.CAPTURE.name}={','.join(wanted)}"
         raise ConfigError(f"{given}: expected some of {', '.join(KNOWN)}")
-    mode = settings.CAPTURE_MODE.read(env)
+    if tee and not wanted:
+        raise ConfigError("--tee: nothing is captured; add --capture, e.g. --capture wandb")
+    mode = "tee" if tee else settings.CAPTURE_MODE.read(env)
     refuse_twice(wanted, mode, choice.names)
     return capture_variables(env, wanted, mode) if wanted else {}
+
+
+def replaced_trackers(variables: Mapping[str, str], choice: RequestedDestinations) -> str:
+    """Return a line on captured trackers that get nothing of the run; empty when there are none.
+
+    Args:
+        variables: The variables of the capture; empty when nothing is captured.
+        choice: The exporters. A tracker that is one of them gets the run through its exporter.
+    """
+    if variables.get(settings.CAPTURE_MODE.name) != "replace":
+        return ""
+    captured_names = settings.CAPTURE.read(variables)
+    titles = [title for name, title in _TRACKER_NAMES.items() if name in captured_names and name not in choice.names]
+    if not titles:
+        return ""
+    subject = " and ".join(f"{title} itself" for title in titles)
+    if len(titles) == 1:
+        return f"{subject} gets nothing; add --tee to keep it as well"
+    return f"{subject} get nothing; add --tee to keep them as well"

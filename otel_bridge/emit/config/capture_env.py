@@ -63,8 +63,8 @@ def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> N
     twice = [name for name in names if name in exporters] if mode == "tee" else []
     if twice:
         raise ConfigError(
-            f"{twice[0]} is captured with {CAPTURE_MODE.name}=tee: {twice[0]} is an exporter too, and would have every "
-            "row twice; leave it out of the exporters, or use the mode replace"
+            f"{twice[0]} is captured with --tee ({CAPTURE_MODE.name}=tee): {twice[0]} is an exporter too, and "
+            "would have every row twice; leave it out of the exporters, or leave --tee out"
         )
 
 

@@ -117,13 +117,14 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     run.save("nothing*")
     """
     script = program(tmp_path, "train.py", code)
-    env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee", WANDB_MODE="offline", WANDB_SILENT="true")
-    command = ("--capture", "wandb", "--", "python", script)
+    env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    command = ("--capture", "wandb", "--tee", "--", "python", script)
 
     done = otel_bridge("run", "--exporters", "file", *command, cwd=tmp_path, env=env)
     refused = otel_bridge("run", "--exporters", "wandb", *command, cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
+    assert "gets nothing" not in done.stderr
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
     assert captured_points(tmp_path) == {"train/loss": [(7, 0.5), (8, 0.25)]}
     assert captured_config(tmp_path)["seed"] == 3

@@ -99,6 +99,55 @@ def test_an_unknown_exporter_is_an_error_before_the_command_begins(tmp_path: Pat
     assert not (tmp_path / "begun").exists()
 
 
+@pytest.mark.parametrize(
+    ("capture", "line"),
+    [
+        ("wandb", "otel-bridge: W&B itself gets nothing; add --tee to keep it as well"),
+        ("wandb,trackio", "otel-bridge: W&B itself and Trackio itself get nothing; add --tee to keep them as well"),
+    ],
+)
+def test_a_capture_says_which_trackers_it_replaces_and_how_to_keep_them(
+    tmp_path: Path, capture: str, line: str
+) -> None:
+    env = environment(tmp_path)
+
+    replaced = otel_bridge("run", "--exporters", "file", "--capture", capture, "--", "true", cwd=tmp_path, env=env)
+    kept = otel_bridge("run", "--exporters", "file", "--capture", capture, "--tee", "--", "true", cwd=tmp_path, env=env)
+
+    assert line in replaced.stderr.splitlines(), replaced.stderr
+    assert "gets nothing" not in kept.stderr
+    assert "get nothing" not in kept.stderr
+
+
+def test_tensorboard_is_not_said_to_be_replaced_since_its_files_are_written(tmp_path: Path) -> None:
+    command = ("run", "--exporters", "file", "--capture", "tensorboard", "--", "true")
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
+
+    assert "gets nothing" not in done.stderr
+
+
+def test_tee_without_a_capture_is_an_error_before_the_command_begins(tmp_path: Path) -> None:
+    command = ("run", "--exporters", "file", "--tee", "--", "touch", "begun")
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: --tee: nothing is captured; add --capture, e.g. --capture wandb\n",
+    )
+    assert not (tmp_path / "begun").exists()
+
+
+def test_a_misspelt_command_is_named_with_the_one_that_is_like_it(tmp_path: Path) -> None:
+    misspelt = otel_bridge("stauts", cwd=tmp_path, env=environment(tmp_path))
+    unlike = otel_bridge("xyzzy", cwd=tmp_path, env=environment(tmp_path))
+
+    assert (misspelt.returncode, unlike.returncode) == (2, 2)
+    assert "'stauts' is not a command; did you mean status?" in misspelt.stderr
+    assert "did you mean" not in unlike.stderr
+
+
 def test_what_the_command_reads_and_prints_passes_through(tmp_path: Path) -> None:
     command = [RUN, "run", "--exporters", "file", "--", "sh", "-c", "read line; echo got $line; echo bad >&2"]
 

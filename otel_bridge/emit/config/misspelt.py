@@ -1,0 +1,56 @@
+"""Names variables that look like a setting of otel-bridge and are not one, for ``init()`` and ``doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.exporter import OTLP, available, load
+from otel_bridge.settings import Setting, content_of, declared
+
+_PREFIX: Final = "OTEL_BRIDGE_"
+
+
+def all_settings() -> list[Setting[Any]]:
+    """Return every setting: the core's, those that exporters declare, and the content setting of each exporter."""
+    return [*_declared_by_name(), *(content_of(name) for name in available())]
+
+
+def misspelt(env: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable of *env* whose name looks like a setting of otel-bridge and is not one.
+
+    Variables named after an exporter that declares no settings, or cannot be loaded, are not reported.
+    """
+    core_names = {setting.name for setting in declared()}
+    suspects = [name for name in sorted(env) if name.startswith(_PREFIX) and name not in core_names]
+    if not suspects:  # the usual case: `init()` imports no exporter for this check
+        return []
+
+    import difflib  # noqa: PLC0415  # for a typing error only
+
+    names = {setting.name for setting in all_settings()}
+    declared_names = [setting.name for setting in _declared_by_name()]
+    prefixes = {f"{_PREFIX}{exporter_name.upper()}_" for exporter_name in available()}
+    without_settings = tuple(
+        prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared_names)
+    )
+    lines: list[str] = []
+    for suspect in suspects:
+        if suspect in names or suspect.startswith(without_settings):
+            continue
+        nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
+        lines.append(f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?")
+    return lines
+
+
+def _declared_by_name() -> list[Setting[Any]]:
+    """Return the core's settings and those that exporters declare, each name once."""
+    settings: list[Setting[Any]] = [*declared()]
+    for exporter_name in available():
+        if exporter_name == OTLP:  # declares no settings of its own
+            continue
+        with suppress(OtelBridgeError):
+            settings += load(exporter_name).settings
+    return list({setting.name: setting for setting in settings}.values())
