@@ -62,7 +62,8 @@ class _Commands(click.Group):
         except click.UsageError as exc:
             similar_names = difflib.get_close_matches(args[0], _COMMANDS, 1)
             if similar_names:
-                exc.message = f"{args[0]!r} is not a command; did you mean {similar_names[0]}?"
+                message = f"{args[0]!r} is not a command; did you mean {similar_names[0]}?"
+                raise click.UsageError(message, exc.ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
