@@ -119,16 +119,20 @@ class LightningLogger:
             self._recording.flush()
 
     def _begin(self) -> tuple[Run | None, CapturedReports]:
-        """Return the run, and which loggers beside this one are captured; that of W&B begins the run, by its names."""
+        """Return the run, and which loggers beside this one are captured; that of W&B begins the run, by its names.
+
+        Loggers of this kind with other names have runs of their own, which go on together.
+        """
         from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
-        beside = self._loggers_beside() if captured() else []
+        beside = self._loggers_beside() if captured() or self._recording.run is None else []
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
         for one in beside if reports.begins_the_run else ():
             if trackers_of([one], _TRACKERS) == ["wandb"]:
                 _begin_run_of(one)
-        return self._recording.begin(), reports
+        own = [logger._recording for logger in beside if isinstance(logger, LightningLogger)]  # its class
+        return self._recording.begin(beside=own), reports
 
     def _loggers_beside(self) -> list[Any]:
         """Return all loggers of the calling trainer or Fabric; none outside of them."""

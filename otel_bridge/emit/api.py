@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from otel_bridge.emit import emit_run
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
 from otel_bridge.emit.config.child_env import ChildEnvironment
+from otel_bridge.emit.config.hyperparameters import config_snapshot, replaced_entries
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.handles import Handles, config_errors, end_at_exit, environment_of_handle
 from otel_bridge.emit.process_end import watch_process_end
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded
+from otel_bridge.emit.startup import begin, ignored_arguments, ignored_note, nothing_recorded, replaced_note
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import DIR, environment
+from otel_bridge.settings import DIR, NEW_RUN, environment
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.encode.protobuf import Attribute
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -37,6 +39,7 @@ class _CurrentRun:
         self.lock = threading.RLock()
         self.no_run: Run | None = None
         self.connected: Run | None = None
+        self.config: dict[str, Attribute] = {}  # what every init() of the run gave so far
         self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
         self.child_env = ChildEnvironment()
         self.handles = Handles()
@@ -133,13 +136,14 @@ def begin_run(
         return _handle(arguments, exporters, dir, config=config, otel=otel)
     with _process.lock:
         current = _process.run
-        if current is not None and _same(current, arguments, exporters):
-            if current.recording and (note := not_taken_up(current, arguments, exporters, dir)):
-                notify(note, always=True)
+        if (
+            current is not None
+            and _same(current, arguments, exporters)
+            and not _begins_another(current, arguments, exporters, dir, config=config)
+        ):
             if otel and current.recording:
                 _connect(current)
-            if config is not None:
-                current.log_config(config)
+            _log_config_of_init(current, config)
             return current
         if current is not None:
             _leave(current)
@@ -149,10 +153,10 @@ def begin_run(
         _register()
         run.call_before_end(_forget)
         emit_run.set_current_run(run)
+        _process.config = {}
     if otel and run.recording:
         _connect(run)
-    if config is not None:
-        run.log_config(config)
+    _log_config_of_init(run, config)
     return run
 
 
@@ -294,13 +298,40 @@ def _same(current: Run, arguments: InitArguments, exporters: object) -> bool:
     """Return whether the arguments of ``init()`` name the current run; arguments that are not given match."""
     if not current.recording:
         return exporters is None and arguments == InitArguments()
-    pairs = (
-        (arguments.project, current.project),
-        (arguments.name, current.name),
-        (arguments.role, current.role),
-        (arguments.id, current.id),
-    )
-    return all(given is None or given == is_now for given, is_now in pairs)
+    return current.is_named(arguments.project, arguments.name, arguments.role, arguments.id)
+
+
+def _begins_another(current: Run, arguments: InitArguments, exporters: Any, folder: Any, *, config: object) -> bool:
+    """Return whether an ``init()`` of the current run begins another run, because it differs and new runs are set.
+
+    Otherwise print how it differs. A captured tracker decides itself when its ``init()`` begins another run.
+
+    Raises:
+        ConfigError: *exporters* cannot be read.
+    """
+    if not current.recording:
+        return False
+    ignored = ignored_arguments(current, arguments, exporters, folder)
+    replaced: list[str] = []
+    if arguments.captured is None and config is not None:
+        replaced = replaced_entries(_process.config, config_snapshot(config))
+    # The current run has removed the variable for its children.
+    new_runs = arguments.captured is None and NEW_RUN.read(environment_of_user())
+    if new_runs and (ignored or replaced):
+        return True
+    if ignored:
+        notify(ignored_note(current, ignored), always=True)
+    if replaced:
+        notify(replaced_note(current, replaced), always=True)
+    return False
+
+
+def _log_config_of_init(run: Run, config: object) -> None:
+    if config is None:
+        return
+    if run is _process.run:
+        _process.config.update(config_snapshot(config))
+    run.log_config(config)
 
 
 def _connect(run: Run) -> None:

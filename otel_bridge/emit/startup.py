@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -362,33 +362,44 @@ def _listed(variables: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in variables.items()) or "the default"
 
 
-# A second ``init()`` of the current run -> its arguments that the run ignores, because it has already begun.
+# A second ``init()`` of the current run -> how its arguments differ from those of the first one.
 
 _FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
 
 
-def not_taken_up(run: Run, arguments: InitArguments, exporters: object, folder: object) -> str:
-    """Return a message on arguments that differ from those of *run*, with the remedy; empty: no argument differs.
+def ignored_arguments(run: Run, arguments: InitArguments, exporters: object, folder: object) -> list[str]:
+    """Return the names of arguments that differ from those of *run*, which ignores them because it has begun.
 
     Raises:
         ConfigError: *exporters* cannot be read.
     """
     identity = run.facts.identity
-    differing = [
-        name
-        for name in _FIELDS
-        if (given := getattr(arguments, name)) not in (None, (), False)
-        and given != (identity.rank if name == "rank" else getattr(identity.arguments, name))
-    ]
+    differing: list[str] = []
     names = requested_names(exporters)
     if names is not None and set(names) != set(run.facts.choice.names) and not launcher_alive(run.facts.env):
-        differing.insert(0, f"exporters={','.join(names)}")
+        differing.append(f"exporters={','.join(names)}")
+    for name in _FIELDS:
+        value = getattr(arguments, name)
+        present = identity.rank if name == "rank" else getattr(identity.arguments, name)
+        if value not in (None, (), False) and value != present:
+            differing.append(name)
     base = run.facts.child_environment.get(DIR.name)
     if isinstance(folder, str | Path) and base is not None and Path(folder).resolve() != Path(base).resolve():
         differing.append("dir")
-    if not differing:
-        return ""
+    return differing
+
+
+def ignored_note(run: Run, differing: Sequence[str]) -> str:
+    """Return the line on arguments that *run* ignores, with the remedy."""
     return (
         f"init() of {run.project}/{run.name}, which has already begun: {', '.join(differing)} ignored;"
         " call finish() first, then init() again"
+    )
+
+
+def replaced_note(run: Run, replaced: Sequence[str]) -> str:
+    """Return the line on entries of the config that a second ``init()`` of *run* replaces, with the remedy."""
+    return (
+        f"init() of {run.project}/{run.name}, which has already begun: other values of {', '.join(replaced)} replace"
+        f" those of its config; to begin another run, give init() another name=, or set {NEW_RUN.name}=1"
     )

@@ -155,6 +155,25 @@ def test_rows_after_the_end_of_a_phase_are_recorded_and_the_run_ends_once(tmp_pa
 
 
 @pytest.mark.slow
+def test_two_loggers_of_different_names_in_one_trainer_both_record_from_begin_to_end(tmp_path: Path) -> None:
+    code = """
+    from lightning.pytorch import Trainer
+    from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+    trainer = Trainer(logger=[OtelBridgeLogger("sft", "one"), OtelBridgeLogger("sft", "two")])
+    trainer.run("fit", (1, {"loss": 0.5}), (2, {"loss": 0.25}))
+    """
+
+    done = run_program(tmp_path, code)
+
+    for _, found in recorded_runs(tmp_path):
+        assert rows_of(found, "loss") == [(1, 0.5), (2, 0.25)]
+        assert ends_of(found) == ["finished"]
+    assert sorted(report.name for report, _ in recorded_runs(tmp_path)) == ["one", "two"]
+    assert "init() of another run" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_phase_that_failed_ends_the_run_as_failed(tmp_path: Path) -> None:
     run_program(tmp_path, FAILS)
 

@@ -157,6 +157,59 @@ def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
     )
 
 
+def test_a_second_init_with_another_config_says_what_it_replaces_and_how_to_begin_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment_of(held(tmp_path)):
+        config: dict[str, object] = {"lr": 0.1, "nan": float("nan")}
+        run = otel_bridge.init("p", config=config)
+        capsys.readouterr()
+        otel_bridge.init(config=config)
+        otel_bridge.init(config={"model": "qwen"})
+        quiet = capsys.readouterr().err
+        config["lr"] = 0.2
+        again = otel_bridge.init("p", config=config)
+        otel_bridge.init("p", config=config)
+
+    assert again is run
+    assert (quiet, capsys.readouterr().err) == (
+        "",
+        (
+            f"otel-bridge: init() of p/{run.name}, which has already begun: other values of lr replace those of its"
+            " config; to begin another run, give init() another name=, or set OTEL_BRIDGE_NEW_RUN=1\n"
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", [None, "ppo"])
+def test_with_new_runs_set_each_init_that_differs_begins_a_run(tmp_path: Path, name: str | None) -> None:
+    with environment_of({**held(tmp_path), "OTEL_BRIDGE_NEW_RUN": "1"}):
+        first = otel_bridge.init("p", name, config={"lr": 0.1})
+        same = otel_bridge.init("p", name, config={"lr": 0.1})
+        second = otel_bridge.init("p", name, config={"lr": 0.2})
+        third = otel_bridge.init("p", name, config={"lr": 0.2}, group="g")
+        component = otel_bridge.init()
+
+        assert same is first
+        assert component is third
+        assert len({first.id, second.id, third.id}) == 3
+        assert [run.recording for run in (first, second, third)] == [False, False, True]
+
+
+def test_a_forked_child_joins_the_run_of_its_parent_though_its_config_differs(tmp_path: Path) -> None:
+    script = """
+    import os, otel_bridge
+    run = otel_bridge.init("p", config={"device": 0})
+    pid = os.fork()
+    same = otel_bridge.init(config={"device": 1}) is run if not pid else True
+    os._exit(not same) if not pid else print(os.waitpid(pid, 0)[1])
+    """
+
+    done = run_script(script, {**held(tmp_path), "OTEL_BRIDGE_NEW_RUN": "1"})
+
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_a_misspelt_variable_is_named_by_init_with_the_nearest_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

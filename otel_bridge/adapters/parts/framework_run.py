@@ -98,8 +98,8 @@ class FrameworkRun:
             return True
         if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
             return False
-        asked = _arguments_of(names)
-        return asked["project"] in {None, run.project} and asked["name"] in {None, run.name}
+        arguments = _arguments_of(names)
+        return run.is_named(arguments["project"], arguments["name"])
 
     def change_config(self, config: object) -> None:
         """Record *config* in place of the earlier one, unless they are equal."""
@@ -110,26 +110,31 @@ class FrameworkRun:
         if run is not None:
             self.log_config(config)
 
-    def begin(self) -> Run | None:
-        """Return the run, and begin it if necessary; print once why it cannot begin, and return ``None`` then."""
+    def begin(self, beside: Iterable[FrameworkRun] = ()) -> Run | None:
+        """Return the run, and begin it if necessary; print once why it cannot begin, and return ``None`` then.
+
+        Args:
+            beside: Loggers that record the same training; their runs and this one go on together.
+        """
         from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
 
         with self._lock:
-            current, before = api.current_run(), self._run
+            current = api.current_run()
+            before = self._run
             if self._stopped:
                 return None
             if current is not None and current is not before and current is not _begun.run:
                 return self._take(current, own=False)  # the program's own
-            if before is not None and (current is before or not self._own):
+            if before is not None and (before.recording or current is before or not self._own):
                 return before  # after its end by the program, records are counted as late
             try:
-                if before is not None and current is not None:
-                    shown = f"{current.project}/{current.name}"
-                    raise ConfigError(f"{before.project}/{before.name} ended when {shown} began in this process")
                 arguments = _arguments_of(self.names)
                 if self.names.project is None and arguments["project"] == self.names.default_project:
                     notify_once(self.names.default_note)
-                return self._take(_begin(arguments), own=True)
+                if before is not None and current is not None:  # another logger's run has replaced this one
+                    arguments |= {"project": before.project, "name": before.name, "id": before.id}
+                is_one_of_several = before is not None or any(logger.run is current for logger in beside)
+                return self._take(_begin(arguments, beside=current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
@@ -248,9 +253,15 @@ def notify_once(line: str) -> None:
         notify(line)
 
 
-def _begin(arguments: Mapping[str, Any]) -> Run:
+def _begin(arguments: Mapping[str, Any], *, beside: Run | None) -> Run:
+    """Begin the process's run, or return it; beside *beside*, a run of other names is a further one of the process."""
     from otel_bridge.emit import api  # noqa: PLC0415
 
+    names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
+    if beside is not None and not beside.is_named(**names):
+        # A handle takes no stock instruments of the process: they are recorded in its own run.
+        further: dict[str, Any] = {**arguments, "otel": False, "handle": True}
+        return api.init(**further)
     with _begun.lock:
         # Another logger may be of the same run, or of another run that replaces it.
         before = _begun.environment_before()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import math
 import sys
 from collections import deque
@@ -52,6 +53,30 @@ def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str
         drop("config_unreadable", len(cleaner.unreadable), cleaner.unreadable[0])
     # The cleaner has checked every text; a secret name covers everything below it.
     return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned), shapes=False))
+
+
+def config_snapshot(config: object) -> dict[str, Attribute]:
+    """Return *config* as it would be recorded, and count nothing; empty when it cannot be read."""
+    try:
+        return config_of(config, _ignore_drop)
+    except any_error():  # code of the user's own objects
+        return {}
+
+
+def _ignore_drop(_reason: str, _number: int, _key: str) -> None:
+    """Do nothing: the config is counted where it is recorded."""
+
+
+def replaced_entries(config: Mapping[str, Attribute], later: Mapping[str, Attribute]) -> list[str]:
+    """Return the keys of *config* for which *later* has another value."""
+    return [
+        key for key, value in later.items() if key in config and _text_of_entry(config[key]) != _text_of_entry(value)
+    ]
+
+
+def _text_of_entry(value: Attribute) -> str:
+    """Return a text that is equal for equal values; a NaN equals no NaN otherwise."""
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def _as_mapping(value: object) -> Mapping[object, object] | None:
