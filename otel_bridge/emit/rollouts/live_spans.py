@@ -30,6 +30,7 @@ from otel_bridge.emit.content.sdk import SdkContent
 from otel_bridge.emit.emit_run import EmitRun, RolloutTracer, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
@@ -94,7 +95,7 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent
     Raises:
         InvalidRecordError: The encoder returned no span.
     """
-    for resource_spans in encode_spans([span]).resource_spans:
+    for resource_spans in encode_spans([well_formed(span)]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
             if span.attributes or span.events or span.status.description:
                 content.span(span, scope_spans.spans[0])

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
 from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.errors import any_error
 
@@ -58,7 +59,7 @@ class SdkAppender:
             if context is not None:
                 mark_instrumented(context.trace_id)
         try:
-            request = encode_spans(spans)
+            request = encode_spans([well_formed(span) for span in spans])
             self._append(TRACES, request, lambda: self._content.spans(spans, request))
         except any_error():  # nothing of otel-bridge may end a training run, and nothing leaves unseen
             self._count(len(spans))
@@ -66,7 +67,7 @@ class SdkAppender:
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            request = encode_logs(records)
+            request = encode_logs([well_formed(record) for record in records])
             self._append(LOGS, request, lambda: self._content.logs(records, request))
         except any_error():
             self._count(len(records))
@@ -79,7 +80,7 @@ class SdkAppender:
         if os.getpid() != self._pid:
             return
         try:
-            request = encode_metrics(data)
+            request = encode_metrics(well_formed(data))
             self._append(METRICS, request, lambda: self._content.metrics(request))
         except any_error():
             self._count(1)

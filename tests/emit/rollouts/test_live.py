@@ -280,6 +280,18 @@ def test_fields_that_break_it_never_reach_the_caller() -> None:
     assert run.drops == {"rollout_step": 1, "rollout_message": 1, "rollout_reward": 1}
 
 
+def test_half_a_surrogate_pair_in_the_name_of_a_model_or_tool_costs_no_span() -> None:
+    run = MemoryRun()
+
+    with opened(run), chat("m\ud83d", input="q") as turn:
+        turn.output = "a"
+        with tool("t\ud83d") as call:
+            call.result = 1
+
+    assert run.drops == {}
+    assert [span.name for span in run.spans] == ["execute_tool t?", "chat m?", "rollout"]
+
+
 class _NoMapping(dict[str, object]):
     def keys(self) -> Any:
         raise ValueError("odd")
