@@ -86,6 +86,7 @@ class _CaptureFinder:
     def __init__(self) -> None:
         self.modes: dict[str, str] = {}
         self._modules: dict[str, str] = {}
+        self._missing: set[str] = set()
         self._searching = threading.local()
         self._lock = threading.Lock()
 
@@ -116,10 +117,17 @@ class _CaptureFinder:
             spec = _search(name, path, target)
         finally:
             under_way.discard(name)
-        if spec is None or spec.loader is None or spec.origin is None:  # a folder named trackio is not the package
+        if spec is None or spec.loader is None or spec.origin is None:  # a folder named wandb is not the package
+            self._report_missing(name)
             return None
         self._install_after(spec.loader, name)
         return spec
+
+    def _report_missing(self, name: str) -> None:
+        """Print one line for a captured package that this Python does not have, the first time that it is imported."""
+        if name in self.modes and name not in self._missing:
+            self._missing.add(name)
+            _print(f"{name} is to be captured and is not installed in {sys.executable}: pip install {name}")
 
     def _install_after(self, loader: Any, name: str) -> None:
         """Let *loader* install the capture after it has executed the module *name*, once."""
@@ -157,8 +165,13 @@ def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) ->
 
 
 def _report(name: str, why: str) -> None:
+    _print(f"{name} is not captured and works as usual: {why}")
+
+
+def _print(line: str) -> None:
+    """Write *line* to stderr, whose Python object the program may have replaced. A closed stderr is ignored."""
     try:
-        os.write(2, f"otel-bridge: {name} is not captured and works as usual: {why}\n".encode("utf-8", "replace"))
+        os.write(2, f"otel-bridge: {line}\n".encode("utf-8", "replace"))
     except OSError:
         return
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, Table, Video
 from otel_bridge.errors import any_error
 
-_LIKE_WANDB: Final = ("wandb.", "otel_bridge.compat.")
+_WANDB: Final = "wandb."
 _PICTURES: Final = ("PIL", "matplotlib")
 _FRAME: Final = "DataFrame"
 _TRACKIO: Final = "TYPE"
@@ -46,10 +46,8 @@ def _medium_of(value: Any) -> Media | None:
         make = _OF_TRACKIO.get(of_trackio)
         return None if make is None else make(value)
     for base in kind.__mro__:
-        name = base.__name__.removeprefix("Wandb")  # as in otel_bridge.compat
-        made = _OF_WANDB.get(name) if base.__module__.startswith(_LIKE_WANDB) else None
-        if made is not None:
-            return made(value)
+        if base.__module__.startswith(_WANDB) and base.__name__ in _OF_WANDB:
+            return _OF_WANDB[base.__name__](value)
     return None
 
 

@@ -15,6 +15,7 @@ from otel_bridge.errors import ConfigError
 from support.trainers.command_runs import PYTHON, call, environment, program
 
 SITE = {"OTEL_BRIDGE_CAPTURE": "trackio", "PYTHONPATH": capture_folder()}
+NOT_INSTALLED = f"trackio is to be captured and is not installed in {PYTHON}: pip install trackio"
 SHOWN = "trackio.init.otel_bridge_capture"
 
 
@@ -111,7 +112,24 @@ def test_a_folder_of_that_name_is_not_the_package(tmp_path: Path) -> None:
         f"import otel_bridge; otel_bridge.capture('trackio')\n{code}import trackio; print(trackio.__path__ != [])",
     )
 
-    assert lines == ["True"]
+    assert lines == ["True", f"otel-bridge: {NOT_INSTALLED}"]
+
+
+def test_a_captured_package_that_is_not_installed_is_one_line_that_names_what_to_install(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.meta_path[-1].find_spec = lambda name, path=None, target=None, real=sys.meta_path[-1].find_spec: (
+    None if name == "trackio" else real(name, path, target))
+for _ in range(2):
+    try:
+        import trackio
+    except ModuleNotFoundError as exc:
+        print(exc)
+"""
+
+    lines = run_child(tmp_path, code, **SITE)
+
+    assert lines == ["No module named 'trackio'"] * 2 + [f"otel-bridge: {NOT_INSTALLED}"]
 
 
 def test_a_program_without_the_package_loads_nothing_of_otel_bridge(tmp_path: Path) -> None:

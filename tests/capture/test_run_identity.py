@@ -24,7 +24,6 @@ from support.trainers.command_runs import (
 
 pytestmark = pytest.mark.slow
 REAL = "import wandb\n"
-COMPAT = "import otel_bridge.compat.wandb as wandb\n"
 TRACKIO = "import trackio as wandb\n"
 
 
@@ -43,7 +42,7 @@ def found(folder: Path) -> list[tuple[str, list[str], dict[str, object]]]:
     return sorted((report.name if report else "", ends, points) for report, ends, points in reports)
 
 
-@pytest.mark.parametrize(("package", "capture"), [(REAL, "wandb"), (COMPAT, "wandb"), (TRACKIO, "trackio")])
+@pytest.mark.parametrize(("package", "capture"), [(REAL, "wandb"), (TRACKIO, "trackio")])
 def test_runs_without_a_name_are_runs_of_their_own_as_in_the_tracker(
     tmp_path: Path, package: str, capture: str
 ) -> None:
@@ -87,17 +86,16 @@ def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_
     assert sorted(shown) == [["x1"], ["x2"], ["x3", "x4"]]
 
 
-@pytest.mark.parametrize("package", [REAL, COMPAT])
-def test_each_run_has_the_status_of_its_own_end_whatever_becomes_of_the_command(tmp_path: Path, package: str) -> None:
-    code = f"""
+def test_each_run_has_the_status_of_its_own_end_whatever_becomes_of_the_command(tmp_path: Path) -> None:
+    code = """
     import sys
-    {package}
+    import wandb
     for name in "ab":
         run = wandb.init(project="p", name=name)
-        run.log({{"x": 1}})
+        run.log({"x": 1})
         wandb.finish()
     run = wandb.init(project="p", name="c")
-    run.log({{"x": 1}})
+    run.log({"x": 1})
     sys.exit(3)
     """
 
@@ -214,15 +212,14 @@ def test_names_of_the_users_variables_win_over_those_of_wandb(tmp_path: Path) ->
     assert [name for name, _, _ in found(tmp_path)] == ["ours"]
 
 
-@pytest.mark.parametrize("package", [REAL, COMPAT])
-def test_a_name_that_the_program_gives_a_run_later_replaces_a_generated_one_only(tmp_path: Path, package: str) -> None:
-    code = f"""
-    {package}
-    for named in ({{}}, {{"name": "given"}}):
+def test_a_name_that_the_program_gives_a_run_later_replaces_a_generated_one_only(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    for named in ({}, {"name": "given"}):
         with wandb.init(project="p", **named) as run:
-            run.log({{"x": 1}})
+            run.log({"x": 1})
             run.name = "later"
-            run.log({{"x": 2}})
+            run.log({"x": 2})
             assert run.name == "later"
     """
 

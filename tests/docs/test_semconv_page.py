@@ -87,9 +87,9 @@ PROGRAM = """
     run.log_reward("mine", 0.7, name="judge", explanation="right")
     run.log_reward("mine", "good", name="label", role="judge")
     run.finish()
-    from otel_bridge.compat import wandb
-    captured = wandb.init(project="gsm8k")
-    captured.name = "later"
+    from otel_bridge.capture.process_runs import begin_run, rename
+    captured = begin_run("wandb", "gsm8k")
+    rename(captured, "later")
     captured.finish()
 """
 

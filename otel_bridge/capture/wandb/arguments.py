@@ -37,9 +37,9 @@ _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS: Final = ("fork_from", "resume_from")
 _MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
 _MAX_NAME: Final = 256
-TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+_TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 """Texts that W&B reads as ``True``, in any case."""
-_FINISHES: Final = TRUE | {"finish_previous"}
+_FINISHES: Final = _TRUE | {"finish_previous"}
 """Values of *reinit* that end the run before."""
 
 
@@ -73,10 +73,10 @@ class WandbArguments:
 
     Args:
         arguments: The arguments by name.
-        setup: Settings of the package for all runs; ``None`` without the package.
+        setup: Settings of the package for all runs.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], setup: Any = None) -> None:
+    def __init__(self, arguments: Mapping[str, Any], setup: Any) -> None:
         self._arguments, self._settings, self._setup = arguments, arguments.get("settings"), setup
 
     @property
@@ -93,7 +93,7 @@ class WandbArguments:
     def first_step(self) -> int | None:
         """Return the step at which a forked or rewound run begins; ``None`` for every other run."""
         for name in _MOMENTS:
-            moment = run_moment(self[name])
+            moment = _run_moment(self[name])
             if moment is not None:
                 return moment[1] + 1
         return None
@@ -102,7 +102,7 @@ class WandbArguments:
         given = self._arguments.get(name)
         if given is None:
             given = _explicit(self._settings, _OF_SETTINGS[name])
-        if given is None and name == "id" and (moment := run_moment(self["resume_from"])) is not None:
+        if given is None and name == "id" and (moment := _run_moment(self["resume_from"])) is not None:
             given = moment[0]
         if given is None and not _is_chosen(name):
             given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
@@ -131,7 +131,7 @@ def _explicit(settings: Any, field: str) -> Any:
     return found if field in getattr(settings, "model_fields_set", ()) else None
 
 
-def run_moment(given: Any) -> tuple[str, int] | None:
+def _run_moment(given: Any) -> tuple[str, int] | None:
     """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
     text = given if isinstance(given, str) else f"{getattr(given, 'run', '')}?_step={getattr(given, 'value', '')}"
     found = _MOMENT.fullmatch(text)

@@ -1,7 +1,4 @@
-"""What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run.
-
-Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. Nothing raises.
-"""
+"""What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run. Nothing raises."""
 
 from __future__ import annotations
 
@@ -177,7 +174,7 @@ class WandbRecording:
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
         one: Any = value[0] if type(value) in {list, tuple} else value
         kind = cast("type[object]", type(one))
-        name = f"wandb.{kind.__name__.removeprefix('Wandb')}"
+        name = f"wandb.{kind.__name__}"
         place = self.rows.step_of(key, step, row)
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)

@@ -12,7 +12,7 @@ from otel_bridge.capture.wandb.values.plain_values import NUMBERS, shown_value, 
 _MAX_DEPTH: Final = 32
 _EVERY_S: Final = 10.0
 _MAX_KEYS: Final = 10_000
-_OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
+_OBJECTS: Final = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
 _FRAME: Final = "DataFrame"
 _MAX_TYPES: Final = 256

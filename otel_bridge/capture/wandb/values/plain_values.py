@@ -97,7 +97,7 @@ def shown_value(value: Any) -> Any:
     described = _described(one)
     if described is not None and one is not value:
         described["count"] = len(value)
-        described["_type"] = _SEVERAL.get(_name(one), described["_type"])
+        described["_type"] = _SEVERAL.get(type(one).__name__, described["_type"])
     if described is not None:
         return described
     if type(value) in {list, tuple}:
@@ -113,18 +113,13 @@ def recorded_value(value: Any) -> Any:
     return orjson.dumps(plain, option=orjson.OPT_NON_STR_KEYS).decode() if isinstance(plain, list) else plain
 
 
-def _name(value: Any) -> str:
-    return type(value).__name__.removeprefix("Wandb")
-
-
 def _described(value: Any) -> dict[str, Any] | None:
     """Return what W&B keeps of a medium, a table or a histogram in the summary, without its file."""
-    name = _name(value)
     if hasattr(value, "histogram") and hasattr(value, "bins"):
         return {"_type": "histogram", "values": list(value.histogram), "bins": list(value.bins)}
     if hasattr(value, "columns") and hasattr(value, "data"):
         return {"_type": "table-file", "ncols": len(value.columns), "nrows": len(value.data)}
-    kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(name)
+    kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(type(value).__name__)
     if kind is None:
         return None
     facts = {fact: getattr(value, f"_{fact}", None) for fact in ("width", "height", "format", "caption")}

@@ -1,1 +1,0 @@
-"""Modules with the calls of other trackers, for programs without those trackers."""
