@@ -177,10 +177,10 @@ class HasBacklog(Protocol):
 
 @runtime_checkable
 class WritesPlainTraces(Protocol):
-    """Extends a `RunWriter` whose exporter sets `Exporter.takes_traces`."""
+    """Extends a `RunWriter` whose exporter sets `Exporter.takes_traces` or `Exporter.takes_late_spans`."""
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
-        """Write traces that are not rollouts, in order."""
+        """Write traces that are not rollouts, and spans of rollouts that are already written, in order."""
         ...
 
 
@@ -302,6 +302,8 @@ class Exporter:
             cannot.
         settings: The variables that the exporter reads besides those of its destination, for ``otel-bridge doctor``.
         takes_traces: Whether its writer is a `WritesPlainTraces`, which also gets traces that are not rollouts.
+        takes_late_spans: Whether its writer is a `WritesPlainTraces` that shows late spans of rollouts, and skips
+            traces without `PlainTrace.rollout_key`.
         window_records: Most records of one batch, after which *written* advances; larger when each call is expensive.
         probe: Imports the tracker and returns what a writer's ``degraded`` would be, for ``otel-bridge doctor``; opens
             no run, and raises the same errors as *open*.
@@ -316,6 +318,7 @@ class Exporter:
     read_back: Callable[[RunInfo, ExporterSettings], TrackerCounts] | None = None
     settings: tuple[Setting[Any], ...] = ()
     takes_traces: bool = False
+    takes_late_spans: bool = False
     window_records: int = 1_000
     probe: Callable[[ExporterSettings], Sequence[str]] | None = None
     tested_with: str = ""

@@ -200,13 +200,15 @@ class RolloutRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlainTrace:
-    """Holds a trace that is not a rollout, for the few exporters that show such traces.
+    """Holds a trace that is not a rollout, or spans that arrived after their rollout was emitted.
 
     Attributes:
         id: The trace id, 32 hex digits.
         role: Role of the sender, of the first span.
         name: Name of the root, else of the first span.
         spans: The root first, then by start time.
+        rollout_key: Key under which trackers show the rollout that the spans complete; empty: not a rollout.
+        step: Step of that rollout.
     """
 
     id: str
@@ -215,6 +217,8 @@ class PlainTrace:
     start_unix_ns: int
     end_unix_ns: int
     spans: Sequence[Span] = ()
+    rollout_key: str = ""
+    step: int | None = None
     position: Position = 0
 
 

@@ -90,6 +90,8 @@ def trace_payload(trace: PlainTrace) -> Payload:
         "name": trace.name,
         "start_unix_ns": trace.start_unix_ns,
         "end_unix_ns": trace.end_unix_ns,
+        "rollout_key": trace.rollout_key,
+        "step": trace.step,
         "spans": [_span(span) for span in trace.spans],
     }
 

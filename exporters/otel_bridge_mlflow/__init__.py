@@ -16,6 +16,7 @@ exporter = Exporter(
     requires=("mlflow",),
     extra="mlflow",
     read_back=tracker_counts,
+    takes_late_spans=True,
     settings=(WAL, TIMEOUT_S),
     probe=probe,
     tested_with="3.7 to 3.17",

@@ -8,7 +8,18 @@ from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import (
+    Alert,
+    Evaluation,
+    Json,
+    MediaRecord,
+    PlainTrace,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge_mlflow import connection as connections
 from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
@@ -79,6 +90,14 @@ class MlflowRunWriter:
                 self._assessments.backlog([each for each in rollouts if each.position < (exc.position or 0)])
                 raise
             self._assessments.backlog(rollouts)
+
+    def write_traces(self, traces: Sequence[PlainTrace]) -> None:
+        """Add spans that arrived late to the traces of their rollouts; other traces are skipped."""
+        late = [trace for trace in traces if trace.rollout_key]
+        if not late or self._leaves_out("spans", len(late)):
+            return
+        with self._outcomes():
+            self._traces.complete(late)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Store *media* as artifacts of the run."""

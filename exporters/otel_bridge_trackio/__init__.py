@@ -16,6 +16,7 @@ exporter = Exporter(
     requires=("trackio",),
     extra="trackio",
     read_back=tracker_counts,
+    takes_late_spans=True,
     probe=probe,
     tested_with=TESTED_WITH,
     settings=(TIMEOUT_S,),

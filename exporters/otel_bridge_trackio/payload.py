@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
-from otel_bridge.records import AXIS, Distribution, Evaluation, Json, RolloutRecord, Row, Span, Value
+from otel_bridge.records import AXIS, Distribution, Evaluation, Json, PlainTrace, RolloutRecord, Row, Span, Value
 
 Payload: TypeAlias = dict[str, Json]
 
@@ -99,6 +99,17 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
         "metadata": metadata,
         "spans": [],
     }
+
+
+def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
+    """Return spans of a stored rollout as a separate trace that names it, in the form of `rollout_trace`."""
+    shown: list[Json] = [_span(span, timed=True) for span in trace.spans]
+    metadata: Payload = {"rollout_id": trace.id, "step": trace.step}
+    content = f"{len(shown)} more spans of rollout {trace.id}"
+    payload: Payload = {"_type": "trackio.trace", "messages": [{"role": "system", "content": content}]}
+    if spans:
+        return {**payload, "metadata": metadata, "spans": shown}
+    return {**payload, "metadata": {**metadata, "spans": json.dumps(shown)}}
 
 
 def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:

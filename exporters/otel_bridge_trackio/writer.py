@@ -13,11 +13,23 @@ from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
-from otel_bridge.records import AXIS, Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import (
+    AXIS,
+    Alert,
+    Evaluation,
+    Json,
+    MediaRecord,
+    PlainTrace,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
-from otel_bridge_trackio.payload import Payload, evaluation_trace, rollout_trace, row_metrics, timestamp
+from otel_bridge_trackio.payload import Payload, evaluation_trace, late_spans, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
@@ -121,6 +133,25 @@ class TrackioRunWriter:
                     {rollout.key: [rollout_trace(rollout, spans=self._store.abilities.spans)]},
                 )
                 for rollout in rollouts
+            ]
+        )
+
+    def write_traces(self, traces: Sequence[PlainTrace]) -> None:
+        """Store spans that arrived late as traces that name their rollout; other traces are skipped."""
+        late = [trace for trace in traces if trace.rollout_key]
+        if not late:
+            return
+        self._write(
+            [
+                StoreEntry(
+                    trace.position,
+                    # Each span arrives once, so that its id makes this id unique.
+                    self._log_id(f"{trace.id}:{trace.spans[0].id}"),
+                    trace.step if trace.step is not None else 0,
+                    timestamp(trace.start_unix_ns),
+                    {f"{trace.rollout_key}/late": [late_spans(trace, spans=self._store.abilities.spans)]},
+                )
+                for trace in late
             ]
         )
 

@@ -188,6 +188,20 @@ class BridgeSupervisor:
         """Return the status of every run since the start, by run id; 0.1 s old, older with thousands of runs."""
         return self._snapshots.newest
 
+    def read_all(self, timeout_s: float) -> None:
+        """Read everything that the processes have written so far, for at most about *timeout_s*."""
+        read = threading.Event()
+
+        def request() -> None:
+            try:
+                self._runs.read_all(time.monotonic() + timeout_s)
+            finally:
+                read.set()
+
+        self._request(request)
+        while not read.wait(0.2) and self.alive:
+            continue
+
     def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None) -> bool:
         """Wait until no folder has anything left to do: all is delivered and ended, or parked.
 

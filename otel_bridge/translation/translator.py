@@ -32,6 +32,7 @@ from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
+from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.state import TranslationState, count
 
@@ -82,18 +83,18 @@ class Translator:
         self._rows = RowAssembler(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._seen = Deduplicator(state, options.seen_limit)
         self._points = ThirdPartyPoints(state, self._axes, self._seen, options)
-        self._rollouts = RolloutPipeline(
+        self.rollouts = RolloutPipeline(
             state,
             options,
             self._axes,
             others=others,
             processes=self._lifecycle.processes,
         )
-        self._rollouts.listen(opened_unix_ns)
+        self.rollouts.listen(opened_unix_ns)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
         self._events = Events(
-            state, self._lifecycle, self._seen, self._rollouts, self._media, defined=self._defined, metadata=metadata
+            state, self._lifecycle, self._seen, self.rollouts, self._media, defined=self._defined, metadata=metadata
         )
         self._attempts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
@@ -148,7 +149,7 @@ class Translator:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
-        records: list[Record] = [*self._rows.tick(now_unix_ns), *self._rollouts.tick(now_unix_ns)]
+        records: list[Record] = [*self._rows.tick(now_unix_ns), *self.rollouts.tick(now_unix_ns)]
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
@@ -187,7 +188,7 @@ class Translator:
         self._rows.flush()
         self._points.flush()
         self._seen.flush()
-        self._rollouts.flush()
+        self.rollouts.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -196,10 +197,17 @@ class Translator:
             if number != _number(self._state, key):
                 self._state.set(key, number)
 
+    def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
+        """Process spans of a rollout of this run that another run received."""
+        records = self.rollouts.adopt(stray, now_unix_ns)
+        if records and self._lifecycle.ended:
+            self._lifecycle.reopen(now_unix_ns)
+        return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
+
     # --- what the report shows ----------------------------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces and rollouts."""
-        return PendingCounts(self._rows.waiting, *self._rollouts.waiting())
+        return PendingCounts(self._rows.waiting, *self.rollouts.waiting())
 
     def waiting_rows_of(self) -> dict[str, int]:
         """Return the number of waiting rows of each process, by instance; processes without any are left out."""
@@ -278,7 +286,7 @@ class Translator:
         records: list[Record] = []
         for context, scopes in self._reader.spans(frame):
             if frame.held:
-                self._rollouts.received(frame.now_unix_ns)
+                self.rollouts.received(frame.now_unix_ns)
             self._lifecycle.on_frame(context.process, frame.now_unix_ns)
             records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
             for scope in scopes:
@@ -286,7 +294,7 @@ class Translator:
                 who = context.producer.attributes, context.process.instance
                 if scope.scope.name != semconv.SCOPE_NAME:
                     records += self._points.of_spans(context.producer, context.process, scope)
-                records += self._rollouts.spans(*who, scope, frame.now_unix_ns)
+                records += self.rollouts.spans(*who, scope, frame.now_unix_ns)
         return records
 
     def _logs(self, frame: DecodedFrame) -> list[Record]:
@@ -322,7 +330,7 @@ class Translator:
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _pause(self, now_unix_ns: int) -> list[Record]:
-        records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
+        records: list[Record] = [*self._rows.close(), *self.rollouts.close(now_unix_ns)]
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         return records
@@ -330,12 +338,12 @@ class Translator:
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
         if not self._lifecycle.due(now_unix_ns, closing=closing):
             return []
-        return [*self._rows.close(), *self._rollouts.close(now_unix_ns), self._lifecycle.run_end()]
+        return [*self._rows.close(), *self.rollouts.close(now_unix_ns), self._lifecycle.run_end()]
 
     def _forget(self, process: Process) -> list[Record]:
         rows = self._rows.forget(process)
         self._lifecycle.forget(process)
-        self._rollouts.forget(process.instance)
+        self.rollouts.forget(process.instance)
         self._media.forget(process.instance)
         self._registry.clear()
         return [*rows]

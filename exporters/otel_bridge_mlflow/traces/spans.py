@@ -39,7 +39,7 @@ def spans_of(rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length:
         tag_name: Returns the name under which MLflow accepts a tag.
         tag_length: Longest value of a tag.
     """
-    messages = [_message(rollout, span) for span in rollout.spans]
+    messages = [message_of(rollout.id, span) for span in rollout.spans]
     if not messages or messages[0].parent_span_id:
         messages.insert(0, _made_up_root(rollout, messages))
     root = messages[0]
@@ -105,7 +105,8 @@ def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
     return messages[:-1], last
 
 
-def _message(rollout: RolloutRecord, span: Span) -> trace_pb2.Span:
+def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
+    """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits."""
     message = trace_pb2.Span()
     if span.otlp:
         message.ParseFromString(span.otlp)
@@ -122,7 +123,7 @@ def _message(rollout: RolloutRecord, span: Span) -> trace_pb2.Span:
         if span.error is not None:
             message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
             message.status.message = clean_text(span.error)
-    message.trace_id = bytes.fromhex(rollout.id)
+    message.trace_id = bytes.fromhex(trace_id)
     message.span_id = bytes.fromhex(span.id)
     return message
 

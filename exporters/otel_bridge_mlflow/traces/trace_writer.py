@@ -25,7 +25,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.request_size import RequestSize
-from otel_bridge.records import RolloutRecord
+from otel_bridge.records import PlainTrace, RolloutRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
@@ -34,6 +34,7 @@ from otel_bridge_mlflow.traces.spans import (
     SESSION_LENGTH,
     TRACE_NAME,
     clean_text,
+    message_of,
     name_of,
     spans_of,
     tags_of,
@@ -87,6 +88,18 @@ class TraceWriter:
             batch = self._batch(rollouts, start)
             self._write_batch(rollouts[start : start + len(batch)], batch)
             start += len(batch)
+
+    def complete(self, traces: Sequence[PlainTrace]) -> None:
+        """Add the spans of *traces* to rollouts that are stored; raises as `write`."""
+        for trace in traces:
+            spans = [message_of(trace.id, span) for span in trace.spans]
+            try:
+                self._send([spans])
+            except Refused as exc:
+                raise PermanentError(f"spans of rollout {trace.id}: {exc}", position=trace.position) from exc
+            except ExporterError as exc:
+                exc.position = trace.position
+                raise
 
     def _batch(self, rollouts: Sequence[RolloutRecord], start: int) -> list[list[trace_pb2.Span]]:
         batch: list[list[trace_pb2.Span]] = []

@@ -156,7 +156,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 
     Args:
         signals: Signals that the exporter is named for.
-        takes_traces: Whether the exporter also gets traces that are not rollouts, if it gets traces.
+        takes_traces: Whether the exporter also gets plain traces, if it gets traces.
     """
     chosen = [kind for signal in signals for kind in _SIGNAL_KINDS[signal]]
     others = (codec.OTHER,) if takes_traces and codec.ROLLOUT in chosen else ()

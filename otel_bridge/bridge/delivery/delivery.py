@@ -195,7 +195,8 @@ class Delivery:
     # --- the next batch -----------------------------------------------------------------------------------------------
     @property
     def _kinds(self) -> Sequence[int]:
-        takes_traces = self._target is not None and self._target[0].takes_traces
+        exporter = None if self._target is None else self._target[0]
+        takes_traces = exporter is not None and (exporter.takes_traces or exporter.takes_late_spans)
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
     def _fetch(self, at: Destination, exporter: Exporter) -> Batch:

@@ -27,6 +27,7 @@ from otel_bridge.journal.liveness import alive
 from otel_bridge.journal.segment import SegmentFile
 from otel_bridge.records import Record, Status
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
+from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.state import count
 from otel_bridge.translation.translator import Translator
 
@@ -198,6 +199,17 @@ class SegmentReader:
             records = self.translator.close(now_ns, status) if over else self.translator.pause(now_ns)
             self._commit(records)
             return len(records)
+
+    def adopt(self, stray: ReceivedTrace) -> None:
+        """Store spans of a rollout of this run that another run received; raises `JournalError` as `commit` does."""
+        with self._or_as_before():
+            self._commit(self.translator.adopt(stray, time.time_ns()))
+
+    def give_away(self, trace_id: str) -> None:
+        """Forget a trace that another run has stored; raises `JournalError` as `commit` does."""
+        with self._or_as_before():
+            self.translator.rollouts.give_away(trace_id)
+            self._commit([])
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return segment number and offset up to which each process is read; refused segments count as read."""

@@ -50,6 +50,8 @@ _BYTES: Final = b"B"
 _DISTRIBUTION: Final = "$d"
 _WITHOUT_REMARKS: Final = 28
 """Number of fields of a rollout that an earlier version wrote."""
+_WITHOUT_ROLLOUT_KEY: Final = 6
+"""Number of fields of a plain trace that an earlier version wrote."""
 _ALERT_FIELDS: Final = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
 _LENGTH: Final = struct.Struct("<I")
 
@@ -182,6 +184,7 @@ def _encode_rollout(rollout: RolloutRecord) -> bytes:
 def _encode_other(trace: PlainTrace) -> bytes:
     fields = [
         trace.id, trace.role, trace.name, trace.start_unix_ns, trace.end_unix_ns, _span_fields(trace.spans),
+        trace.rollout_key, trace.step,
     ]  # fmt: skip
     return _with_otlp(fields, trace.spans)
 
@@ -216,8 +219,11 @@ def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
 
 
 def _decode_other(data: bytes, position: Position) -> PlainTrace:
-    fields: list[Any] = [*_without_otlp(data, 5), position]
-    return PlainTrace(*fields)
+    fields = _without_otlp(data, 5)
+    if len(fields) == _WITHOUT_ROLLOUT_KEY:
+        fields += ["", None]
+    all_fields: list[Any] = [*fields, position]
+    return PlainTrace(*all_fields)
 
 
 def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:

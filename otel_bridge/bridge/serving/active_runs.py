@@ -14,6 +14,7 @@ from typing import Final
 
 from otel_bridge.bridge.exporter_environment import by_exporter
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
+from otel_bridge.bridge.ingest.stray_traces import StrayTraces
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -122,6 +123,7 @@ class ActiveRuns:
     ) -> None:
         self._until_done, self._log_line, self._stall_watch = until_done, log_line, stall_watch
         self._opener = RunOpener(options, wake, log_line)
+        self._strays = StrayTraces() if options.one_sender else None
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
@@ -161,7 +163,14 @@ class ActiveRuns:
             self._stall_watch.record(run.folder.run_id)
             more |= self._poll_run(path, run)
         self._stall_watch.record()
-        return more
+        return self._move_strays() or more
+
+    def read_all(self, until_s: float) -> None:
+        """Read what exists now, until `time.monotonic` is *until_s*, so that no run ends before its last spans."""
+        self._discovery.try_again()
+        self.find()
+        while (self.poll() or self._move_strays(now=True)) and time.monotonic() < until_s:
+            self.find()
 
     def write_reports(self) -> None:
         """Write the reports that are due."""
@@ -263,6 +272,10 @@ class ActiveRuns:
             self._stall_watch.record(folder.run_id)
             opened |= self._open(folder)
         return opened
+
+    def _move_strays(self, *, now: bool = False) -> bool:
+        """Move spans to the runs of their rollouts; return whether any were moved."""
+        return self._strays is not None and self._strays.move([run.reader for run in self._runs.values()], now=now)
 
     def _poll_run(self, path: Path, run: RunBridge) -> bool:
         """Poll one folder once; return whether there is more to do at once."""

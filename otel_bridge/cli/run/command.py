@@ -32,6 +32,8 @@ from otel_bridge.journal.folder import base_dir
 
 DRAIN_S: Final = 300.0
 _STOP_S: Final = 10.0
+_READ_S: Final = 10.0
+"""Most seconds in which the last data is read before runs end, because spans of one run may belong to another."""
 _LAST_DATA_S: Final = 0.5
 """Seconds after the command's exit in which its last data is read and the ends of its processes are recorded."""
 
@@ -82,6 +84,7 @@ def command(
         BridgeOptions.read(bridge_env, cwd),
         exporters=choice.by_signal if choice.names or choice.refused else None,
         launcher=True,
+        one_sender=True,
         takeover=True,
     )
     records = bool(choice.names) or not choice.refused
@@ -107,6 +110,7 @@ def command(
     give_up = _InterruptHandler(host)
     receiver.stop()
     runs.folders()  # folders that were opened since the last look
+    host.read_all(_READ_S)
     runs.end(child.status())
     host.finish(child.status())
     _drain(host, give_up, settings.DRAIN_TIMEOUT_S.read(env))

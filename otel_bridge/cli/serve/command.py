@@ -126,6 +126,7 @@ class _Service:
         options = dataclasses.replace(
             BridgeOptions.read(bridge_environment(env), cwd),
             exporters=self._choice.by_signal if self._choice.names or self._choice.refused else None,
+            one_sender=len(settings.TOKEN.read(env)) <= 1,
             idle_s=IDLE_S,
             lazy=True,
         )

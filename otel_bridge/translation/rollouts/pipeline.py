@@ -8,6 +8,7 @@ counted (``drop/<reason>``) and never raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -41,7 +42,7 @@ _ELSEWHERE: Final = "trace/elsewhere"
 class RolloutPipeline:
     """Processes everything that waits for spans, for its step, or for its trace.
 
-    Thirteen attributes, because it only sequences: each part has a module of its own.
+    Fourteen attributes, because it only sequences: each part has a module of its own.
 
     Args:
         state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.
@@ -65,6 +66,7 @@ class RolloutPipeline:
         self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
         self._store, self._evaluations = TraceStore(state), Evaluations(state)
         self._sender = ""
+        self._is_native = False
         self._workers = StepWorkers(state, options, processes)
         self._publisher = RolloutPublisher(
             state,
@@ -113,6 +115,7 @@ class RolloutPipeline:
         for raw_id, found in by_trace.items():
             whole = len(found) == len(scope_spans.spans)
             self._sender = instance_id
+            self._is_native = origin.own or semconv.INSTANCE_ID in resource_attributes
             records += self._came(raw_id.hex(), origin, found, scope_spans if whole else None, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
@@ -152,6 +155,37 @@ class RolloutPipeline:
             count(self._state, "rollouts/invalid")
             return records
         return records + self._publisher.sampled_out(sampled_out, instance_id, now_unix_ns)
+
+    def strays(self) -> set[str]:
+        """Return the ids of waiting traces that may be parts of another run's rollouts."""
+        return {trace.id for trace in self._store.traces.values() if not (trace.begins_rollout or trace.further)}
+
+    def owned(self, trace_ids: AbstractSet[str]) -> set[str]:
+        """Return those of *trace_ids* that are rollouts of this run, waiting or emitted."""
+        waiting = trace_ids & self._store.traces.keys()
+        owned = {trace_id for trace_id in waiting if self._store.traces[trace_id].begins_rollout}
+        return owned | self._publisher.ended.among(trace_ids)
+
+    def stray(self, trace_id: str) -> ReceivedTrace:
+        """Return the spans of one of `strays`, which stay here until `give_away`."""
+        return self._store.read(self._store.traces[trace_id])
+
+    def give_away(self, trace_id: str) -> None:
+        """Forget a stray, after another run has stored its spans."""
+        trace = self._store.traces[trace_id]
+        self._workers.complete(trace.sender, trace_id)
+        self._open.forget(trace)
+        self._store.forget(trace)
+
+    def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
+        """Process spans of a rollout of this run that another run received, whatever their resource says."""
+        records = self.tick(now_unix_ns)
+        waiting = self._store.traces.get(stray.id)
+        self._sender = "" if waiting is None else waiting.sender
+        self._is_native = False
+        for origin, span in stray.spans:
+            records += self._came(stray.id, origin, [span], None, now_unix_ns)
+        return records + self._bounded(now_unix_ns)
 
     def flush(self) -> None:
         """Write the facts in memory to the state; without this a restart loses nothing but may close a step early."""
@@ -196,9 +230,8 @@ class RolloutPipeline:
                 found = [span for span in found if span not in further]
                 scope_spans = None
         if ended is not None:
-            if late := self._router.late_spans(trace_id, ended, found):
-                count(self._state, "span/late", late)
-            return records
+            late = [(origin, span) for span in self._router.late_spans(trace_id, ended, found)]
+            return records + self._publisher.late(ReceivedTrace(trace_id, late), ended)
         if trace is None:
             trace = PendingTrace(trace_id, now_unix_ns, now_unix_ns)
             self._evaluations.claim(trace_id)
@@ -224,7 +257,7 @@ class RolloutPipeline:
         if not fresh:
             return []
         rooted = trace.root_ns is not None
-        trace.sent_by(self._sender)
+        trace.sent_by(self._sender, native=self._is_native)
         trace.add(fresh, now_unix_ns)
         if scope_spans is None or len(fresh) < len(found):
             scope_spans = ScopeSpans(spans=fresh)
@@ -272,9 +305,12 @@ class RolloutPipeline:
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
         self._store.forget(trace)
-        if trace.further and (rest := self._router.keep_remaining_spans(trace, source, parts)) is not None:
-            self._open.index(rest)
         records: list[Record] = []
+        if trace.further and (rest := self._router.remaining_spans(trace, source, parts)):
+            if parts:
+                self._open.index(self._router.keep_remaining_spans(trace, rest))
+            else:
+                records += self._late_rest(trace.base, rest)
         for part in parts:
             others = tuple(other.trace.id for other in parts[1:])
             one = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=others)
@@ -283,6 +319,18 @@ class RolloutPipeline:
                 self._store.keep(one, origin, scope_spans)
             records += self._complete(one, part.trace, now_unix_ns)
         return records
+
+    def _late_rest(self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]) -> list[Record]:
+        """Emit those spans that belong to the first rollout of a trace; count those whose rollout never came."""
+        ended = self._publisher.ended.get(trace_id)
+        if ended is None:
+            count(self._state, "span/late", len(rest))
+            return []
+        lost = self._router.further(trace_id, [span for _, span in rest])
+        if lost:
+            count(self._state, "span/late", len(lost))
+        late = [(origin, span) for origin, span in rest if span not in lost]
+        return self._publisher.late(ReceivedTrace(trace_id, late), ended)
 
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
         """Process an overdue trace as it is."""

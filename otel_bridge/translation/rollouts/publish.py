@@ -32,6 +32,7 @@ from otel_bridge.translation.rollouts.trace_store import (
     CompletedTraces,
     PendingTrace,
     TraceStore,
+    completed_by,
     ended_as,
 )
 from otel_bridge.translation.state import TranslationState, count
@@ -149,6 +150,20 @@ class RolloutPublisher:
         self._evaluations.forget(trace.id)
         self.other.add(trace.id, CompletedTrace(False, "", None, None, None))
         return records
+
+    def late(self, source: ReceivedTrace, ended: CompletedTrace) -> list[Record]:
+        """Emit spans that arrived after their rollout was emitted; those of a rollout that was sampled out are counted.
+
+        They are counted too when the rollout has too many spans to tell new ones from those that are redelivered.
+        """
+        if not source.spans:
+            return []
+        spans = [span for _, span in source.spans]
+        self.ended.add(source.id, completed_by(ended, spans))
+        if not ended.kept or ended.span_ids is None:
+            count(self._state, "span/late", len(spans))
+            return []
+        return [replace(self._assembler.other(source), role=ended.role, rollout_key=ended.key, step=ended.step)]
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""

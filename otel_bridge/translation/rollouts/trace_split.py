@@ -229,8 +229,8 @@ class SpanRouter:
                     known.add(span_id)
         return belongs_further(found, known, ids)
 
-    def late_spans(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> int:
-        """Return the number of new spans of a finished trace; spans of its further rollouts are redelivered."""
+    def late_spans(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> list[Span]:
+        """Return the new spans of a finished trace, each once; spans of its further rollouts are redelivered."""
         return unknown(ended, [span for span in found if not self._is_redelivered(trace_id, span)])
 
     def _is_redelivered(self, trace_id: str, span: Span) -> bool:
@@ -272,30 +272,25 @@ class SpanRouter:
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
 
-    def keep_remaining_spans(
+    def remaining_spans(
         self, trace: PendingTrace, source: ReceivedTrace, parts: list[SubTrace]
-    ) -> PendingTrace | None:
-        """Store again, as a waiting trace, the spans of the forgotten *trace* that belong to no further rollout.
+    ) -> list[tuple[SpanOrigin, Span]]:
+        """Return the spans of *trace* that belong to none of *parts*, the further rollouts found in it.
 
         Args:
             trace: Spans that arrived after the first rollout was complete.
             source: The same trace with its span messages.
-            parts: The further rollouts found in the trace; without any, the spans count as late.
-
-        Returns:
-            The waiting trace, if any.
+            parts: The further rollouts; they are noted in the first rollout while that waits.
         """
         first = self._store.traces.get(trace.base)
         if first is not None:
             first.add_parts(part.trace.id for part in parts)
             self._store.note(first)
         taken = {span_id for part in parts for span_id in part.span_ids}
-        rest = [(origin, span) for origin, span in source.spans if span.span_id not in taken]
-        if not rest:
-            return None
-        if not parts:
-            count(self._state, "span/late", len(rest))
-            return None
+        return [(origin, span) for origin, span in source.spans if span.span_id not in taken]
+
+    def keep_remaining_spans(self, trace: PendingTrace, rest: list[tuple[SpanOrigin, Span]]) -> PendingTrace:
+        """Store *rest* again, as a waiting trace in place of the forgotten *trace*, and return it."""
         waiting = PendingTrace(trace.id, trace.first_ns, trace.last_ns)
         for origin, span in rest:
             waiting.add([span], trace.last_ns)

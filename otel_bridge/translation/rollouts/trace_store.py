@@ -7,7 +7,8 @@ producer. ``trace/done/…`` and ``trace/other/…`` remember finished traces, s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 import orjson
@@ -30,6 +31,8 @@ _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
 _KNOWN_SPANS: Final = 256
 """Most span ids that are remembered of a finished trace; a redelivered span of a larger trace counts as late."""
+_BEFORE_NATIVE: Final = 17
+"""Number of fields of a waiting trace in a ledger that does not store `PendingTrace.native`."""
 _KNOWN_BYTES: Final = 4
 """Bytes of a span id that distinguish the spans of one trace well enough."""
 
@@ -57,6 +60,7 @@ class PendingTrace:
         step: Step that the root names.
         contents: Number of `span_ids` that stand for log records with messages (`content_events`).
         bare: Whether a model was called and no message has arrived yet; log records may bring messages.
+        native: Whether a process of the run itself sent any of its spans.
     """
 
     id: str
@@ -76,6 +80,7 @@ class PendingTrace:
     step: int | None = None
     contents: int = 0
     bare: bool = False
+    native: bool = False
     complete_ns: int | None = None
 
     def split_off(
@@ -101,14 +106,21 @@ class PendingTrace:
             marks={beginning},
             parts=others if first else (),
             sender=self.sender,
+            native=self.native,
         )
+
+    @property
+    def begins_rollout(self) -> bool:
+        """Whether the trace is a rollout of this run: a native process sent a part of it, or its root has arrived."""
+        return self.native or (self.rollout and self.root_ns is not None) or self.facts is not None
 
     def add_parts(self, trace_ids: Iterable[str]) -> None:
         """Note further rollouts that were split from the trace."""
         self.parts += tuple(trace_ids)
 
-    def sent_by(self, sender: str) -> None:
+    def sent_by(self, sender: str, *, native: bool) -> None:
         """Note the process that sent the received spans, unless the sender of the root is known."""
+        self.native = self.native or native
         if self.root_ns is None:
             self.sender = sender
 
@@ -215,6 +227,7 @@ class TraceStore:
                 trace.contents,
                 trace.bare,
                 trace.complete_ns,
+                trace.native,
             ],
         )
 
@@ -277,6 +290,10 @@ class CompletedTraces:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
         return self._ended.get(trace_id)
 
+    def among(self, trace_ids: AbstractSet[str]) -> set[str]:
+        """Return those of *trace_ids* that are remembered."""
+        return set(trace_ids & self._ended.keys())
+
     def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
         """Remember a trace; return the id of the trace that is forgotten in exchange."""
         self._number += 1
@@ -309,9 +326,18 @@ def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
     return frozenset(map(tail, span_ids))
 
 
-def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> int:
-    """Return the number of *spans* that were not part of a finished trace."""
-    return len({tail(span.span_id) for span in spans} - (ended.span_ids or frozenset()))
+def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> list[Span]:
+    """Return those of *spans* that were not part of a finished trace, each once."""
+    remembered = ended.span_ids or frozenset()
+    by_tail = {tail(span.span_id): span for span in spans}
+    return [span for span_tail, span in by_tail.items() if span_tail not in remembered]
+
+
+def completed_by(ended: CompletedTrace, spans: Sequence[Span]) -> CompletedTrace:
+    """Return *ended* with *spans* among the spans that are remembered of it, as far as there is room."""
+    if ended.span_ids is None or len(ended.span_ids) + len(spans) > _KNOWN_SPANS:
+        return ended
+    return replace(ended, span_ids=ended.span_ids | _tails({span.span_id for span in spans}))
 
 
 def _split_ids(text: str, size: int) -> list[bytes]:
@@ -341,6 +367,7 @@ def _open_trace(trace_id: str, value: object) -> PendingTrace:
         contents=cast("int", fields[14]),
         bare=cast("bool", fields[15]),
         complete_ns=cast("int | None", fields[16]),
+        native=len(fields) > _BEFORE_NATIVE and cast("bool", fields[_BEFORE_NATIVE]),
     )
 
 

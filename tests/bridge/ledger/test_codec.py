@@ -58,6 +58,7 @@ ROLLOUTS = st.builds(
 )  # fmt: skip
 OTHERS = st.builds(
     PlainTrace, TEXTS, st.none() | TEXTS, TEXTS, st.integers(0, 9), st.integers(0, 9), st.lists(SPANS, max_size=3),
+    TEXTS, st.none() | st.integers(0, 9),
     st.just(7),
 )  # fmt: skip
 LATE = st.builds(

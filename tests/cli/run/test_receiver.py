@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.folder import RunFolder, run_folders
 from support.free_ports import free_pair
 from support.trainers.command_runs import (
     PYTHON,
@@ -94,6 +94,79 @@ def test_a_server_that_reads_the_variables_of_traces_only_reaches_the_run(
     assert (done.returncode, f"sends by {sent_by}" in done.stdout) == (0, True), done.stderr
     rollouts = [record for record in records(only_folder(tmp_path / ".otel-bridge")) if record["kind"] == "rollout"]
     assert [(record["step"], record["reward"]) for record in rollouts] == [(7, 0.5)]
+
+
+SERVER_OF_A_JOB = """
+    import os, sys
+    from opentelemetry.propagate import extract
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create({"service.name": "vllm-server"})
+    print("names the run", resource.attributes["rl.run.name"] == os.environ["OTEL_BRIDGE_RUN_NAME"], flush=True)
+    tracers = TracerProvider(resource=resource)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=60_000))
+    for line in sys.stdin:
+        parent = extract({"traceparent": line.strip()})
+        with tracers.get_tracer("vllm").start_as_current_span("llm_request", context=parent):
+            print("answered", flush=True)
+    tracers.shutdown()
+"""
+"""Answers a line with a line, and sends its spans when its input ends, as vLLM sends them some seconds later."""
+
+JOB_WITH_A_SERVER = """
+    import subprocess, sys
+    import otel_bridge
+    from opentelemetry import propagate
+
+    server = subprocess.Popen(
+        [sys.executable, "server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    print(server.stdout.readline(), end="")
+    run = otel_bridge.init(project="vllm", name="mine", role="explorer", otel=OTEL)
+    for step in (1, 2):
+        with run.rollout(step=step) as rollout:
+            with otel_bridge.chat("tiny", input="q") as chat:
+                carrier = {}
+                propagate.inject(carrier)
+                server.stdin.write(carrier["traceparent"] + "\\n")
+                server.stdin.flush()
+                chat.output = server.stdout.readline()
+            rollout.reward = 1.0
+    server.stdin.close()
+    server.wait()
+    run.finish()
+"""
+
+
+@pytest.mark.parametrize("otel", ["False", "True"])
+def test_spans_of_a_server_complete_the_rollouts_of_a_program_that_names_its_run(tmp_path: Path, otel: str) -> None:
+    program(tmp_path, "server.py", SERVER_OF_A_JOB)
+    job = program(tmp_path, "job.py", JOB_WITH_A_SERVER.replace("OTEL", otel))
+
+    done = otel_bridge("run", "--exporters", "file", "--", "python", job, cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stdout) == (0, "names the run True\n"), done.stderr
+    [mine] = [folder for folder in run_folders(tmp_path / ".otel-bridge") if statuses(folder) and rollout_steps(folder)]
+    assert sorted(rollout_steps(mine)) == [1, 2]
+    assert (sorted(steps_of_server_spans(mine)), "trace/other" in done.stderr) == ([1, 2], False)
+
+
+def rollout_steps(folder: RunFolder) -> list[int]:
+    return [record["step"] for record in records(folder) if record["kind"] == "rollout"]
+
+
+def steps_of_server_spans(folder: RunFolder) -> list[int]:
+    """The step of each span of the server, within its rollout or after it under the same trace id."""
+    steps = {record["id"]: record["step"] for record in records(folder) if record["kind"] == "rollout"}
+    return [
+        steps[record["id"]]
+        for record in records(folder)
+        for span in record.get("spans", ())
+        if span["name"] == "llm_request"
+    ]
 
 
 def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 import otel_bridge_mlflow
-from otel_bridge.exporter import RunInfo
-from otel_bridge.records import RolloutRecord
+from otel_bridge.exporter import RunInfo, WritesPlainTraces
+from otel_bridge.records import PlainTrace, RolloutRecord, Span
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge_mlflow.traces.spans import spans_of
 from support.trackers import mlflow_reading
@@ -56,6 +56,25 @@ def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(uri: s
     }  # fmt: skip
     assert {each.name: each.value for each in info.assessments} == {"reward": 0.75, "format": 0.25, "answer": 0.5}
     assert (info.request_time, info.execution_duration) == (rollout.start_unix_ns // 1_000_000, 4000)
+
+
+def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_traces_are_not(
+    uri: str, run: RunInfo
+) -> None:
+    rollout = samples.rollout(3, seed=run.id)
+    writer, (before,) = written(uri, run, rollout)
+    span = Span("00000000000000aa", rollout.spans[0].id, "llm_request", "span", 1, 2, {"vllm": True})
+    late = PlainTrace(rollout.id, "server", span.name, 1, 2, [span], rollout_key=rollout.key, position=2)
+    other = PlainTrace("ab" * 16, "server", "GET /health", 1, 2, [span], position=3)
+
+    assert isinstance(writer, WritesPlainTraces)
+    writer.write_traces([late, other])
+    writer.write_traces([late])
+
+    [trace] = traces(uri, run)
+    names = sorted(each.name for each in before.data.spans)
+    assert sorted(each.name for each in trace.data.spans) == sorted([*names, "llm_request"])
+    assert (trace.info.request_preview, trace.info.tags) == (before.info.request_preview, before.info.tags)
 
 
 def test_the_spans_are_typed_and_the_chat_is_whole(uri: str, run: RunInfo) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
-from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row, Span, Status
+from otel_bridge.exporter import RunInfo, RunWriter, WritesPlainTraces, found_of, tracker_run_id_of
+from otel_bridge.records import Distribution, Evaluation, PlainTrace, RolloutRecord, Row, Span, Status
 from otel_bridge.testing import MemoryTable
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
@@ -129,6 +129,22 @@ def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
     assert trace["messages"] == [
         {"role": "system", "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so"}
     ]
+
+
+def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(run: RunInfo) -> None:
+    span = Span("00000000000000aa", "00000000000000ab", "llm_request", "span", NOW, NOW + 1_000_000)
+    late = PlainTrace("ab" * 16, "explorer", "llm_request", NOW, NOW + 1_000_000, [span], "explorer/rollouts", 4, 1)
+    other = PlainTrace("cd" * 16, "server", "GET /health", NOW, NOW, [span], position=2)
+    writer = opened(run)
+
+    assert isinstance(writer, WritesPlainTraces)
+    writer.write_traces([late, other])
+    writer.write_traces([late])
+
+    [trace] = traces(run)
+    assert (trace["key"], trace["step"]) == ("explorer/rollouts/late", 4)
+    assert trace["metadata"]["rollout_id"] == "ab" * 16
+    assert [span["name"] for span in spans_of(trace)] == ["llm_request"]
 
 
 def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: RunInfo) -> None:

@@ -79,7 +79,7 @@ def test_a_root_that_never_comes_leaves_an_incomplete_rollout() -> None:
     assert [(len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)] == [(2, True)]
 
 
-def test_a_span_behind_its_rollout_is_counted_and_a_redelivered_one_is_not() -> None:
+def test_a_span_behind_its_rollout_completes_it_and_a_redelivered_one_does_not() -> None:
     bench = Bench(selection="first")
     bench.send(*sample.rollout_spans("a"))
 
@@ -87,8 +87,42 @@ def test_a_span_behind_its_rollout_is_counted_and_a_redelivered_one_is_not() -> 
     bench.restart()
     records += bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 10, "chat x")) + bench.close()
 
-    assert rollouts_in(records) == []
-    assert bench.counted() == {"span/late": 2}
+    late = [(one.id, one.rollout_key, one.step, len(one.spans)) for one in records if isinstance(one, PlainTrace)]
+    assert late == [(sample.trace_id("a"), "explorer/rollouts", 1, 1)] * 2
+    assert (rollouts_in(records), bench.counted()) == ([], {})
+
+
+def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
+    bench = Bench(selection="first", max_rollouts=0)
+    bench.send(*sample.rollout_spans("a"))
+
+    records = bench.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+
+    assert (records, bench.counted()) == ([], {"span/late": 1})
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(early: bool) -> None:
+    server, job = Bench(selection="first"), Bench(selection="first", trace_grace_ns=2 * SECOND)
+    root, *children = sample.rollout_spans("a", counted=False)
+    if early:
+        server.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+        job.send(children[0])
+    else:
+        job.send(children[0])
+        server.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+    trace_id = sample.trace_id("a")
+
+    assert (server.rollouts.strays(), job.rollouts.strays()) == ({trace_id}, set())
+    assert job.rollouts.owned({trace_id, "cd" * 16}) == {trace_id}
+    records = job.rollouts.adopt(server.rollouts.stray(trace_id), job.now)
+    records += job.rollouts.adopt(server.rollouts.stray(trace_id), job.now)  # as after a kill
+    server.rollouts.give_away(trace_id)
+    records += job.send(root, *children[1:]) + job.after(2)
+
+    [rollout] = rollouts_in(records)
+    assert [span.name for span in rollout.spans].count("llm_request") == 1
+    assert (server.close(), server.counted(), job.counted()) == ([], {}, {})
 
 
 def test_a_redelivered_rollout_that_waits_for_its_step_stays_one() -> None:
