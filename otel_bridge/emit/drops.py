@@ -37,6 +37,7 @@ MEANING: Mapping[str, str] = {
     "figure": "images and figures: wrap them, Image(figure)",
     "fractional_step": "steps with a fraction: it was cut off",
     "ended": "records after finish()",
+    "forked_metrics": "collections of metrics in a forked child that this OpenTelemetry SDK mixes with its parent's",
     "internal_error": "records that otel-bridge failed on; please report it",
     "long_key": "keys longer than 4,096 characters",
     "media_file": "media whose file cannot be read",

@@ -39,16 +39,21 @@ def watch_process_end(end_runs: Callable[[], None]) -> None:
     _call_at_worker_end(end_runs)
 
 
-def call_at_worker_end(end: Callable[[EndStatus], object]) -> None:
-    """Call *end* with the status when a worker of multiprocessing ends; elsewhere nothing happens."""
-    _call_at_worker_end(lambda: end(status_at_exit()))
+def call_at_worker_end(end: Callable[[EndStatus], object], *, first: bool = False) -> None:
+    """Call *end* with the status when a worker of multiprocessing ends; elsewhere nothing happens.
+
+    Args:
+        end: Called once.
+        first: Whether it records, and so is called before what ends the runs.
+    """
+    _call_at_worker_end(lambda: end(status_at_exit()), exitpriority=int(first))
 
 
-def _call_at_worker_end(end: Callable[[], object]) -> None:
+def _call_at_worker_end(end: Callable[[], object], *, exitpriority: int = 0) -> None:
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
-        util.Finalize(None, _at_worker_end, args=(end,), exitpriority=0)
+        util.Finalize(None, _at_worker_end, args=(end,), exitpriority=exitpriority)
 
 
 def _at_worker_end(end: Callable[[], object]) -> None:

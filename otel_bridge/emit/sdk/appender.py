@@ -72,12 +72,14 @@ class SdkAppender:
         except any_error():
             self._count(len(records))
 
-    def metrics(self, data: MetricsData) -> None:
-        """Append *data*.
+    def begin_in_child(self) -> None:
+        """Append metrics of this process, a forked child whose reader has forgotten the parent's points."""
+        self._pid = os.getpid()
 
-        Not in a forked child: stock readers keep the parent's points there and would export them again as the child's.
-        """
+    def metrics(self, data: MetricsData) -> None:
+        """Append *data*; in a forked child whose reader still has the parent's points, count them."""
         if os.getpid() != self._pid:
+            self.run.count_drop("forked_metrics")
             return
         try:
             request = encode_metrics(well_formed(data))

@@ -2,12 +2,19 @@
 
 A gauge is read as delta, so that each point is exported once. Cumulative temporality would repeat every step at each
 collection, and fold steps beyond 2,000 into one (`facts/otel.md`, fact 1).
+
+The SDK's readers keep the parent's points in a forked child. Here the child begins with none, so that its own points
+are recorded as those of another process.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import threading
+import weakref
 from collections.abc import Mapping
+from multiprocessing.util import register_after_fork
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics import _Gauge as Gauge
@@ -20,6 +27,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otel_bridge.capabilities import accepts
+from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.settings import environment
 
@@ -67,7 +75,68 @@ class AppendingReader(PeriodicExportingMetricReader):
             export_interval_millis=interval,
             **_LIMITS,
         )
+        self._appender = appender
+        if appender is not None:
+            _readers.add(self)
+            register_after_fork(self, AppendingReader.flush_at_worker_end)
+
+    def begin_in_child(self) -> None:
+        """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them."""
+        storages: Any = getattr(self._consumer(), "_reader_storages", None)
+        points: Any = getattr(storages.get(self), "_instrument_view_instrument_matches", None) if storages else None
+        if isinstance(points, dict) and self._appender is not None:
+            points.clear()  # pyright: ignore[reportUnknownMemberType]  # the SDK makes new ones at the next measurement
+            self._appender.begin_in_child()
+
+    def lock_of_sdk(self) -> Any:
+        """Return the lock that the SDK holds while any reader collects; ``None`` if this SDK has none."""
+        return getattr(self._consumer(), "_lock", None)
+
+    def flush_at_worker_end(self) -> None:
+        """Collect once more at the end of a forked worker, which runs no exit handlers."""
+        call_at_worker_end(lambda _status: self.flush(), first=True)
+
+    def _consumer(self) -> object:
+        """Return what collects the points of the provider that has this reader; ``None`` without a provider."""
+        return getattr(self._collect, "__self__", None)
 
     def flush(self) -> None:
         """Collect now; do nothing before registration, or after shutdown of the provider."""
         self.force_flush()
+
+
+_readers: Final[weakref.WeakSet[AppendingReader]] = weakref.WeakSet()
+_FORK_WAIT_S: Final = 1.0
+"""Longest wait of a fork for a collection. An instrument's callback that forks holds the lock, and waits so long."""
+
+
+class _HeldLocks(threading.local):
+    """Holds the locks of the SDK that the thread has taken to fork."""
+
+    def __init__(self) -> None:
+        self.locks: list[Any] = []
+
+
+_held = _HeldLocks()
+
+
+def _before_fork() -> None:
+    # A child that is forked while another thread collects would wait for that thread's lock forever.
+    locks = {id(lock): lock for reader in list(_readers) if (lock := reader.lock_of_sdk()) is not None}
+    _held.locks = [lock for lock in locks.values() if lock.acquire(timeout=_FORK_WAIT_S)]
+
+
+def _after_fork() -> None:
+    locks = _held.locks
+    _held.locks = []
+    for lock in locks:
+        lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    for reader in list(_readers):
+        reader.begin_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -79,6 +80,69 @@ def test_finish_collects_what_waits_in_the_sdk_first(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stderr
     check(tmp_path / "runs")
+
+
+def test_a_forked_worker_records_the_points_of_its_own_instruments(tmp_path: Path) -> None:
+    code = """
+    import multiprocessing, os
+    from opentelemetry import metrics
+    samples = metrics.get_meter("app").create_counter("samples")
+    gauge = metrics.get_meter("app").create_gauge("pid_of_parent")
+    def work():
+        samples.add(100)
+        samples.add(200)
+        gauge.set(float(os.getppid()))
+    def rest():
+        pass
+    samples.add(10)
+    for target in (work, rest):
+        worker = multiprocessing.get_context("fork").Process(target=target)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+    samples.add(10)
+    print(os.getpid())
+    """
+
+    ended = run_program(tmp_path, OWN + textwrap.dedent(code), instrument=False)
+
+    assert ended.returncode == 0, ended.stderr
+    found = written(tmp_path / "runs")
+    assert {value for _, value in found.points("samples")} == {20, 300}
+    assert [value for _, value in found.points("pid_of_parent")] == [float(ended.stdout)]
+    assert len({header.instance_id for header in found.headers}) == 2
+
+
+def test_a_process_that_forks_while_another_thread_collects_has_a_child_that_can_collect(tmp_path: Path) -> None:
+    code = """
+    import os, threading
+    from opentelemetry import metrics
+    inside = threading.Event()
+    def observe(_options):
+        inside.set()
+        yield metrics.Observation(1.0)
+    metrics.get_meter("app").create_observable_gauge("observed", [observe])
+    provider = metrics.get_meter_provider()
+    stop = threading.Event()
+    def collect():
+        while not stop.is_set():
+            provider.force_flush()
+    thread = threading.Thread(target=collect)
+    thread.start()
+    inside.wait()
+    for _ in range(20):
+        pid = os.fork()
+        if not pid:
+            provider.force_flush()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    stop.set()
+    thread.join()
+    """
+
+    ended = run_program(tmp_path, OWN + textwrap.dedent(code), instrument=False)
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_metrics_of_an_explicit_rl_step_that_are_not_finite_do_not_end_the_program(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ import os
 pid = os.fork()
 if pid == 0:
     metrics.get_meter_provider().force_flush()
+    metrics.get_meter("child").create_gauge("of_child").set(1.0)
+    metrics.get_meter_provider().force_flush()
     with tracer.start_as_current_span("in child"):
         pass
     os._exit(0)
@@ -150,6 +152,7 @@ os.waitpid(pid, 0)
 
     found = written(tmp_path / "runs")
     assert len(found.points("loss")) == 3000
+    assert [value for _, value in found.points("of_child")] == [1.0]
     assert sorted(span.name for span in found.spans) == ["chat m", "in child"]
     assert len({header.instance_id for header in found.headers}) == 2
 
