@@ -10,20 +10,20 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_bridge import settings
 from otel_bridge.bridge.serving.process_limits import descriptor_limit, exhausted
 from otel_bridge.errors import ConfigError
 from otel_bridge_collector.access import Access, Tls, is_loopback
-from otel_bridge_collector.http.plain import PlainHttpServer
+from otel_bridge_collector.http.server import HttpServer, OpsEndpoints
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 from otel_bridge_collector.server_context import ServerContext
 from otel_bridge_collector.telemetry import Counters, Metric, of_receiver, text_of
 
 if TYPE_CHECKING:
-    from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`, as http_server does
+    from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`
 
 __all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
@@ -50,8 +50,6 @@ class ReceiverSettings:
         limits: Limits of all clients together.
         ingest: Settings of the storage of requests.
         tls: Files of TLS.
-        plain: Whether to use the standard library's HTTP, without the extra ``collector``: loopback only, no TLS, no
-            pages.
     """
 
     host: str
@@ -63,7 +61,6 @@ class ReceiverSettings:
     ingest: IngestSettings
     http_host: str
     tls: Tls | None = None
-    plain: bool = False
 
     @classmethod
     def from_environment(
@@ -113,14 +110,6 @@ class ReceiverSettings:
         return self.tls is None and not (is_loopback(self.host) and is_loopback(self.http_host))
 
 
-class _HttpServer(Protocol):
-    port: int
-
-    async def start(self) -> None: ...
-
-    async def stop(self, grace_s: float) -> None: ...
-
-
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
@@ -150,7 +139,7 @@ class Receiver:
         self._warnings = warnings
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
-        self._http: _HttpServer | None = None
+        self._http: HttpServer | None = None
         self._stopped = False
         self._exhausted_s = float("-inf")
         self._loop = asyncio.new_event_loop()
@@ -244,12 +233,8 @@ class Receiver:
 
         return GrpcServer(address, serving, tls=self._chosen.tls)
 
-    def _http_server(self, port: int, serving: ServerContext) -> _HttpServer:
+    def _http_server(self, port: int, serving: ServerContext) -> HttpServer:
         chosen = self._chosen
-        if chosen.plain:
-            return PlainHttpServer(chosen.http_host, port, serving)
-        from otel_bridge_collector.http.server import HttpServer, OpsEndpoints  # noqa: PLC0415  # the extra
-
         pages = OpsEndpoints(self.unready, self._text, self._status)
         return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 

@@ -1,4 +1,8 @@
-"""Limits the connections of one HTTP server; needs httptools."""
+"""Limits the connections of one HTTP server.
+
+uvicorn (0.30 to 0.52) has no setting for the size and time of a request's head with httptools, and refuses the new
+connection where this closes the longest silent one.
+"""
 
 from __future__ import annotations
 

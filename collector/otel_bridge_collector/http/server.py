@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +29,7 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge_collector.access import BrowserHeaders, Tls
 from otel_bridge_collector.error_table import NO_HTTP, MethodError, TooLargeError, answer_to
+from otel_bridge_collector.http.limited_protocol import of_one_server
 from otel_bridge_collector.http.otlp import (
     JSON,
     PATHS,
@@ -103,10 +103,9 @@ class HttpServer:
             exception_handlers={HTTPException: self._no_such_page},
         )
         app.router.redirect_slashes = False  # a redirect behind a proxy may send the token unencrypted
-        http = _http_parser(self._count_garbage)
         config = uvicorn.Config(
             app,
-            http=http,
+            http=cast("type[asyncio.Protocol]", of_one_server(self._count_garbage)),
             loop="none",
             log_config=None,
             access_log=False,
@@ -114,7 +113,6 @@ class HttpServer:
             ws="none",
             # Python accepts as many connections at once, before the longest silent ones can be closed for them.
             backlog=max_connections(),
-            limit_concurrency=max_connections() if http == "h11" else None,
             timeout_keep_alive=_KEEP_ALIVE_S,
             server_header=False,
             ssl_certfile=None if tls is None else tls.certificate,
@@ -280,21 +278,6 @@ class _Body:
 
 def _is_json(headers: Headers) -> bool:
     return media_type(headers.get("content-type", "")) == JSON
-
-
-def _http_parser(on_garbage: Callable[[], None]) -> type[asyncio.Protocol] | Literal["h11"]:
-    """Return the argument ``http`` of uvicorn: httptools (C) with our limits, where it is installed.
-
-    Without it h11 parses, which limits the head itself, and uvicorn limits the connections.
-
-    Args:
-        on_garbage: Called for each connection that does not send HTTP.
-    """
-    if importlib.util.find_spec("httptools") is None:
-        return "h11"
-    from otel_bridge_collector.http.limited_protocol import of_one_server  # noqa: PLC0415  # needs httptools
-
-    return cast("type[asyncio.Protocol]", of_one_server(on_garbage))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -6,7 +6,6 @@ import importlib.util
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,16 +18,16 @@ from otel_bridge.otlp.destination import PREFIX
 class LauncherReceiver:
     """Runs the launcher's receiver, and holds the variables that stock SDKs need to find it.
 
-    Without the extra ``collector`` the receiver uses the standard library and accepts HTTP only. The variables
-    configure stock SDKs for HTTP, and for gRPC only a signal for which the user chose it.
+    Without the extra ``collector`` the receiver accepts HTTP only. The variables configure stock SDKs for HTTP, and for
+    gRPC only a signal for which the user chose it.
     """
 
     def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:
-        plain = any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn"))
-        if plain and listen:
+        has_grpc = importlib.util.find_spec("grpc") is not None
+        if listen and not has_grpc:
             raise ConfigError(
-                f"--listen {listen}: receiving gRPC, and from other machines, needs the extra: "
-                "pip install 'otel-bridge[collector]'; without --listen programs of this machine are received over HTTP"
+                f"--listen {listen}: receiving gRPC needs the extra: pip install 'otel-bridge[collector]'; "
+                "without --listen programs of this machine are received over HTTP"
             )
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only for this command
         from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415
@@ -38,9 +37,13 @@ class LauncherReceiver:
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(24)
         chosen = ReceiverSettings.from_environment(
-            {**env, settings.TOKEN.name: token}, base, host=host, grpc_port=port, http_port=port + 1 if port else 0
+            {**env, settings.TOKEN.name: token},
+            base,
+            host=host,
+            grpc_port=port if has_grpc else None,
+            http_port=port + 1 if port else 0,
         )
-        self._receiver = Receiver(replace(chosen, plain=True, grpc_port=None, tls=None) if plain else chosen)
+        self._receiver = Receiver(chosen)
         http_endpoint = _for_others(self._receiver.http_endpoint, host)
         grpc_endpoint = _for_others(self._receiver.grpc_endpoint, host)
         self.environment = {f"{PREFIX}ENDPOINT": http_endpoint, f"{PREFIX}PROTOCOL": "http/protobuf"}

@@ -152,11 +152,9 @@ class _Service:
         grpc, http = _address("--grpc", grpc_address), _address("--http", http_address)
         if grpc is None and http is None:
             return
-        if any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn")):
-            raise MissingExtraError(
-                "serve needs the receiver: pip install 'otel-bridge[collector]', or set both to off"
-            )
-        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
+        if grpc is not None and importlib.util.find_spec("grpc") is None:
+            raise MissingExtraError("--grpc needs the extra: pip install 'otel-bridge[collector]', or set it to off")
+        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only where it listens
 
         chosen = ReceiverSettings.from_environment(
             self._env,

@@ -226,7 +226,7 @@ WITHOUT_EXTRA = """
 
     find = PathFinder.find_spec
     def without_extra(name, *where):
-        return None if name.partition(".")[0] in {"grpc", "starlette", "uvicorn"} else find(name, *where)
+        return None if name.partition(".")[0] == "grpc" else find(name, *where)
     PathFinder.find_spec = without_extra
 
     from otel_bridge.cli import main
@@ -254,7 +254,7 @@ def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_in
     done = call(command, cwd=tmp_path, env=environment(tmp_path))
 
     said = (
-        "Error: --listen 127.0.0.1:4317: receiving gRPC, and from other machines, needs the extra: "
-        "pip install 'otel-bridge[collector]'; without --listen programs of this machine are received over HTTP\n"
+        "Error: --listen 127.0.0.1:4317: receiving gRPC needs the extra: pip install 'otel-bridge[collector]'; "
+        "without --listen programs of this machine are received over HTTP\n"
     )
     assert (done.returncode, done.stderr) == (1, said)
