@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from otel_bridge.capture.metric_axes import whole
+from otel_bridge.emit.messages.reader import is_message
 from otel_bridge.errors import any_error
 
 _PROMPT: Final = re.compile(r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$")
@@ -29,7 +30,6 @@ _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
 _CLOCKS: Final = frozenset({"train/epoch", "train/global_step"})
 _EVAL: Final = ("val", "eval", "test")
-_MESSAGE_KEYS: Final = frozenset({"role", "from", "content", "value", "parts", "tool_calls"})
 _MAX_TABLES: Final = 256
 _MAX_ROWS: Final = 100_000
 """Most rows of a table whose hashes are remembered."""
@@ -210,14 +210,8 @@ def _is_missing(cell: Any) -> bool:
 
 def _is_text(cell: Any) -> bool:
     if isinstance(cell, list | tuple):
-        return all(isinstance(one, str) or _is_message(one) for one in cast("Sequence[Any]", cell))
-    return isinstance(cell, str) or _is_message(cell)
-
-
-def _is_message(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return not _MESSAGE_KEYS.isdisjoint(cast("Mapping[object, object]", value))
-    return hasattr(value, "model_dump") or (hasattr(value, "role") and hasattr(value, "content"))
+        return all(isinstance(one, str) or is_message(one) for one in cast("Sequence[Any]", cell))
+    return isinstance(cell, str) or is_message(cell)
 
 
 def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:

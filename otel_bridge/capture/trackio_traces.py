@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 
 _FIELDS: Final = ("advantage", "finish_reason", "group", "sample", "policy_version", "id", "model")
 _REWARDS: Final = ("reward", "score")
 _EVAL: Final = ("val", "eval", "test")
+_ANSWER: Final = "assistant"
 
 
 def rollout_of_trace(trace: Any, key: str) -> Rollout:
@@ -45,28 +47,20 @@ def _is_number(value: object) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, str | bool)
 
 
-def _messages_of(spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
     """Return the conversation of a trace that has spans only: the first input and the last output."""
     given = next((span["input"] for span in spans if span.get("input")), None)
     answer = next((span["output"] for span in reversed(spans) if span.get("output")), None)
-    pairs = (("user", given), ("assistant", answer))
-    return [{"role": role, "content": _text(value)} for role, value in pairs if value is not None]
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else str(value)
+    return messages_of(given) + messages_of(answer, _ANSWER)
 
 
 def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the tokens of each assistant message, when there is one generation for each."""
     generations = [span for span in spans if span.get("kind") == "generation"]
-    answers = sum(cast("Mapping[str, Any]", one).get("role") == _ANSWER for one in messages if isinstance(one, Mapping))
+    answers = sum(role_of(message) == _ANSWER for message in messages)
     if not generations or len(generations) != answers:
         return []
     return [_tokens(span.get("usage")) for span in generations]
-
-
-_ANSWER: Final = "assistant"
 
 
 def _tokens(usage: object) -> dict[str, Any]:

@@ -64,7 +64,7 @@ MEANING: Mapping[str, str] = {
     "reserved_key": "keys named rl.row",
     "rollout_decode": "texts whose decode function raised: the rollout has none",
     "rollout_empty_prompt": "rollouts without a prompt",
-    "rollout_message": "entries that are not messages: left out; tool calls in no known shape: kept as text",
+    "rollout_message": "messages, parts and tool calls in no known shape: kept as text",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
     "rollout_redaction": "texts that the redaction function failed on: they are left out",
     "rollout_reward": "rewards that are not numbers: the rollout has none",

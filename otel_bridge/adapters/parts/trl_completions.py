@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 
 
@@ -49,7 +50,7 @@ class CompletionReader:
             group, sample = groups[number]
             rollouts.append(
                 Rollout(
-                    messages=_conversation(prompts[place], completions[place]),
+                    messages=messages_of(prompts[place]) + messages_of(completions[place], "assistant"),
                     reward=_total(rewards, weights),
                     rewards=rewards,
                     advantage=_finite(advantages, place),
@@ -114,12 +115,3 @@ def _finite(values: Sequence[Any], place: int) -> float | None:
     """Return a number; ``None`` for the NaN of a reward function that did not apply."""
     value: Any = values[place] if place < len(values) else None
     return None if value is None or math.isnan(value) else float(value)
-
-
-def _conversation(prompt: Any, completion: Any) -> list[Any]:
-    """Return the messages of a prompt and its completion, each of which is a text or messages."""
-    before: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    after: list[Any] = (
-        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else list(completion)
-    )
-    return before + after

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.emit.messages.reader import messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
@@ -133,15 +134,13 @@ def _conversation(live: LiveRollout, owner: Any, inputs: Mapping[str, Any], resu
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt
     prompt_ids, response_ids = _field(result, "prompt_ids"), _field(result, "response_ids")
-    messages: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or ())
+    messages = messages_of(prompt)
     if not messages and prompt_ids is not None:
-        messages = [{"role": "user", "content": _text(owner, prompt_ids)}]
+        messages = messages_of(_text(owner, prompt_ids))
     answer: Any = _field(result, "response_text")
     if answer is None and response_ids is not None:
         answer = _text(owner, response_ids)
-    if answer is not None:
-        messages.append({"role": "assistant", "content": answer})
-    live.messages = messages
+    live.messages = messages + messages_of(answer, "assistant")
     if prompt_ids is not None and response_ids is not None:
         live.input_tokens, live.output_tokens = len(prompt_ids), len(response_ids)
     live.reward = _field(result, "reward_score")

@@ -12,7 +12,7 @@ from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.config.resource import is_trial
 from otel_bridge.emit.content.policy import ContentPolicy
-from otel_bridge.emit.rollouts.chat_messages import MessageLimits
+from otel_bridge.emit.messages.limits import MessageLimits
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import Setting, declared
 

@@ -268,6 +268,6 @@ def _emit_one(run: EmitRun, frame: CallContext, build: Callable[[int], Rollout],
     except any_error():  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
-    if encoded.skipped_messages:
-        run.count_drop("rollout_message", encoded.skipped_messages)
+    if encoded.unread:
+        run.count_drop("rollout_message", encoded.unread)
     run.append(TRACES, encoded.payload)

@@ -20,8 +20,8 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
+from otel_bridge.emit.messages.limits import Content, content_of
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
-from otel_bridge.emit.rollouts.chat_messages import Content, content_of
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
@@ -201,8 +201,8 @@ class LiveRollout(Rollout):
             self._count_as_sampled_out(defaults)
             return
         content = content_of(self.messages, self._options.limits)
-        if content.conversation.skipped:
-            self._run.count_drop("rollout_message", content.conversation.skipped)
+        if content.conversation.unread:
+            self._run.count_drop("rollout_message", content.conversation.unread)
         pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
         spans = [] if self._children or self._instrumented or self._carried else self._from_messages(content, now)

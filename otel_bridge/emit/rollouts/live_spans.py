@@ -33,7 +33,7 @@ from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.live_registry import OpenRollout
-from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
 from otel_bridge.errors import InvalidRecordError, any_error

@@ -18,8 +18,9 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
-from otel_bridge.emit.rollouts.chat_messages import Content, EncodedMessage, MessageLimits, content_of
-from otel_bridge.emit.rollouts.message_parts import ToolAnswer, ToolCall
+from otel_bridge.emit.messages.conversation import EncodedMessage
+from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
+from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 from otel_bridge.errors import any_error
 from otel_bridge.records import trace_id_of
@@ -50,7 +51,7 @@ class EncodedRollout(NamedTuple):
     """Holds a rollout ready to append."""
 
     payload: bytes
-    skipped_messages: int
+    unread: int
 
 
 def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
@@ -100,7 +101,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
         error=text,
     )
     spans = [root, *child_spans(rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:]))]
-    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.skipped)
+    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.unread)
 
 
 def _ids(random: bytes) -> Iterator[bytes]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.rollouts.chat_messages import raw_messages
+from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 
 
@@ -43,7 +42,7 @@ def conversation_of(turns: Sequence[Turn], decoder: TokenDecoder) -> list[object
     for index, turn in enumerate(turns):
         prompt = _prompt(turn, messages, known_text, known_ids, decoder) if index else _first_prompt(turn, decoder)
         # Content between two answers of a policy comes from its environment.
-        messages += raw_messages(prompt, role="tool" if index else "user")
+        messages += messages_of(prompt, role="tool" if index else "user")
         messages += responses(turn, decoder)
         if isinstance(turn.prompt, str) and isinstance(turn.response, str):
             known_text = turn.prompt + turn.response
@@ -65,7 +64,7 @@ def _prompt(
     if isinstance(prompt, str):
         return prompt.removeprefix(known_text) if known_text else prompt
     if prompt is not None:
-        entries = raw_messages(prompt)
+        entries = messages_of(prompt)
         return entries[len(known) :] if _same_start(entries, known) else entries
     if turn.prompt_ids is None:
         return None
@@ -79,17 +78,13 @@ def _same_start(entries: Sequence[object], known: Sequence[object]) -> bool:
     """Return whether *entries* begin with *known*; roles decide, since answers may have another shape."""
     if len(entries) < len(known):
         return False
-    return all(_role(entry) == _role(former) for entry, former in zip(entries, known, strict=False))
-
-
-def _role(message: object) -> object:
-    return coerce.mapping(message).get("role")
+    return all(role_of(entry) == role_of(former) for entry, former in zip(entries, known, strict=False))
 
 
 def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
     """Return the messages of one response."""
     if turn.response is not None:
-        return raw_messages(turn.response, role="assistant")
+        return messages_of(turn.response, role="assistant")
     if not turn.response_ids:
         return []
     if not turn.mask:

@@ -210,13 +210,14 @@ def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(bad: ob
     assert run.drops == {"rollout_reward": 1}
 
 
-def test_entries_that_are_not_rollout_and_messages_that_are_none_are_counted() -> None:
+def test_entries_that_are_not_rollouts_are_counted_and_messages_in_no_shape_are_kept_as_text() -> None:
     run = MemoryRun()
 
     log_rollouts(run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])])  # type: ignore[list-item]
 
-    assert [len(span_messages(root).input) for root in run.roots] == [3, 1]
-    assert run.drops == {"rollout_no_mapping": 2, "rollout_message": 3}
+    # A text is a message; a number is kept as text and counted; an empty mapping holds nothing.
+    assert [len(span_messages(root).input) for root in run.roots] == [3, 3]
+    assert run.drops == {"rollout_no_mapping": 2, "rollout_message": 1}
 
 
 @pytest.mark.parametrize("nothing", [None, [], (), iter([])])

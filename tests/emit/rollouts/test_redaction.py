@@ -18,8 +18,8 @@ from otel_bridge.emit.content.policy import (
     redact_by_setting,
     redact_with,
 )
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts, open_rollout
-from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.text.secret_patterns import REDACTED, redact_assigned

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy
+from otel_bridge.emit.messages.conversation import encode, fast_message
 from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts
-from otel_bridge.emit.rollouts.chat_messages import encode, fast_message
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from support.trainers.emit_rollout_doubles import (
@@ -162,6 +162,13 @@ def test_arguments_that_are_not_json_stay_text(broken: str) -> None:
     assert part["arguments"] == ({"a": 1} if broken == '{"a": 1}' else broken)
 
 
+class Broken:
+    """An object whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 class Model:
     """A message as client libraries make them."""
 
@@ -183,11 +190,25 @@ def test_messages_may_be_objects_and_of_other_habits() -> None:
     ]
 
 
-@pytest.mark.parametrize("entry", [None, 3, "text", [], {}, {"name": "x"}, b"bytes", object()])
-def test_what_is_not_a_message_is_counted(entry: object) -> None:
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (3, b"3"), ({"name": "x"}, b'{\\"name\\":\\"x\\"}'), (b"bytes", b"[bytes]"), (2.5, b"2.5"),
+        (Broken(), b"[Broken]"),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_message_is_kept_as_text_and_counted(entry: object, text: bytes) -> None:
     conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
-    assert (conversation.skipped, len(conversation.messages)) == (1, 1)
+    assert text in conversation.messages[0].json
+    assert (conversation.unread, len(conversation.messages)) == (1, 2)
+
+
+@pytest.mark.parametrize("entry", [None, [], {}])
+def test_what_holds_nothing_counts_nothing(entry: object) -> None:
+    conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
+
+    assert (conversation.unread, len(conversation.messages)) == (0, 1)
 
 
 @given(

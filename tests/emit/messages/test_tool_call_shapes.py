@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from otel_bridge.emit.content.policy import ContentPolicy
-from otel_bridge.emit.rollouts.chat_messages import Conversation, MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import Conversation
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 
 _ARGUMENTS: Final = {"q": "x"}
 _FUNCTION: Final = {"name": "search", "arguments": '{"q": "x"}'}
@@ -42,7 +43,7 @@ def test_a_tool_call_keeps_its_name_and_arguments_in_every_shape(shape: str) -> 
     conversation = _conversation(tool_calls=SHAPES[shape])
     (call,) = conversation.messages[0].calls
     assert (call.id, call.name, orjson.loads(call.arguments)) == ("c", "search", _ARGUMENTS)
-    assert conversation.skipped == 0
+    assert conversation.unread == 0
 
 
 @pytest.mark.parametrize("content", [None, "the key is sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"])
@@ -54,14 +55,14 @@ def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(content: str | N
 def test_what_is_not_a_tool_call_is_kept_as_text_and_counted() -> None:
     conversation = _conversation(tool_calls=["search the web"])
     assert b"search the web" in conversation.messages[0].json
-    assert conversation.skipped == 1
+    assert conversation.unread == 1
 
 
 @pytest.mark.parametrize("absent", [None, "", [], float("nan"), np.array([])])
 def test_absent_tool_calls_count_nothing(absent: object) -> None:
     conversation = _conversation(content="A", tool_calls=absent)
     assert conversation.messages[0].calls == ()
-    assert conversation.skipped == 0
+    assert conversation.unread == 0
 
 
 def test_an_array_of_content_parts_is_read_as_its_list() -> None:

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from otel_bridge.emit.content.policy import ContentPolicy
-from otel_bridge.emit.rollouts.chat_messages import EncodedMessage, MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import EncodedMessage
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 
 _ARGUMENTS: Final = {"q": "x"}
 _LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": _ARGUMENTS, "type": "tool_call"}
@@ -31,7 +32,7 @@ ANSWERS: Final[dict[str, Any]] = {
 
 def _message(entry: object) -> EncodedMessage:
     conversation = content_of([entry], MessageLimits(ContentPolicy(), 1 << 20)).conversation
-    assert conversation.skipped == 0
+    assert conversation.unread == 0
     (message,) = conversation.messages
     return message
 

@@ -1,0 +1,236 @@
+"""Messages of a conversation -> GenAI messages as JSON text, each encoded once. Nothing raises.
+
+What is not a message is kept as text, and counted.
+Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+
+import orjson
+
+from otel_bridge.emit.content.policy import ContentFilter, dumps
+from otel_bridge.emit.encode.protobuf import utf8
+from otel_bridge.emit.messages import shapes
+from otel_bridge.emit.messages.fields import fields_of, first, text_or_none
+from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
+from otel_bridge.emit.messages.reader import Message, is_item, read
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+
+_HEADS: Final = {
+    role: b'{"role":"%b","parts":[{"type":"text","content":' % role.encode()
+    for role in ("system", "user", "assistant", "developer")
+}
+_SILENT: Final = b'{"role":"assistant","parts":['
+_ANSWER_KEYS: Final = (
+    frozenset({"role", "content", "tool_call_id"}),
+    frozenset({"role", "content", "tool_call_id", "name"}),
+)
+_CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
+
+
+class EncodedMessage(NamedTuple):
+    """Holds one encoded message.
+
+    Attributes:
+        role: Role, as given.
+        json: The message as UTF-8 JSON.
+        calls: Tool calls in the message.
+        answers: Answers of tools in the message.
+        unread: Number of values in no known shape, which are kept as text.
+    """
+
+    role: str
+    json: bytes
+    calls: tuple[ToolCall, ...] = ()
+    answers: tuple[ToolAnswer, ...] = ()
+    unread: int = 0
+
+
+def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
+    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None`` for other entries."""
+    if type(entry) is not dict or not 2 <= len(cast("dict[object, object]", entry)) <= 4:
+        return None
+    message = cast("dict[str, object]", entry)
+    role, content = message.get("role"), message.get("content")
+    if type(role) is not str or (type(content) is not str and content is not None):
+        return None
+    if len(message) == 2 and content is not None and (head := _HEADS.get(role)) is not None:
+        return EncodedMessage(role, b"%b%b}]}" % (head, dumps(content_filter.text(content))))
+    if content is not None and role == "tool" and message.keys() in _ANSWER_KEYS:
+        return _answer(message["tool_call_id"], content, message.get("name"), content_filter)
+    if role == "assistant" and message.keys() == _CALLER_KEYS:
+        return _caller(message["tool_calls"], content, content_filter)
+    return None
+
+
+def _answer(call_id: object, content: str, name: object, content_filter: ContentFilter) -> EncodedMessage | None:
+    if type(call_id) is not str or not call_id or (name is not None and (type(name) is not str or not name)):
+        return None
+    text = content_filter.text(content)
+    answer_parts = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
+        dumps(call_id),
+        dumps(text),
+    )
+    json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name[:256]))
+    return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
+
+
+def _caller(tool_calls: object, content: str | None, content_filter: ContentFilter) -> EncodedMessage | None:
+    if type(tool_calls) is not list or not tool_calls:
+        return None
+    calls: list[ToolCall] = []
+    parts: list[bytes] = []
+    if content is not None:
+        parts.append(b'{"type":"text","content":%b}' % dumps(content_filter.text(content)))
+    for entry in cast("Sequence[object]", tool_calls):
+        call = _call(entry, content_filter)
+        if call is None:
+            return None
+        calls.append(call)
+        named = dumps(cast("str", call.id)), dumps(call.name), call.arguments
+        parts.append(b'{"type":"tool_call","id":%b,"name":%b,"arguments":%b}' % named)
+    return EncodedMessage("assistant", b"%b%b]}" % (_SILENT, b",".join(parts)), tuple(calls))
+
+
+def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
+    if type(entry) is not dict:
+        return None
+    call = cast("dict[str, object]", entry)
+    call_id, function = call.get("id"), call.get("function")
+    if type(call_id) is not str or not call_id or type(function) is not dict:
+        return None
+    inner = cast("dict[str, object]", function)
+    name, arguments = inner.get("name"), inner.get("arguments")
+    if type(name) is not str or len(name) > 256 or type(arguments) is not str or not content_filter.leaves(arguments):
+        return None
+    # An escape may hide a secret from the search.
+    if not arguments.startswith("{") or "\\u" in arguments:
+        return None
+    try:
+        orjson.loads(arguments)
+        # Valid JSON that needs no cut is used unchanged.
+        return ToolCall(call_id, name, arguments.encode())
+    except ValueError:
+        return None
+
+
+_USER: Final = "user"
+_TOOL: Final = "tool"
+_GENERATED_LATE: Final = ("content", "tool_calls", shapes.PARTS_KEY)
+"""Fields that a program may give as a generator, which can be read once only."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Holds encoded messages, and the number of values in no known shape, which are kept as text."""
+
+    messages: list[EncodedMessage] = field(default_factory=list[EncodedMessage])
+    unread: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all messages in bytes."""
+        return sum(len(message.json) for message in self.messages)
+
+
+def replayable(entry: object) -> object:
+    """Return *entry* with its generators as lists: a message with a secret or a cut is encoded again."""
+    if type(entry) is not dict:
+        return list(cast("Iterator[object]", entry)) if isinstance(entry, Iterator) else entry
+    message = cast("dict[str, object]", entry)
+    for key in _GENERATED_LATE:
+        value = message.get(key)
+        if isinstance(value, Iterator):
+            message = {**message, key: list(cast("Iterator[object]", value))}
+    return message
+
+
+def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversation:
+    """Encode *entries*, each of which may hold several messages; values that it cannot read are counted."""
+    conversation = Conversation()
+    for entry in entries:
+        try:
+            fast = fast_message(entry, content_filter)
+            messages = [_encoded(message, content_filter) for message in read(entry)] if fast is None else [fast]
+        except any_error():  # code of the user's own objects
+            messages = [_unread(entry, content_filter)]
+        conversation.messages += messages
+        conversation.unread += sum(message.unread for message in messages)
+    return conversation
+
+
+def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:
+    """Keep the type of an entry that raises when it is read."""
+    parts = Parts(content_filter)
+    parts.add_unread(f"[{type(entry).__name__}]")
+    return _of_parts(_USER, parts, None)
+
+
+def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
+    parts = Parts(content_filter)
+    fields = message.fields
+    if fields is None:
+        parts.add_unread(message.value)
+        return _of_parts(_USER, parts, None)
+    role = message.role or _USER
+    given_parts = fields.get(shapes.PARTS_KEY)
+    if isinstance(given_parts, (list, tuple)):
+        parts.add_content(cast("object", given_parts))
+    elif is_item(first(fields, shapes.KIND_KEYS)):
+        parts.add_part(fields)
+        return _of_parts(role, parts, None)
+    elif role == _TOOL:
+        _add_answer(parts, fields)
+    else:
+        _add_message(parts, fields)
+    return _of_parts(role, parts, text_or_none(fields.get("name")))
+
+
+def _add_answer(parts: Parts, fields: Mapping[str, Any]) -> None:
+    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock)."""
+    content: object = first(fields, shapes.CONTENT_KEYS)
+    if _holds_answers(content):
+        parts.add_content(content)
+    else:
+        call_id = text_or_none(first(fields, shapes.ANSWER_CALL_KEYS))
+        parts.add_answer(call_id, content, text_or_none(fields.get("name")))
+
+
+def _holds_answers(content: object) -> bool:
+    """Return whether *content* is a list with a part that is a tool's answer by its type."""
+    if not isinstance(content, list):
+        return False
+    kinds = [first(fields_of(part) or {}, shapes.KIND_KEYS) for part in cast("list[object]", content)]
+    return any(isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER for kind in kinds)
+
+
+def _add_message(parts: Parts, fields: Mapping[str, Any]) -> None:
+    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls."""
+    extras = fields_of(fields.get(shapes.EXTRAS)) or {}
+    thought = first(fields, shapes.REASONING_KEYS) or first(extras, shapes.REASONING_KEYS)
+    if thought:
+        parts.add_reasoning(thought)
+    parts.add_content(first(fields, shapes.CONTENT_KEYS))
+    for key, modality in shapes.MEDIA_KEYS.items():
+        if fields.get(key) is not None:
+            parts.add_media(modality, fields[key])
+    refusal = fields.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        parts.add_text("refusal", refusal)
+    for key in shapes.CALL_KEYS:
+        parts.add_calls(fields.get(key))
+    if not parts.calls:
+        for key in shapes.CALL_KEYS:
+            parts.add_calls(extras.get(key))
+
+
+def _of_parts(role: str, parts: Parts, name: str | None) -> EncodedMessage:
+    value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts)}
+    if name is not None:
+        value["name"] = name[:256]
+    return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)

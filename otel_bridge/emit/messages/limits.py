@@ -1,0 +1,92 @@
+"""A conversation -> encoded messages within the limits of one rollout.
+
+A conversation above the limit is truncated fairly: its longest texts are cut to one length, and the cut bytes are
+counted. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, hooked, may_have_shape
+from otel_bridge.emit.messages.conversation import Conversation, EncodedMessage, encode, replayable
+from otel_bridge.emit.messages.reader import messages_of
+
+_COPIES: Final = 2
+"""Copies of each message in a tracker: in the root's span and in a child's."""
+_MAX_MESSAGES: Final = 10_000
+_MIN_CHARS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """Holds the limits of a rollout's content: the content policy and the largest size of all its spans."""
+
+    policy: ContentPolicy
+    rollout_bytes: int
+
+
+@dataclass(slots=True)
+class Content:
+    """Encodes the content of one rollout."""
+
+    conversation: Conversation
+    content_filter: ContentFilter
+
+    @property
+    def messages(self) -> list[EncodedMessage]:
+        """Messages of the conversation."""
+        return self.conversation.messages
+
+
+def content_of(messages: object, limits: MessageLimits, role: str = "user") -> Content:
+    """Encode a conversation within *limits*."""
+    entries = [replayable(entry) for entry in messages_of(messages, role)]
+    budget = limits.rollout_bytes // _COPIES
+    max_chars = _fair_length(entries, budget)
+    content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
+    while content.conversation.size_bytes > budget and max_chars > _MIN_CHARS:
+        # Escapes and characters beyond ASCII take several bytes, and not all text is plain content.
+        longest = max(len(message.json) for message in content.messages)
+        max_chars = max(min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10, _MIN_CHARS)
+        content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
+    content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0)
+    while content.conversation.size_bytes > budget:
+        kept = len(content.messages) // 2
+        content.content_filter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])
+        del content.messages[kept:]
+    return content
+
+
+def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_chars: int) -> Content:
+    policy = limits.policy
+    content_filter = ContentFilter(policy, max_chars)
+    if policy.secrets and not policy.off and not hooked():
+        # Nearly always there is no secret: one search of all texts costs less than one of each.
+        content_filter.secrets = False
+        conversation = encode(entries, content_filter)
+        content_filter.secrets = True
+        if not content_filter.named and not may_have_shape(
+            b"".join([message.json for message in conversation.messages])
+        ):
+            return Content(conversation, content_filter)
+        content_filter = ContentFilter(policy, max_chars)
+    return Content(encode(entries, content_filter), content_filter)
+
+
+def _fair_length(entries: Sequence[object], budget: int) -> int:
+    """Return the length of texts at which all texts together fit."""
+    # Plain messages only: other long texts are found when they are encoded.
+    dicts = [cast("dict[str, object]", entry) for entry in entries if type(entry) is dict]
+    sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
+    if sum(sizes) <= budget:
+        return budget
+    left = budget
+    for count, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - count)
+        if size > share:
+            return max(share, _MIN_CHARS)
+        left -= size
+    return budget

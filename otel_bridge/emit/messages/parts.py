@@ -1,0 +1,282 @@
+"""Content, tool calls and tool answers of one message -> GenAI parts. Source: as in ``conversation.py``."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import orjson
+
+from otel_bridge.emit.content.policy import ContentFilter, dumps
+from otel_bridge.emit.media.pictures import MediaDropped, image_bytes
+from otel_bridge.emit.messages import shapes
+from otel_bridge.emit.messages.fields import entries_of, fields_of, first, parsed, plain, text_or_none
+from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
+from otel_bridge.records import Json
+
+_MAX_NAME_CHARS: Final = 256
+_MAX_MEDIUM_BYTES: Final = 32 << 20
+
+
+class ToolCall(NamedTuple):
+    """Holds a tool call in an assistant message; *arguments* is JSON text, empty without arguments."""
+
+    id: str | None
+    name: str
+    arguments: bytes
+
+
+class ToolAnswer(NamedTuple):
+    """Holds a tool's answer: id of its call, the tool's name when known, and the answer as UTF-8 text."""
+
+    call_id: str | None
+    name: str | None
+    text: bytes
+
+
+class Parts:
+    """Collects the parts of one message, in the order added.
+
+    Attributes:
+        content_filter: Filter of every text.
+        parts: Parts in the form of the JSON.
+        calls: The tool calls among them.
+        answers: The tools' answers among them.
+        unread: Number of values in no known shape, which are kept as text.
+    """
+
+    __slots__ = ("answers", "calls", "content_filter", "parts", "unread")
+
+    def __init__(self, content_filter: ContentFilter) -> None:
+        self.content_filter = content_filter
+        self.parts: list[dict[str, Json]] = []
+        self.calls: list[ToolCall] = []
+        self.answers: list[ToolAnswer] = []
+        self.unread = 0
+
+    def add_text(self, kind: str, text: object) -> None:
+        """Add a part whose ``content`` is text; what is not text is kept as JSON text."""
+        if isinstance(text, str):
+            content = self.content_filter.text(text)
+        else:
+            value = self.content_filter.json(text)
+            content = value if isinstance(value, str) else dumps(value).decode()
+        self.parts.append({"type": kind, "content": content})
+
+    def add_unread(self, value: object) -> None:
+        """Add a value in no known shape as text, and count it."""
+        self.unread += 1
+        self.add_text("text", value)
+
+    def add_reasoning(self, thought: object) -> None:
+        """Add reasoning: a text, or a list of parts with text."""
+        self.parts.append({"type": "reasoning", "content": self._response(thought)})
+
+    def add_content(self, content: object) -> None:
+        """Add a message's content: a text, one part or many; ``None`` adds nothing."""
+        content = plain(content)
+        if isinstance(content, (list, tuple)):
+            for part in cast("Sequence[object]", content):
+                self.add_part(part)
+        elif content is not None:
+            self.add_part(content)
+
+    def add_calls(self, calls: object) -> None:
+        """Add one tool call or many, also as JSON text; what is not a call is kept as text, and counted."""
+        # LangChain repeats the blocks of Anthropic in the content as calls.
+        content_calls = {call.id for call in self.calls if call.id is not None}
+        for entry in entries_of(calls):
+            fields = fields_of(parsed(entry) if isinstance(entry, str) else entry)
+            if fields is None:
+                self.add_unread(entry)
+            elif text_or_none(first(fields, shapes.CALL_ID_KEYS)) not in content_calls:
+                self._add_call(fields)
+
+    def add_media(self, kind: str, media: object) -> None:
+        """Add what stands beside the content of a message: one medium or many of a modality."""
+        for medium in entries_of(media):
+            fields = fields_of(medium)
+            self.parts.append(self._media(kind, {kind: medium} if fields is None else fields))
+
+    def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
+        """Add the answer of a tool, with the tool's *name* when known."""
+        response = self._response(content)
+        part: dict[str, Json] = {"type": "tool_call_response"}
+        if call_id is not None:
+            part["id"] = call_id
+        part["response"] = response
+        self.parts.append(part)
+        text = response.encode("utf-8", "replace") if isinstance(response, str) else dumps(response)
+        self.answers.append(ToolAnswer(call_id, name, text))
+
+    def _response(self, content: object) -> Json:
+        """Return the text of content that is text alone, else its parts; data of a tool as it is."""
+        content = plain(content)
+        if content is None or not isinstance(content, list):
+            return "" if content is None else self.content_filter.json(content)
+        inner = Parts(self.content_filter)
+        inner.add_content(cast("object", content))
+        self.unread += inner.unread
+        texts = [part["content"] for part in inner.parts if part["type"] in {"text", "reasoning"}]
+        return "\n".join(map(str, texts)) if len(texts) == len(inner.parts) else cast("Json", inner.parts)
+
+    def add_part(self, part: object) -> None:
+        """Add one part of a message: a text, a medium as an object, or fields with a type or a telling key."""
+        if isinstance(part, str):
+            self.add_text("text", part)
+            return
+        fields = fields_of(part)
+        if fields is None:
+            self._add_object(part)
+            return
+        kind = first(fields, shapes.KIND_KEYS)
+        if not isinstance(kind, str):
+            self._add_keyed(fields)
+        elif (meaning := shapes.KINDS.get(kind)) is not None:
+            self._add_known(meaning, fields)
+        elif _modality(kind, fields) is not None:
+            self.parts.append(self._media(kind, fields))
+        else:
+            self.parts.append(self._generic(kind, fields))
+
+    def _add_object(self, value: object) -> None:
+        """Add an object without fields: a picture, or anything else as text, counted unless it is a number."""
+        picture = self._picture(value)
+        if picture is not None:
+            self.parts.append(picture)
+        elif isinstance(value, (bool, int, float)) or value is None:
+            self.add_text("text", str(value))
+        else:
+            self.add_unread(value)
+
+    def _add_keyed(self, fields: Mapping[str, Any]) -> None:
+        """Add a part that says what it is by a key instead of a type."""
+        key = next((key for key in shapes.KEYED_PARTS if fields.get(key) is not None), None)
+        if key is not None:
+            meaning = shapes.KEYED_PARTS[key]
+            value = fields[key]
+            inner = fields_of(value)
+            if meaning in {CALL, ANSWER, REASONING}:
+                self._add_known(meaning, {"name": key, "content": value} if inner is None else inner)
+            else:
+                self.parts.append(self._media(meaning, {meaning: value} if inner is None else inner))
+        elif fields.get("text") is not None:
+            self._add_known(REASONING if fields.get("thought") else TEXT, fields)
+        else:
+            self.parts.append(self._generic("unknown", fields))
+
+    def _add_known(self, meaning: str, fields: Mapping[str, Any]) -> None:
+        if meaning == TEXT:
+            text = first(fields, shapes.TEXT_KEYS)
+            if isinstance(text, str) or text is None:
+                self.add_text("text", text or "")
+            else:
+                self.add_content(text)
+        elif meaning == REASONING:
+            self._add_thoughts(fields)
+        elif meaning == CALL:
+            self._add_call(fields)
+        else:
+            call_id = text_or_none(first(fields, shapes.CALL_ID_KEYS))
+            name = text_or_none(first(fields, shapes.CALL_NAME_KEYS))
+            self.add_answer(call_id, first(fields, shapes.ANSWER_KEYS), name)
+
+    def _add_thoughts(self, fields: Mapping[str, Any]) -> None:
+        """Add reasoning, and its summary where it has both."""
+        thoughts = [fields[key] for key in shapes.THOUGHT_KEYS if fields.get(key)]
+        for thought in thoughts or [""]:
+            inner = fields_of(thought)
+            self.add_reasoning(thought if inner is None else first(inner, shapes.THOUGHT_KEYS))
+
+    def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
+        """Return a part of an unknown type with its fields."""
+        part: dict[str, Json] = {"type": kind}
+        for key, value in fields.items():
+            if key != "type":
+                is_blob = kind == "blob" and key == "content" and isinstance(value, str)
+                part[str(key)] = (
+                    self.content_filter.blob(value) if is_blob else self.content_filter.json(value, str(key))
+                )
+        return part
+
+    def _add_call(self, fields: Mapping[str, Any]) -> None:
+        nested = first(fields, shapes.NESTED_CALL_KEYS)
+        function = parsed(nested) if isinstance(nested, str) else nested
+        inner = fields_of(function)
+        inner = fields if inner is None else inner
+        name = first(inner, shapes.CALL_NAME_KEYS)
+        if name is None:
+            name = function if isinstance(function, str) else fields.get("type") or ""
+        arguments = first(inner, shapes.ARGUMENT_KEYS)
+        if isinstance(arguments, str):
+            arguments = parsed(arguments)
+        call = ToolCall(
+            text_or_none(first(fields, shapes.CALL_ID_KEYS)),
+            str(name)[:_MAX_NAME_CHARS],
+            b"" if arguments is None else dumps(self.content_filter.json(arguments)),
+        )
+        part: dict[str, Json] = {"type": "tool_call"}
+        if call.id is not None:
+            part["id"] = call.id
+        part["name"] = call.name
+        if call.arguments:
+            # Encoded once, used in the message and in the tool's span.
+            part["arguments"] = cast("Json", orjson.Fragment(call.arguments))
+        self.calls.append(call)
+        self.parts.append(part)
+
+    # --- media --------------------------------------------------------------------------------------------------------
+    def _media(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
+        """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``; what it cannot read is counted."""
+        modality = _modality(kind, fields) or "document"
+        source = first(fields, (kind, f"{modality}_url", modality, *shapes.SOURCE_KEYS))
+        source_fields = None if isinstance(source, str) else fields_of(source)
+        inner: Mapping[str, Any] = fields if source_fields is None else source_fields
+        file_id = inner.get("file_id", fields.get("file_id"))
+        if isinstance(file_id, str):
+            return {"type": "file", "modality": fields.get("modality", modality), "file_id": file_id}
+        mime = first(inner, shapes.MIME_KEYS) or f"{modality}/{inner.get('format', '*')}"
+        data = first(inner, shapes.DATA_KEYS)
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            data = base64.b64encode(bytes(cast("bytes", data))).decode()
+        if isinstance(data, str):
+            return self._blob(str(mime), modality, data)
+        address = source if isinstance(source, str) else first(inner, shapes.URL_KEYS)
+        if isinstance(address, str):
+            return self._address(address, modality)
+        picture = self._picture(source)
+        if picture is not None:
+            return picture
+        self.unread += 1
+        return {"type": "text", "content": f"[{modality}: {type(source).__name__}]"}
+
+    def _address(self, address: str, modality: str) -> dict[str, Json]:
+        if not address.startswith("data:"):
+            return {"type": "uri", "modality": modality, "uri": self.content_filter.text(address)}
+        mime, _, data = address[5:].partition(",")
+        return self._blob(mime.partition(";")[0], modality, data)
+
+    def _picture(self, value: object) -> dict[str, Json] | None:
+        """Encode the bytes of an image file, a picture of pillow, or pixels; ``None`` for anything else."""
+        if not (isinstance(value, bytes) or hasattr(value, "getbands") or hasattr(value, "__array__")):
+            return None
+        try:
+            mime, data = image_bytes(value, _MAX_MEDIUM_BYTES)
+        except MediaDropped:
+            return None
+        return self._blob(mime, "image", base64.b64encode(data).decode())
+
+    def _blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:
+        return {"type": "blob", "mime_type": mime, "modality": modality, "content": self.content_filter.blob(data)}
+
+
+def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
+    """Return the modality of a medium by its type or its MIME type; ``None`` for a part that is not a medium."""
+    named = next((modality for modality in shapes.MODALITIES if modality in kind), None)
+    if named is not None:
+        return named
+    if kind not in shapes.DOCUMENTS:
+        return None
+    mime = str(first(fields, shapes.MIME_KEYS) or "")
+    return next((modality for modality in shapes.MODALITIES if mime.startswith(modality)), "document")

@@ -1,0 +1,190 @@
+"""Whatever a program calls a conversation -> messages with a role and fields. Imports no library of any framework.
+
+The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from otel_bridge.emit.messages import shapes
+from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
+from otel_bridge.errors import any_error
+
+_MAX_NESTING: Final = 8
+"""Levels of containers and wrappers that are opened; a conversation that holds itself ends there."""
+
+
+class Message(NamedTuple):
+    """Holds one message as its library gives it.
+
+    Attributes:
+        role: Role, by the names of GenAI; empty when the message names none.
+        fields: Its fields; ``None`` when *value* has no known shape.
+        value: What the program gave.
+    """
+
+    role: str
+    fields: Mapping[str, Any] | None
+    value: object
+
+
+def messages_of(value: object, role: str = "user") -> list[object]:
+    """Return the entries in *value*: a text of *role*, one message, JSON text of messages, or any sequence of them.
+
+    Texts become messages of *role*. Other entries are not read yet, and may hold several messages each.
+    """
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return _of_text(value, role)
+    entries: list[object] = [value]
+    if fields_of(value) is None and _pair(value) is None and not isinstance(value, bytes):
+        try:
+            sequence = plain(value)
+            if isinstance(sequence, Iterable):
+                entries = list(cast("Iterable[object]", sequence))
+        except any_error():  # code of the user's own iterable
+            return [value]
+    return [entry if type(entry) is dict else _entry(entry, role) for entry in entries]
+
+
+def _entry(entry: object, role: str) -> object:
+    return {"role": role, "content": str.__str__(entry)} if isinstance(entry, str) else entry
+
+
+def _of_text(text: str, role: str) -> list[object]:
+    """Return the messages whose JSON *text* is, else the text as one message of *role*."""
+    data = parsed(text)
+    if data is not text:
+        entries = cast("list[object]", data if isinstance(data, list) else [data])
+        if entries and all(map(is_message, entries)):
+            return entries
+    return [{"role": role, "content": text}]
+
+
+def is_message(entry: object) -> bool:
+    """Return whether *entry* certainly is a message: it has a role, or a type that says one, and content."""
+    if _pair(entry) is not None:
+        return True
+    if fields_of(entry) is None:
+        return False
+    return any(map(_is_certain, read(entry)))
+
+
+def _is_certain(message: Message) -> bool:
+    if message.fields is None or not (message.role in shapes.CHAT_ROLES or "role" in message.fields):
+        return False
+    kind = first(message.fields, shapes.KIND_KEYS)
+    return _has_content(message.fields) or shapes.PARTS_KEY in message.fields or is_item(kind)
+
+
+def is_item(kind: object) -> bool:
+    """Return whether *kind* is the type of a message of one part, as in OpenAI's Responses API."""
+    return isinstance(kind, str) and shapes.KINDS.get(kind) in shapes.ITEM_ROLES
+
+
+def role_of(entry: object) -> str:
+    """Return the role of the first message in *entry*; empty without one."""
+    return next((message.role for message in read(entry)), "")
+
+
+def read(entry: object) -> Iterator[Message]:
+    """Yield the messages in *entry*, which is one of `messages_of`; what it cannot read has no fields."""
+    return _read(entry, 0)
+
+
+def _read(entry: object, depth: int) -> Iterator[Message]:
+    fields = _pair(entry) or fields_of(entry)
+    if fields is not None:
+        yield from _of_fields(fields, entry, depth)
+        return
+    entries = plain(entry)
+    is_nested = isinstance(entries, Sequence) and not isinstance(entries, (str, bytes))
+    if is_nested and entries and depth < _MAX_NESTING:
+        for inner in cast("Sequence[object]", entries):
+            yield from _read(inner, depth + 1)
+    elif isinstance(entry, str):
+        yield Message("", {"content": entry}, entry)
+    elif entry is not None and not is_nested:
+        yield Message("", None, entry)
+
+
+def _pair(entry: object) -> Mapping[str, Any] | None:
+    """Return LangChain's ``("human", "text")`` as fields; ``None`` for anything else."""
+    if type(entry) is not tuple or len(cast("tuple[object, ...]", entry)) != 2:
+        return None
+    role, content = cast("tuple[object, object]", entry)
+    if not isinstance(role, str) or shapes.ROLES.get(role, role) not in shapes.CHAT_ROLES:
+        return None
+    return {"role": role, "content": content}
+
+
+def _of_fields(fields: Mapping[str, Any], value: object, depth: int) -> Iterator[Message]:
+    """Yield the message that *fields* are, or the messages that they hold."""
+    role = first(fields, shapes.ROLE_KEYS)
+    kind = first(fields, shapes.KIND_KEYS)
+    if role is None and depth < _MAX_NESTING and not is_item(kind):
+        inner = _inside(fields)
+        if inner is not None:
+            typed = fields_of(inner)
+            if typed is not None and isinstance(kind, str) and kind in shapes.TYPE_ROLES:
+                inner = {"type": kind, **typed}
+            yield from _read(inner, depth + 1)
+            return
+    if role is None and isinstance(kind, str):
+        role = shapes.ITEM_ROLES.get(shapes.KINDS.get(kind, "")) or shapes.TYPE_ROLES.get(kind)
+    if role is None and first(fields, shapes.CALL_KEYS) is not None:
+        role = "assistant"
+    named = str(getattr(role, "value", role) or "")
+    named = shapes.ROLES.get(named, named)
+    parts = fields.get(shapes.PARTS_KEY)
+    if isinstance(parts, (list, tuple)):
+        yield from _by_role(named, cast("Sequence[object]", parts), fields, value)
+    elif named or _has_content(fields):
+        yield Message(named, fields, value)
+    elif fields:
+        yield Message("", None, value)
+
+
+def _inside(fields: Mapping[str, Any]) -> object:
+    """Return what a container or wrapper holds; ``None`` when *fields* are a message themselves, or nothing known."""
+    for key in shapes.CONTAINERS:
+        entries = plain(fields.get(key))
+        if isinstance(entries, (list, tuple)) and entries:
+            return cast("object", entries)
+    for key in shapes.WRAPPERS:
+        inner = fields.get(key)
+        wrapped = None if isinstance(inner, str) else fields_of(inner)
+        is_wrapped = wrapped is not None and (
+            first(wrapped, (*shapes.ROLE_KEYS, shapes.PARTS_KEY)) is not None
+            or (key != "content" and _has_content(wrapped))
+        )
+        if is_wrapped:
+            return inner
+    return None
+
+
+def _has_content(fields: Mapping[str, Any]) -> bool:
+    # An array of several calls has no truth value.
+    return first(fields, (*shapes.CONTENT_KEYS, *shapes.CALL_KEYS)) is not None
+
+
+def _by_role(role: str, parts: Sequence[object], fields: Mapping[str, Any], value: object) -> Iterator[Message]:
+    """Yield one message for each run of parts of one role: pydantic-ai's request holds those of several."""
+    instructions = fields.get(shapes.INSTRUCTIONS_KEY)
+    if isinstance(instructions, str):
+        yield Message("system", {"content": instructions}, value)
+    run: list[object] = []
+    run_role = role
+    for part in parts:
+        part_fields = fields_of(part)
+        kind = None if part_fields is None else part_fields.get("part_kind")
+        part_role = shapes.PART_ROLES.get(kind, role) if isinstance(kind, str) else role
+        if run and part_role != run_role:
+            yield Message(run_role, {**fields, shapes.PARTS_KEY: run}, value)
+            run = []
+        run_role = part_role
+        run.append(part)
+    yield Message(run_role, {**fields, shapes.PARTS_KEY: run}, value)

@@ -1,0 +1,212 @@
+"""Conversations of every library become the same messages, whether as objects, as their dumps, or as JSON text."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
+
+Parts = list[dict[str, Any]]
+_PNG: Final = b"\x89PNG\r\n\x1a\n..."
+_BLOB: Final = {
+    "type": "blob", "mime_type": "image/png", "modality": "image", "content": base64.b64encode(_PNG).decode(),
+}  # fmt: skip
+_QUESTION: Final = ("user", [{"type": "text", "content": "Q"}])
+_ANSWER: Final = ("assistant", [{"type": "text", "content": "A"}])
+_CALL: Final = {"type": "tool_call", "id": "c", "name": "search", "arguments": {"q": "x"}}
+_RESULT: Final = {"type": "tool_call_response", "id": "c", "response": "R"}
+_THOUGHT: Final = {"type": "reasoning", "content": "why"}
+
+
+@dataclasses.dataclass
+class Part:
+    """A part of pydantic-ai, which is a dataclass."""
+
+    part_kind: str
+    content: Any = None
+    tool_name: str | None = None
+    args: Any = None
+    tool_call_id: str | None = None
+
+
+@dataclasses.dataclass
+class Request:
+    """A message of pydantic-ai."""
+
+    parts: list[Part]
+    kind: str = "request"
+    instructions: str | None = None
+
+
+class Base(BaseModel):
+    """A message of LangChain, which dumps by its declared type."""
+
+    model_config = ConfigDict(extra="allow")
+    content: str
+    type: str
+
+
+class Prompt(BaseModel):
+    """A prompt of LangChain."""
+
+    messages: list[Base]
+
+
+class Caller(Base):
+    """A message whose calls only its own class declares."""
+
+    tool_calls: list[dict[str, Any]]
+
+
+_PYDANTIC_AI: Final = [
+    Request([
+        Part("system-prompt", "S"), Part("user-prompt", "Q"), Part("tool-return", "R", "search", None, "c"),
+        Part("user-prompt", ["A", {"kind": "image-url", "url": "http://x/y.png"}]),
+    ]),
+    Request([Part("thinking", "why"), Part("tool-call", None, "search", '{"q": "x"}', "c")], "response"),
+]  # fmt: skip
+_PYDANTIC_AI_MESSAGES: Final = [
+    ("system", [{"type": "text", "content": "S"}]),
+    _QUESTION,
+    ("tool", [_RESULT]),
+    ("user", [{"type": "text", "content": "A"}, {"type": "uri", "modality": "image", "uri": "http://x/y.png"}]),
+    ("assistant", [_THOUGHT, _CALL]),
+]
+_LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": {"q": "x"}, "type": "tool_call"}
+_OPENAI_CALL: Final = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+
+SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
+    "OpenAI's ChatCompletion": (
+        {"id": "i", "choices": [{"index": 0, "message": {"role": "assistant", "content": "A"}}]}, [_ANSWER]),
+    "OpenAI's Response": (
+        {"output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "why"}]},
+            {"type": "function_call", "call_id": "c", "name": "search", "arguments": '{"q": "x"}'},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "R"}]},
+        ]},
+        [("assistant", [_THOUGHT]), ("assistant", [_CALL]), ("tool", [_RESULT])]),
+    "Anthropic": (
+        {"type": "message", "role": "assistant", "content": [
+            {"type": "thinking", "thinking": "why", "signature": "s"},
+            {"type": "tool_use", "id": "c", "name": "search", "input": {"q": "x"}}]},
+        [("assistant", [_THOUGHT, _CALL])]),
+    "Gemini's content": (
+        {"role": "model", "parts": [
+            {"text": "why", "thought": True}, {"text": "A", "thought": None},
+            {"functionCall": {"id": "c", "name": "search", "args": {"q": "x"}}},
+            {"inlineData": {"mimeType": "image/png", "data": _PNG}}]},
+        [("assistant", [_THOUGHT, {"type": "text", "content": "A"}, _CALL, _BLOB])]),
+    "Gemini's response": (
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "A"}]}, "finish_reason": "STOP"}]}, [_ANSWER]),
+    "Bedrock": (
+        [{"role": "assistant", "content": [{"toolUse": {"toolUseId": "c", "name": "search", "input": {"q": "x"}}}]},
+         {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"text": "R"}]}}]}],
+        [("assistant", [_CALL]), ("user", [_RESULT])]),
+    "Vercel": (
+        [{"role": "assistant", "content": [
+            {"type": "tool-call", "toolCallId": "c", "toolName": "search", "input": {"q": "x"}}]},
+         {"role": "tool", "content": [{"type": "tool-result", "toolCallId": "c", "toolName": "s", "output": "R"}]}],
+        [("assistant", [_CALL]), ("tool", [_RESULT])]),
+    "LangChain's pairs": ([("human", "Q"), ("ai", "A")], [_QUESTION, _ANSWER]),
+    "LangChain's chunk": ({"type": "AIMessageChunk", "content": "A"}, [_ANSWER]),
+    "LangChain's dumpd": (
+        {"lc": 1, "type": "constructor", "id": ["AIMessage"], "kwargs": {"type": "ai", "content": "A"}}, [_ANSWER]),
+    "LangChain's extras": (
+        {"type": "ai", "content": "", "tool_calls": [],
+         "additional_kwargs": {"tool_calls": [_OPENAI_CALL], "reasoning_content": "why"}},
+        [("assistant", [_THOUGHT, {"type": "text", "content": ""}, _CALL])]),
+    "LangChain's prompt as an object": (
+        Prompt(messages=[Caller(type="ai", content="A", tool_calls=[_LANGCHAIN_CALL])]),
+        [("assistant", [{"type": "text", "content": "A"}, _CALL])]),
+    "LangChain's calls that are also in the content": (
+        {"type": "ai", "tool_calls": [_LANGCHAIN_CALL],
+         "content": [{"type": "tool_use", "id": "c", "name": "search", "input": {"q": "x"}}]},
+        [("assistant", [_CALL])]),
+    "pydantic-ai's objects": (_PYDANTIC_AI, _PYDANTIC_AI_MESSAGES),
+    "pydantic-ai's JSON text": (
+        orjson.dumps([dataclasses.asdict(message) for message in _PYDANTIC_AI]).decode(), _PYDANTIC_AI_MESSAGES),
+    "pydantic-ai's instructions": (
+        Request([Part("user-prompt", "Q")], instructions="S"), [_PYDANTIC_AI_MESSAGES[0], _QUESTION]),
+    "ShareGPT's row": (
+        {"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}, [_QUESTION, _ANSWER]),
+    "Cohere": ([{"role": "USER", "message": "Q"}, {"role": "CHATBOT", "message": "A"}], [_QUESTION, _ANSWER]),
+    "a row of a data set": ({"messages": [{"role": "user", "content": "Q"}]}, [_QUESTION]),
+    "texts": (["Q"], [_QUESTION]),
+    "an array from parquet": (np.array([{"role": "user", "content": np.array([{"text": "Q"}])}]), [_QUESTION]),
+    "a generator": (({"role": "user", "content": text} for text in "Q"), [_QUESTION]),
+    "pictures beside the content": (
+        {"role": "user", "content": "Q", "images": [_PNG]}, [("user", [{"type": "text", "content": "Q"}, _BLOB])]),
+    "pixels": (
+        {"role": "user", "content": [{"type": "image", "image": np.zeros((1, 1, 3), np.uint8)}]},
+        [("user", [{"type": "blob", "mime_type": "image/png", "modality": "image", "content": ...}])]),
+}  # fmt: skip
+
+
+def _messages(value: object) -> list[tuple[str, Parts]]:
+    conversation = content_of(value, MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    assert conversation.unread == 0
+    messages = [orjson.loads(message.json) for message in conversation.messages]
+    return [(message["role"], message["parts"]) for message in messages]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_conversation_has_its_roles_contents_and_calls(shape: str) -> None:
+    value, expected = SHAPES[shape]
+
+    messages = _messages(value)
+
+    for (role, parts), (expected_role, expected_parts) in zip(messages, expected, strict=True):
+        assert role == expected_role
+        assert [{**part, **_any(wanted, part)} for part, wanted in zip(parts, expected_parts, strict=True)] == [
+            {**wanted, **_any(wanted, part)} for part, wanted in zip(parts, expected_parts, strict=True)
+        ]
+
+
+def _any(wanted: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of *part* of which any value is right."""
+    return {key: part[key] for key, value in wanted.items() if value is ...}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"from": "Paris", "to": "Rome"}', '{"role": "admin"}', '{"value": 3}', "[1, 2]", "{"]
+)
+def test_json_that_is_not_a_message_is_an_answer_as_it_is(text: str) -> None:
+    assert messages_of(text, "assistant") == [{"role": "assistant", "content": text}]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"type": "image", "image": object()}, {"type": "text", "text": "Q"}, {"type": "unheard-of", "value": 1}, object()],
+)
+def test_a_part_that_cannot_be_read_is_kept_as_text_and_counted(part: object) -> None:
+    content = content_of([{"role": "user", "content": [part]}], MessageLimits(ContentPolicy(), 1 << 20))
+
+    [message] = content.messages
+    is_readable = isinstance(part, dict) and part["type"] in {"text", "unheard-of"}
+    assert orjson.loads(message.json)["parts"]
+    assert content.conversation.unread == (0 if is_readable else 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (is_message, True),
+        (role_of, "assistant"),
+    ],
+)
+def test_whether_a_value_is_a_message_and_whose_is_known_of_every_shape(
+    question: Callable[[object], object], answer: object
+) -> None:
+    for value in ({"role": "assistant", "content": "A"}, {"type": "ai", "data": {"content": "A"}}, ("ai", "A"),
+                  {"message": {"role": "assistant", "content": "A"}}, _PYDANTIC_AI[1]):  # fmt: skip
+        assert question(value) == answer
