@@ -65,6 +65,8 @@ MEANING: Mapping[str, str] = {
     "rollout_decode": "texts whose decode function raised: the rollout has none",
     "rollout_empty_prompt": "rollouts without a prompt",
     "rollout_message": "messages, parts and tool calls in no known shape: kept as text",
+    "rollout_long_list": "entries of a parallel list beyond the responses",
+    "rollout_no_response": "prompts that no response belongs to",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
     "rollout_redaction": "texts that the redaction function failed on: they are left out",
     "rollout_reward": "rewards that are not numbers: the rollout has none",

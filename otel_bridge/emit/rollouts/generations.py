@@ -91,6 +91,11 @@ class Generations:
         )
         self._prompt_of = layout.prompts(len(self._lists["prompts"]))
         self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
+        prompts = len(self._lists["prompts"])
+        unanswered = prompts - len(set(self._prompt_of))
+        # One prompt for each entry: those of later turns are read as well.
+        if unanswered > 0 and prompts != self._entries:
+            run.count_drop("rollout_no_response", unanswered)
         self._groups = self._all_groups()
 
     def _count(self) -> int:
@@ -98,11 +103,16 @@ class Generations:
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
         if prompts.values is not None and not len(prompts) and not len(ids):
+            if entries:
+                self._run.count_drop("rollout_empty_prompt", entries)
             return 0
         short: list[Rewards | Column] = [self._rewards, *(self._lists[name] for name in _A_SAMPLE)]
         missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
         if missing:
             self._run.count_drop("rollout_short_list", missing)
+        surplus = sum(len(column) - entries for column in short if len(column) > entries)
+        if surplus:
+            self._run.count_drop("rollout_long_list", surplus)
         return entries
 
     def _all_groups(self) -> list[str | None]:

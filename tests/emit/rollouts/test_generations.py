@@ -313,3 +313,22 @@ def test_a_text_of_responses_is_one_response() -> None:
     log_generations(run, prompts=["one"], responses="1", rewards=[1.0])
     assert texts(run) == [("one", "1")]
     assert run.drops == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "drops"),
+    [
+        ({"prompts": [], "responses": ["a"]}, {"rollout_empty_prompt": 1}),
+        ({"prompts": ["p", "q"], "responses": ["a"], "rewards": [1.0]}, {"rollout_no_response": 1}),
+        ({"prompts": ["p"], "responses": []}, {"rollout_no_response": 1}),
+        ({"responses": ["a"], "rewards": [1.0, 0.0], "ids": ["x", "y"]}, {"rollout_long_list": 2}),
+        ({"prompts": ["p", "q"], "responses": ["a", "b"], "trajectory_ids": ["t", "t"]}, {}),
+        ({"prompts": None, "responses": ["a"]}, {}),
+    ],
+)
+def test_what_belongs_to_no_rollout_is_counted(columns: dict[str, Any], drops: dict[str, int]) -> None:
+    run = MemoryRun()
+
+    log_generations(run, **columns)
+
+    assert run.drops == drops
