@@ -150,6 +150,11 @@ def non_negative_int(raw: str) -> int:
     return value
 
 
+def int_or_off(raw: str) -> int:
+    """Parse an integer; one below zero is off, as zero is."""
+    return max(integer(raw), 0)
+
+
 def seconds(raw: str) -> float:
     """Parse a number of seconds, from 0 to 31 years, which every clock and timeout of Python accepts."""
     try:

@@ -18,6 +18,7 @@ from otel_bridge.setting_parsers import (
     capture_content,
     environment,
     flag,
+    int_or_off,
     message_content,
     names,
     no_content_policy,
@@ -213,12 +214,12 @@ ALERT_WEBHOOK = Setting(
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
 MAX_ROLLOUTS_PER_STEP = Setting(
-    "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", 16, non_negative_int, "Rollouts kept per role and step; 0: none."
+    "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", 16, int_or_off, "Rollouts kept per role and step; 0 or less: none."
 )
 MAX_ROLLOUTS_PER_STEP_EVAL = Setting(
     "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL",
     None,
-    optional(non_negative_int),
+    optional(int_or_off),
     "Rollouts kept per role and step for split eval; default: OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP.",
 )
 ROLLOUT_SELECTION = Setting(

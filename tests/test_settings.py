@@ -69,6 +69,7 @@ def test_values_are_shown_as_variables_have_them() -> None:
 
 def test_zero_rollouts_are_none_and_not_an_error() -> None:
     assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "0"}) == 0
+    assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"}) == 0
 
 
 @pytest.mark.parametrize("policy", ["truncate:²", "truncate:-3", "truncate:0", "truncate:" + "9" * 5000])

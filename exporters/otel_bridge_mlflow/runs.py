@@ -65,7 +65,8 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
             _rename(connection, found, run, memory)
             opened = _reopened(connection, found, run)
             known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
-            return opened if known else dataclasses.replace(opened, found=_found_line(found))
+            is_adopted = semconv.RUN_ID not in found.data.tags
+            return opened if known else dataclasses.replace(opened, found=_found_line(found, is_adopted=is_adopted))
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
@@ -93,7 +94,10 @@ def require_active(connection: Connection, run: OpenMlflowRun) -> None:
         _require_active(connection, connection.client.get_run(run.id))
 
 
-def _found_line(found: Any) -> str:
+def _found_line(found: Any, *, is_adopted: bool) -> str:
+    """Return what ``init()`` prints of a run that the store held, empty for a new one."""
+    if is_adopted:  # also an empty run: another program began it, and may end it
+        return f"MLflow's own run of this name ({found.info.run_id}) gets the records; {NEW_RUN_HINT}"
     if not found.data.metrics and not found.data.params:
         return ""
     return f"MLflow already holds this run ({found.info.run_id}), continuing it; {NEW_RUN_HINT}"

@@ -149,6 +149,13 @@ class WandbSettings:
         }
         return {name: value for name, value in named.items() if value}
 
+    @property
+    def caution(self) -> str:
+        """Return that an offline run is not shared although that was requested; else empty."""
+        if not self.unshared:
+            return ""
+        return "wandb: an offline run cannot be shared, each machine writes one of its own, all in one group"
+
     def view(self, run: RunInfo) -> str:
         """Return the command that uploads an offline run, or the page of an online one; empty without an entity.
 

@@ -126,6 +126,15 @@ class MergedRows:
             if commits:
                 self._counter += 1
 
+    def advance(self, step: Any) -> None:
+        """Complete the rows of the steps before *step*, before media of that step are recorded."""
+        given = None if step is None else to_step(step, _ignore)
+        with self._lock:
+            if given is not None and given > self._counter:
+                self._end_lower()
+                self._end_pending()
+                self._counter = given
+
     def end(self) -> None:
         """Complete the pending rows."""
         with self._lock:

@@ -21,6 +21,8 @@ from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError, any_error
 
 _NAME: Final = "tensorboard"
+_FIRST_TIME_S: Final = 1e8
+"""Earliest time of a row: 1973; a smaller one is not a Unix time."""
 _MARK: Final = "otel_bridge_capture"
 
 
@@ -86,9 +88,14 @@ def record_event(writer: Any, event: Any) -> None:
                 row[prefix + value.tag] = number
         if row:
             counts.captured("tensorboard scalar", len(row))
-            run.log(row, int(event.step))
+            run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
         _count(api.current_run())
+
+
+def _time_of(event: Any) -> int | None:
+    """Return the event's ``walltime`` in Unix ns; ``None`` where it is a time since some other moment."""
+    return int(event.wall_time * 1e9) if event.wall_time >= _FIRST_TIME_S else None
 
 
 def _count(run: Run | None) -> None:

@@ -36,6 +36,8 @@ _MUST: Final = "must"
 _NEVER: Final = "never"
 _RESUME: Final = (_MUST, "allow", _NEVER)
 _NOT_ALLOWED: Final = "allow_val_change"
+_RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
+"""Keys of a row that Trackio renames (trackio 0.37, ``utils.RESERVED_KEYS``)."""
 _HISTOGRAM: Final = "trackio.histogram"
 _NEUTRAL_MODULE: Final = ("save", "freeze", "sync")
 _NEUTRAL_RUN: Final = ("log_system", "log_artifact", "use_artifact", "link_artifact")
@@ -189,7 +191,8 @@ class TrackioRecording:
             at = self.next_step if given is None else given
             self.next_step = max(self.next_step, at + 1)
             row, texts, rollouts = dict[str, Any](), dict[str, str](), list[Rollout]()
-            for key, value in values.items():
+            for name, value in values.items():
+                key = f"__{name}" if name in _RESERVED or str(name).startswith("__") else name
                 traces = _traces(value)
                 if (text := text_of(value)) is not None:
                     texts[str(key)] = text

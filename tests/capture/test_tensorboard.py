@@ -15,6 +15,7 @@ from support.trainers.command_runs import (
     only_folder,
     otel_bridge,
     program,
+    records,
     report_of,
     runs,
     values,
@@ -41,7 +42,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 writer, other = EventFileWriter("events"), EventFileWriter("events/eval")
 for step in (5, 3, 9):
     value = Summary.Value(tag="loss", simple_value=1 / step)
-    writer.add_event(Event(step=step, wall_time=1.0, summary=Summary(value=[value])))
+    writer.add_event(Event(step=step, wall_time=1e9, summary=Summary(value=[value])))
 other.add_event(Event(step=9, summary=Summary(value=[Summary.Value(tag="loss", simple_value=0.5)])))
 writer.close()
 other.close()
@@ -78,6 +79,8 @@ def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_
     second = {f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()}
     assert found == scalars_of(tmp_path / "events") | second
     assert [step for step, _ in found["loss"]] == [5, 3, 9]
+    times = [record["time_unix_ns"] for record in records(only_folder(runs(tmp_path))) if record["kind"] == "row"]
+    assert times[:3] == [10**18] * 3
 
 
 def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:

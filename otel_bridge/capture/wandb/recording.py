@@ -86,6 +86,8 @@ class WandbRecording:
         if found.texts:
             counts.captured("wandb.log: texts", len(found.texts))
             self._texts.note(found.texts)
+        if found.media:
+            self.rows.advance(step)
         for key, value in found.media.items():
             self._take(key, value, step, found.row)
         if not found.media:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,12 +15,19 @@ from otel_bridge.capture.wandb.arguments import RunFacts
 from otel_bridge.capture.wandb.recording import WandbRecording
 
 NEUTRAL: Final = {
-    "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
-    "log_code": None, "log_model": None, "mark_preempting": None, "pin_config_keys": None, "restore": None,
-    "save": False, "status": None, "to_html": "", "unwatch": None, "upsert_artifact": None, "use_model": None,
-    "watch": None, "write_logs": None,
+    "display": False, "link_model": None, "log_code": None, "log_model": None, "mark_preempting": None,
+    "pin_config_keys": None, "restore": None, "to_html": "", "unwatch": None, "watch": None, "write_logs": None,
 }  # fmt: skip
 """Methods without a counterpart, and what they return."""
+_ARTIFACTS: Final = ("log_artifact", "upsert_artifact", "finish_artifact", "link_artifact")
+"""Methods that return an artifact, for which the program may wait."""
+NOT_RECORDED: Final = (*NEUTRAL, *_ARTIFACTS, "save", "status", "use_artifact")
+"""Methods that record nothing."""
+_OF_ACTIVE_RUNS: Final = (
+    *_ARTIFACTS, "log", "alert", "save", "status", "use_artifact", "link_model", "log_code", "log_model",
+    "mark_preempting", "pin_config_keys", "_config_callback", "_summary_update_callback",
+)  # fmt: skip
+"""Methods that W&B refuses once the run has finished."""
 _LOGGED: Final = "otel_bridge_logged"
 _FIRST_VERSION: Final = "v0"
 
@@ -66,12 +75,19 @@ def run_class(package: Any) -> Any:
         self._interface = self._backend = self._attach_id = None
         self._is_finished = self._is_attached = False
         self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
-        config._set_callback(recording.config_callback)
+        config._set_callback(self._config_callback)
+        recording.last.record_by(self._summary_update_callback)
 
-    body: dict[str, Any] = {"__init__": begin, "__exit__": _leave, **_recorded(package), **_shown_facts()}
+    body: dict[str, Any] = {"__init__": begin, "__exit__": _leave, **_recorded(package), **_callbacks(package)}
+    body |= _shown_facts(package)
     for name, result in NEUTRAL.items():
         if hasattr(package.Run, name):
             body[name] = _neutral(name, result)
+    for name in _ARTIFACTS:
+        body[name] = _artifact_call(package, name)
+    for name in _OF_ACTIVE_RUNS:
+        if name in body:
+            body[name] = package.sdk.wandb_run._raise_if_finished(_named(name, body[name]))
     return type("CapturedWandbRun", (package.Run,), body)
 
 
@@ -107,21 +123,39 @@ def _recorded(package: Any) -> dict[str, Any]:
             return package.Api().artifact(artifact_or_name, type=type)
         return artifact_or_name
 
-    def log_artifact(self: Any, artifact_or_path: Any = None, *_given: Any, **_named: Any) -> Any:
-        """Do nothing: the call has no counterpart, and is counted. The program may wait for its artifact."""
-        self.recording.not_captured("wandb.run.log_artifact")
-        if isinstance(artifact_or_path, package.Artifact):
-            behave_as_logged(artifact_or_path)
-        return NoArtifact()
-
     def reduce(self: Any) -> Any:
         """Let another process that unpickles the run join it."""
         return _join, (self.facts.project, self.facts.name, self.facts.id)
 
     return {
         "log": log, "alert": alert, "finish": finish, "join": finish, "_finish": finish,
-        "_metric_callback": note_metric, "use_artifact": use_artifact, "log_artifact": log_artifact,
-        "__reduce__": reduce,
+        "_metric_callback": note_metric, "use_artifact": use_artifact, "__reduce__": reduce,
+    }  # fmt: skip
+
+
+def _callbacks(package: Any) -> dict[str, Any]:
+    """Return what config and summary call, and the calls that answer for files and uploads."""
+
+    def save(self: Any, glob_str: Any = None, *_given: Any, **_named: Any) -> list[str]:
+        """Return the files that are there; W&B returns its links to them. They are not stored, which is counted."""
+        self.recording.not_captured("wandb.run.save")
+        return [] if glob_str is None else sorted(glob.glob(os.fsdecode(glob_str)))
+
+    def status(self: Any) -> Any:
+        """Return that nothing waits to be sent."""
+        self.recording.not_captured("wandb.run.status")
+        return package.sdk.wandb_run.RunStatus()
+
+    def record_config(self: Any, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
+        """Record a change of the config."""
+        self.recording.config_callback(key, val, data)
+
+    def record_summary(self: Any, changed: Mapping[str, Any]) -> None:
+        """Record what the program sets in the summary."""
+        self.recording.summary(changed)
+
+    return {
+        "save": save, "status": status, "_config_callback": record_config, "_summary_update_callback": record_summary,
     }  # fmt: skip
 
 
@@ -132,7 +166,7 @@ def define_metric(recording: WandbRecording, record: Any) -> None:
     recording.define_metric(name, step_metric, summary, overwrite=bool(record._control.overwrite))
 
 
-def _shown_facts() -> dict[str, Any]:
+def _shown_facts(package: Any) -> dict[str, Any]:
     """Return the properties by which the program sees its run."""
 
     def folder(self: Any) -> str:
@@ -163,7 +197,8 @@ def _shown_facts() -> dict[str, Any]:
     facts = {
         name: property(_fact(name)) for name in ("id", "project", "entity", "group", "job_type", "path", "resumed")
     }
-    settable = {name: _settable(name) for name in ("name", "notes", "tags")}
+    refuse = package.sdk.wandb_run._raise_if_finished
+    settable = {name: _settable(name, refuse) for name in ("name", "notes", "tags")}
     return {name: property(get) for name, get in read.items()} | facts | settable
 
 
@@ -171,7 +206,7 @@ def _fact(name: str) -> Callable[[Any], Any]:
     return lambda self: getattr(self.facts, name)
 
 
-def _settable(name: str) -> property:
+def _settable(name: str, refuse: Callable[[Callable[..., Any]], Any]) -> property:
     """Return a property that the program may change; trackers keep what it was begun with, but for a generated name."""
 
     def change(self: Any, value: Any) -> None:
@@ -179,7 +214,24 @@ def _settable(name: str) -> property:
             self.recording.not_captured(f"wandb.run.{name} =")
         self._shown[name] = tuple(value) if name == "tags" else value
 
-    return property(lambda self: self._shown[name], change)
+    return property(lambda self: self._shown[name], refuse(_named(name, change)))
+
+
+def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *method* under *name*, which W&B's error shows."""
+    method.__name__ = name
+    return method
+
+
+def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
+    def call(self: Any, artifact_or_path: Any = None, *_given: Any, **_named: Any) -> Any:
+        """Do nothing: the call has no counterpart, and is counted. The program may wait for its artifact."""
+        self.recording.not_captured(f"wandb.run.{name}")
+        if isinstance(artifact_or_path, package.Artifact):
+            behave_as_logged(artifact_or_path)
+        return NoArtifact()
+
+    return call
 
 
 def _neutral(name: str, result: object) -> Callable[..., object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,8 @@ _GLOBALS: Final = (
     "unwatch", "mark_preempting", "log_model", "use_model", "link_model", "pin_config_keys",
 )  # fmt: skip
 """Names of the package that belong to its current run."""
+_API_KEY: Final = "WANDB_API_KEY"
+_BASE_URL: Final = "WANDB_BASE_URL"
 _NEUTRAL_KEY: Final = "otel-bridge"
 
 
@@ -61,6 +64,7 @@ class _Capture:
     def __init__(self, package: Any, mode: str) -> None:
         self._package, self._mode = package, mode
         self._real_init: Callable[..., Any] = package.init
+        self._real_login: Callable[..., bool] = package.login
         self._real_teardown: Callable[..., None] = package.teardown
         self._real_api: Any = package.api
         self._key: str | None = None
@@ -116,10 +120,30 @@ class _Capture:
             tensorboard.sync(run.recording.run)
         return run
 
-    def login(self, key: Any = None, *_given: Any, **_named: Any) -> bool:
-        """Accept any key; nothing is checked or stored."""
-        self._key = key if isinstance(key, str) and key else self._key
+    def login(self, *given: Any, **named: Any) -> bool:
+        """Accept any key and host without a check; this process's calls of W&B and the exporter use them."""
+        arguments = signature(self._real_login).bind_partial(*given, **named).arguments
+        key, host = arguments.get("key"), arguments.get("host")
+        if isinstance(host, str) and host:
+            host = os.environ[_BASE_URL] = host.rstrip("/")
+            self._package.sdk.wandb_setup.singleton().settings.base_url = host
+        if isinstance(key, str) and key:
+            self._key = os.environ[_API_KEY] = key
+        env = environment()
+        if launcher_alive(env) and "wandb" in _exporters():
+            # The launcher has another environment. It reads the files in which W&B's own call stores both.
+            with suppress(AttributeError, OSError):  # of a W&B below 0.25, which stores them by other functions
+                self._store_login(key, host)
         return True
+
+    def _store_login(self, key: str | None, host: str | None) -> None:
+        """Store key and host where W&B's own call does: in its settings of the user, and in netrc."""
+        sdk = self._package.sdk
+        settings = sdk.wandb_setup.singleton().settings
+        if host:
+            sdk.wandb_login._update_system_settings(settings.read_system_settings(), host=host)
+        if key:
+            sdk.lib.wbauth.wbnetrc.write_netrc_auth(host=str(settings.base_url), api_key=key)
 
     def setup(self, settings: Any = None) -> Any:
         """Load W&B's settings as its own call does, but start no service process."""
@@ -235,7 +259,7 @@ class _NeutralApi:
     @property
     def api_key(self) -> str:
         """Return the key given to ``login()`` or the environment, else a text in place of a key."""
-        return self._given() or os.environ.get("WANDB_API_KEY") or _NEUTRAL_KEY
+        return self._given() or os.environ.get(_API_KEY) or _NEUTRAL_KEY
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_bridge.capture.wandb.recording import WandbRecording
-from otel_bridge.capture.wandb.run import NEUTRAL, define_metric
+from otel_bridge.capture.wandb.run import NOT_RECORDED, define_metric
 
 
 def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
@@ -66,7 +66,7 @@ def _calls(run: Any, recording: WandbRecording) -> dict[str, Callable[..., Any]]
         recording.alert(title, text, level, wait_duration)
         real_alert(title=title, text=text, level=level, wait_duration=wait_duration)
 
-    counted = {name: getattr(run, name) for name in (*NEUTRAL, "log_artifact", "use_artifact") if hasattr(run, name)}
+    counted = {name: getattr(run, name) for name in NOT_RECORDED if hasattr(run, name)}
     others = {name: _counted(name, call, recording) for name, call in counted.items()}
     return {**others, "log": log, "finish": finish, "alert": alert}
 

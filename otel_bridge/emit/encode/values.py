@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import array
 import math
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.config.hyperparameters import Unreadable, bases_of, entries_of, is_list_like
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
@@ -258,10 +259,13 @@ def _reason(value: object) -> str:
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:
-    """Return *step* as an integer without a fraction; ``None``, counted, when *step* is not a finite number."""
+    """Return *step* as an integer without a fraction; ``None``, counted, when *step* is not a finite number.
+
+    An array of one number and an object with ``__index__`` are that number, as in W&B.
+    """
     if isinstance(step, int):
         return int(step)
-    number = to_value(step, lambda _reason, _count: None)
+    number = to_value(_single(step), lambda _reason, _count: None)
     if isinstance(number, float) and math.isfinite(number):
         if not number.is_integer():
             drop("fractional_step", 1)
@@ -270,6 +274,16 @@ def to_step(step: object, drop: CountDrop) -> int | None:
         drop("bad_step", 1)
         return None
     return number
+
+
+def _single(step: object) -> object:
+    """Return the number in an array of one, or of an object with ``__index__``; any other value as it is."""
+    try:
+        if is_array(step) and math.prod(tuple(step.shape)) == 1:
+            return step.item()
+        return operator.index(cast("SupportsIndex", step)) if hasattr(type(step), "__index__") else step
+    except any_error():  # an object of the user's
+        return None
 
 
 # Arrays and lists of numbers -> distributions, with numpy when the program itself imported numpy.

@@ -275,6 +275,11 @@ def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> 
     assert dict(drops) == {}
 
 
+class Index:
+    def __index__(self) -> int:
+        return 14
+
+
 @pytest.mark.parametrize(
     ("step", "found", "counted"),
     [
@@ -290,6 +295,9 @@ def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> 
         (float("inf"), None, {"bad_step": 1}),
         ("7", None, {"bad_step": 1}),
         ([7], None, {"bad_step": 1}),
+        (np.array([13]), 13, {}),
+        (np.array([13, 14]), None, {"bad_step": 1}),
+        (Index(), 14, {}),
     ],
 )
 def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dict[str, int]) -> None:

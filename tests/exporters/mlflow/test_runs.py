@@ -102,9 +102,11 @@ def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(uri: str
     if decoy != name:
         api.create_run(where, start_time=900, run_name=decoy)
 
-    opened(uri, run)
+    writer = opened(uri, run)
 
     assert tagged(uri, run) == ids[1]
+    hint = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+    assert found_of(writer) == f"MLflow's own run of this name ({ids[1]}) gets the records; {hint}"
 
 
 def opened_name(uri: str, name: str, tmp_path: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import caution_of
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
@@ -20,6 +21,18 @@ def test_offline_and_its_folder_are_the_destination_and_wandb_sync_is_the_view()
     assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/home/ada/job/out"}
     run = run_info(Path("/runs"))
     assert settings.view(run) == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
+
+
+def test_an_offline_run_that_cannot_be_shared_is_said_at_the_start() -> None:
+    offline = {"WANDB_MODE": "offline"}
+    shared = WandbSettings.from_environment(
+        {**offline, "OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer"}, CWD
+    )
+
+    assert caution_of(WandbSettings.from_environment(offline, CWD)) == ""
+    assert caution_of(shared) == (
+        "wandb: an offline run cannot be shared, each machine writes one of its own, all in one group"
+    )
 
 
 def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:

@@ -43,6 +43,10 @@ class RecordedSummary(AttributeDict):
         super().__init__()
         object.__setattr__(self, "record", record)
 
+    def record_by(self, record: Callable[[Mapping[str, Any]], None]) -> None:
+        """Give what the program sets from now on to *record*."""
+        object.__setattr__(self, "record", record)
+
     def __setitem__(self, key: str, value: Any) -> None:
         self.update({key: value})
 
