@@ -25,6 +25,11 @@ _TARGETS = {
         "otel_bridge.capture.tensorboard",
         ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer"),
     ),
+    # A framework that writes its rollouts to files, and has no place for a logger of the user's.
+    "open_instruct": (
+        "otel_bridge.adapters.open_instruct",
+        ("open_instruct.rl_utils", "open_instruct.data_loader"),
+    ),
 }
 """Maps a package to its capture module and to the modules in which the capture is installed."""
 KNOWN = tuple(_TARGETS)
@@ -34,7 +39,7 @@ def capture(*names: str, mode: str | None = None) -> None:
     """Record in otel-bridge what this program logs to other trackers, before or after it imports them.
 
     Args:
-        names: ``wandb``, ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
+        names: ``wandb``, ``trackio``, ``tensorboard``, ``open_instruct``; none: those of ``OTEL_BRIDGE_CAPTURE``.
         mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
             ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
 

@@ -107,10 +107,10 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
         ({"OTEL_BRIDGE_DIR": "/dev/null/x"}, "set OTEL_BRIDGE_DIR to a writable folder"),
         ({"OTEL_BRIDGE_RUN_ID": "a/b"}, "run id 'a/b': expected"),
         (
-            {"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"},
-            "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP='-1': expected an integer of 0 or more",
+            {"OTEL_BRIDGE_MAX_MEDIA_PER_STEP": "-1"},
+            "OTEL_BRIDGE_MAX_MEDIA_PER_STEP='-1': expected an integer of 0 or more",
         ),
-        ({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL": "-1"}, "expected an integer of 0 or more"),
+        ({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL": "few"}, "expected an integer"),
         ({"RANK": "first"}, "RANK='first': expected an integer"),
     ],
 )

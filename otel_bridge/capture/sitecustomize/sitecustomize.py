@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
-_PACKAGES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+_PACKAGES = {
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "open_instruct": ("open_instruct",),
+}
 
 
 class _FirstImport:

@@ -1,0 +1,209 @@
+"""Records the training rollouts of open-instruct's GRPO, which its data preparation actor would write to disk.
+
+.. code-block:: sh
+
+    otel-bridge run --capture wandb,open_instruct -- python open_instruct/grpo_fast.py --with_tracking …
+
+Metrics arrive by the capture of W&B. The capture of ``open_instruct`` extends ``save_rollouts_to_disk``, and lets the
+actor call it also without ``--save_traces``. Its own files are written only with that option.
+Source: open-instruct e6c3044, ``rl_utils.py`` and ``data_loader.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from otel_bridge.adapters.parts.framework_run import guarded
+from otel_bridge.capture.counts import counts
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.run import Run
+
+ROLE: Final = "rollout"
+"""Role of the rollouts: the actor prepares them for the trainer, whose rows have no role."""
+_FRAMEWORK: Final = "open_instruct"
+_MARK: Final = "otel_bridge_capture"
+_SAVE: Final = "save_rollouts_to_disk"
+_SAVE_METADATA: Final = "save_rollout_metadata"
+_CONFIG: Final = "StreamingDataLoaderConfig"
+_NO_FILES: Final = "otel-bridge: no files were asked for"
+"""Folder of the files in a config without ``--save_traces``."""
+_BESIDE: Final = 1
+"""Rank of the actor: ``ray.kill`` ends it with the job, which must not decide how the run ended."""
+_TOOL_FACTS: Final = {
+    "num_calls": "calls", "timeouts": "timeouts", "tool_errors": "errors", "tool_runtimes": "runtimes",
+}  # fmt: skip
+"""Facts of ``request_info``, and their names in `Rollout.tools`; the others become metadata."""
+_lock = threading.Lock()
+_runs: list[Run] = []
+
+
+def install(module: ModuleType, mode: str) -> None:
+    """Extend *module*, ``rl_utils`` or ``data_loader``; a second call changes nothing, and the mode has no effect.
+
+    Args:
+        module: One of the two, wholly loaded.
+        mode: Of the capture.
+    """
+    del mode
+    for name, extended in ((_SAVE, _recorded), (_SAVE_METADATA, _written_if_asked)):
+        real: Callable[..., None] | None = getattr(module, name, None)
+        if real is not None and not getattr(real, _MARK, False):
+            setattr(module, name, extended(real))
+    config: Any = getattr(module, _CONFIG, None)
+    if config is not None:
+        config.__setstate__ = _set_state
+
+
+def _recorded(real: Callable[..., None]) -> Callable[..., None]:
+    """Return *real*, which records the rollouts too, and writes files only where they were asked for."""
+    shape = inspect.signature(real)
+
+    @functools.wraps(real)
+    def save(*given: Any, **named: Any) -> None:
+        caller = inspect.currentframe()
+        owner = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("self")
+        _record(functools.partial(shape.bind, *given, **named), getattr(owner, "tokenizer", None))
+        write(*given, **named)
+
+    write = _written_if_asked(real)
+    save.__dict__[_MARK] = True
+    return save
+
+
+def _written_if_asked(real: Callable[..., None]) -> Callable[..., None]:
+    """Return *real*, which does nothing where no files were asked for."""
+
+    @functools.wraps(real)
+    def save(save_path: Any, *given: Any, **named: Any) -> None:
+        if save_path != _NO_FILES:
+            real(save_path, *given, **named)
+
+    save.__dict__[_MARK] = True
+    return save
+
+
+def _set_state(config: Any, state: Mapping[str, Any]) -> None:
+    """Restore a config that Ray sent to an actor; without ``--save_traces`` its rollouts are saved to no files."""
+    config.__dict__.update(state)
+    if not state.get("save_traces"):
+        config.__dict__.update(save_traces=True, rollouts_save_path=_NO_FILES)
+
+
+@guarded
+def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
+    """Record the rollouts of one call, before the job goes on to change their lists."""
+    arguments = bind().arguments
+    batch, result = arguments["batch"], arguments["result"]
+    run = _run(arguments["run_name"])
+    texts = _Texts(batch, result, tokenizer)
+    samples = [_sample(arguments, place, texts) for place in range(len(batch.queries))]
+    readable = [sample for sample in samples if sample is not None]
+    counts.captured("open_instruct: rollouts", len(readable))
+    run.log_rollouts(readable, step=int(arguments["step"]), split="train", role=run.role or ROLE)
+
+
+def _run(name: str) -> Run:
+    """Return the run of this process: that of the variables that the captured ``wandb.init`` of the job has set."""
+    from otel_bridge.capture.process_runs import begin_run  # noqa: PLC0415  # only the process that has rollouts
+    from otel_bridge.emit import api  # noqa: PLC0415
+    from otel_bridge.settings import RUN_ID, RUN_NAME  # noqa: PLC0415
+
+    with _lock:
+        if not _runs or not _runs[0].recording:
+            env = api.environment_of_user()
+            is_named = bool(RUN_ID.read(env) or RUN_NAME.read(env))
+            _runs[:] = [begin_run(_FRAMEWORK, name=None if is_named else name, rank=_BESIDE)]
+        return _runs[0]
+
+
+class _Texts:
+    """Returns the texts of a batch: those that the job has, else its tokens, decoded by its tokenizer."""
+
+    def __init__(self, batch: Any, result: Any, tokenizer: Any) -> None:
+        self._batch, self._result, self._tokenizer = batch, result, tokenizer
+
+    def prompt(self, place: int) -> Any:
+        """Return the prompt of a sample; without a tokenizer its tokens, as a text."""
+        if self._batch.raw_queries is not None:
+            return self._batch.raw_queries[place]
+        return self._decoded(self._batch.queries[place])
+
+    def response(self, place: int) -> str:
+        """Return the response of a sample; without a tokenizer its tokens, as a text."""
+        if self._batch.decoded_responses is not None:
+            return str(self._batch.decoded_responses[place])
+        return self._decoded(self._result.responses[place])
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return str(tokens) if self._tokenizer is None else str(self._tokenizer.decode(tokens))
+
+
+@guarded
+def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str, Any]:
+    """Return the fields of one rollout; what its lists lack is left out."""
+    batch, result = arguments["batch"], arguments["result"]
+    samples_per_prompt = int(arguments["num_samples_per_prompt"])
+    prompt = texts.prompt(place)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    prompt_index = place // samples_per_prompt
+    tools, others = _tool_facts(result.request_info, place)
+    metadata = {
+        "ground_truth": _at(batch.ground_truths, place),
+        "logprobs": _at(result.logprobs, place),
+        "active_tools": _at(batch.active_tools, place),
+        **others,
+    }
+    return {
+        "messages": [*messages, {"role": "assistant", "content": texts.response(place)}],
+        "reward": float(batch.scores[place]),
+        "advantage": float(arguments["advantages"][place]),
+        "finish_reason": _at(result.finish_reasons, place),
+        "group": prompt_index,
+        "sample": place % samples_per_prompt,
+        "prompt_index": prompt_index,
+        "batch_index": place,
+        "dataset": _dataset(_at(batch.datasets, place)),
+        "dataset_index": _at(batch.indices, place),
+        "policy_version": _at(batch.model_steps, place),
+        "input_tokens": len(batch.queries[place]),
+        "output_tokens": len(result.responses[place]),
+        "tools": tools,
+        "metadata": {name: value for name, value in metadata.items() if value is not None},
+    }
+
+
+def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts of tool use of a sample, and the other entries of its ``request_info`` that say something."""
+    if info is None:
+        return {}, {}
+
+    lists = cast("dict[str, Any]", info.__dict__)
+    facts = {name: _plain(_at(values, place)) for name, values in lists.items()}
+    tools = {_TOOL_FACTS[name]: value for name, value in facts.items() if name in _TOOL_FACTS and value is not None}
+    return tools, {name: value for name, value in facts.items() if name not in _TOOL_FACTS and value}
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses in a list, such as ``ToolCallStats``, as dicts."""
+    if not isinstance(value, list):
+        return value
+    entries = cast("list[object]", value)
+    return [vars(entry) if hasattr(entry, "__dict__") else entry for entry in entries]
+
+
+def _dataset(names: Any) -> str | None:
+    """Return the name of the dataset; open-instruct has a list of one where a prompt has several verifiers."""
+    if names is None or isinstance(names, str):
+        return names
+    return ",".join(map(str, names))
+
+
+def _at(values: Any, place: int) -> Any:
+    """Return the value of a sample, ``None`` where the list is missing or too short."""
+    return values[place] if values is not None and place < len(values) else None
