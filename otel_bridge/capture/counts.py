@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from otel_bridge.settings import CAPTURE_COUNTS
 
@@ -29,6 +29,15 @@ _MAX_FILES: Final = 10_000
 """Most files that the launcher reads."""
 
 
+class CapturedRun(Protocol):
+    """Declares what a count needs to know of a run."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run records nothing any more."""
+        ...
+
+
 class CallCounts:
     """Counts calls of this process. Thread-safe; a forked child counts in a file of its own; nothing raises."""
 
@@ -41,9 +50,15 @@ class CallCounts:
         self._counts: dict[tuple[int, str], tuple[int, int]] = {}
         self._file: mmap.mmap | None = None
 
-    def captured(self, call: str, number: int = 1) -> None:
-        """Count calls or values that were recorded."""
-        self._add(CAPTURED, call, number)
+    def captured(self, call: str, number: int = 1, *, run: CapturedRun | None = None) -> None:
+        """Count calls or values that *run* records; after its end they are counted as not captured.
+
+        Threads that outlive the main thread, and exit handlers registered early, call a tracker after the run's end.
+        """
+        if run is not None and run.has_ended:
+            self.not_captured(f"{call} after the end of the run", number)
+        else:
+            self._add(CAPTURED, call, number)
 
     def not_captured(self, call: str, number: int = 1) -> None:
         """Count calls or values that have no counterpart."""

@@ -87,7 +87,7 @@ def record_event(writer: Any, event: Any) -> None:
             else:
                 row[prefix + value.tag] = number
         if row:
-            counts.captured("tensorboard scalar", len(row))
+            counts.captured("tensorboard scalar", len(row), run=run)
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
         _count(api.current_run())

@@ -156,7 +156,7 @@ class _TrackioConfig(dict[str, Any]):
         new: dict[str, Any] = dict(*given, **named)
         super().update(new)
         if self.run is not None:
-            counts.captured("trackio.config", len(new))
+            counts.captured("trackio.config", len(new), run=self.run)
             record_config(self.run, new)
 
     def __ior__(self, given: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
@@ -172,7 +172,7 @@ class TrackioRecording:
     """
 
     def __init__(self, run: Run) -> None:
-        counts.captured("trackio.init")
+        counts.captured("trackio.init", run=run)
         self.run = run
         self._texts = LatestTexts(run.summary)
         run.call_before_end(lambda _run: self._texts.flush())
@@ -180,7 +180,7 @@ class TrackioRecording:
 
     def log(self, metrics: Any, step: int | None = None) -> None:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
-        counts.captured("trackio.log")
+        counts.captured("trackio.log", run=self.run)
         try:
             values: dict[Any, Any] = (
                 dict(cast("Mapping[object, object]", metrics)) if isinstance(metrics, Mapping) else {}
@@ -201,7 +201,7 @@ class TrackioRecording:
                 for trace in traces:
                     self._take(trace, str(key), rollouts)
             if texts:
-                counts.captured("trackio.log: texts", len(texts))
+                counts.captured("trackio.log: texts", len(texts), run=self.run)
                 self._texts.note(texts)
             if row:
                 self.run.log(row, at)
@@ -214,24 +214,24 @@ class TrackioRecording:
         """Return a medium in our form, and any other value as it is."""
         shown = media_of(value)
         if shown is not None:
-            counts.captured(f"trackio.{_class_of(value)}")
+            counts.captured(f"trackio.{_class_of(value)}", run=self.run)
             return shown
         if getattr(value, "TYPE", _HISTOGRAM) != _HISTOGRAM:  # of a kind that is not known here
             counts.not_captured(str(value.TYPE))
         elif hasattr(value, "TYPE"):  # a row takes it as it is
-            counts.captured("trackio.Histogram")
+            counts.captured("trackio.Histogram", run=self.run)
         return value
 
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
         try:
             rollouts.append(rollout_of_trace(trace, key))
-            counts.captured("trackio.Trace: rollouts")
+            counts.captured("trackio.Trace: rollouts", run=self.run)
         except any_error():  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
     def alert(self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any) -> None:
         """Record an alert."""
-        counts.captured("trackio.alert")
+        counts.captured("trackio.alert", run=self.run)
         self.run.alert(title, text, level)
 
 

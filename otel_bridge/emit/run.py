@@ -102,6 +102,7 @@ class Run(RecordedFacts):
     ) -> None:
         """Record one row. Once this returns, the row survives a kill of this process.
 
+        In a signal handler that interrupts another call, a row is appended when that call goes on, or by `finish`.
         Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS=all``.
 
         Args:
@@ -244,6 +245,11 @@ class Run(RecordedFacts):
         """Append one encoded record; a *whole* one is a request with its own resources. Thread-safe, never raises."""
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether this process's part of the run has ended."""
+        return self._ended
 
     @property
     def rollout_options(self) -> RolloutOptions:

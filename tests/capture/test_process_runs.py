@@ -44,6 +44,28 @@ def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(tmp_path:
     }
 
 
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(tmp_path: Path, tracker: str) -> None:
+    code = f"""
+    import atexit, {tracker}
+
+    @atexit.register
+    def early():  # registered first, so that it runs last
+        run.log({{"loss": 3.0}})
+
+    run = {tracker}.init(project="p", name="one")
+    run.log({{"loss": 1.0}})
+    run.log({{"loss": 2.0}})
+    """
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
+    command = ("run", "--capture", tracker, "--", "python", program(tmp_path, "train.py", code))
+
+    done = otel_bridge(*command, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert f"{tracker}.log 2 {tracker}.log after the end of the run 1" in " ".join(done.stderr.split())
+
+
 def test_slimes_rollouts_are_in_the_run_of_its_captured_metrics_once(tmp_path: Path) -> None:
     code = (
         SLIME

@@ -228,6 +228,30 @@ def test_a_sigterm_handler_may_finish_inside_log(tmp_path: Path) -> None:
     assert seen.event("rl.run.end").attributes["rl.seq"] - len(seen.rows) in {0, 1}
 
 
+def test_rows_of_a_signal_handler_that_finishes_and_ends_the_process_inside_log_are_kept(tmp_path: Path) -> None:
+    script = """
+    import os, signal, otel_bridge
+    run = otel_bridge.init("p", "n")
+    def handle(number, frame):
+        for step in range(24):
+            run.log({"inner": 1.0}, step=step)
+        run.finish("killed")
+        os._exit(5)
+    signal.signal(signal.SIGUSR1, handle)
+    class Interrupted(float):
+        def __float__(self):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return 1.0
+    run.log({"outer": Interrupted(1)}, step=1)
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    (seen,) = seen_in(tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert [row.step for row in seen.rows] == list(range(24))
+
+
 def test_default_signals_stay_as_they_were_and_no_thread_is_started(tmp_path: Path) -> None:
     script = """
     import signal, threading, otel_bridge

@@ -44,7 +44,7 @@ class WandbRecording:
     """
 
     def __init__(self, run: Run, earlier: EarlierRun | None = None, first_step: int | None = None) -> None:
-        counts.captured("wandb.init")
+        counts.captured("wandb.init", run=run)
         self.run = run
         last = run.last_step()
         counter = first_step if earlier is None or first_step is not None else earlier.step
@@ -62,7 +62,7 @@ class WandbRecording:
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call; tables of prompts and responses become rollouts, others and media are media."""
-        counts.captured("wandb.log")
+        counts.captured("wandb.log", run=self.run)
         try:
             if not isinstance(data, Mapping):
                 self.run.log(data)
@@ -84,7 +84,7 @@ class WandbRecording:
         """Record the media, tables and texts of a call; return the others, arrays of one number as a number."""
         found = self._sorter.sort(given)
         if found.texts:
-            counts.captured("wandb.log: texts", len(found.texts))
+            counts.captured("wandb.log: texts", len(found.texts), run=self.run)
             self._texts.note(found.texts)
         if found.media:
             self.rows.advance(step)
@@ -111,7 +111,7 @@ class WandbRecording:
         self, name: str, step_metric: str | None = None, summary: Collection[str] = (), *, overwrite: bool = False
     ) -> None:
         """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
-        counts.captured("wandb.define_metric")
+        counts.captured("wandb.define_metric", run=self.run)
         if step_metric or overwrite or not self.rows.axes.defines(name):
             self.rows.axes.define(name, step_metric)
         for kind in self._summaries.define(name, summary, self.last, replace=overwrite):
@@ -133,7 +133,7 @@ class WandbRecording:
         """Record entries of the config."""
         shown = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
         if shown:
-            counts.captured("wandb.config", len(shown))
+            counts.captured("wandb.config", len(shown), run=self.run)
             record_config(self.run, shown)
             self._saved.note_config(shown)
             self._saved.save(self.last)
@@ -144,7 +144,7 @@ class WandbRecording:
 
     def summary(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
-        counts.captured("wandb.summary", len(changed))
+        counts.captured("wandb.summary", len(changed), run=self.run)
         self._define_summaries(dict.fromkeys(self._summaries.forget(changed), ""))
         self.run.summary({key: recorded_value(value) for key, value in changed.items()})
 
@@ -155,7 +155,7 @@ class WandbRecording:
 
     def alert(self, title: Any, text: Any, level: Any, wait_duration: Any = None) -> None:
         """Record an alert, unless one of its title was raised within the wait that was given with it."""
-        counts.captured("wandb.alert")
+        counts.captured("wandb.alert", run=self.run)
         if self._waits.passes(title, wait_duration):
             self.run.alert(title, text, level or "info")
 
@@ -191,5 +191,5 @@ class WandbRecording:
             counts.not_captured(name)
             self.run.count_drop("not_captured", key=f"{key} ({name})")
             return
-        counts.captured(name)
+        counts.captured(name, run=self.run)
         self.run.log({key: media}, place[1], role=place[0])

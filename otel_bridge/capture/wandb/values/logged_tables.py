@@ -71,7 +71,7 @@ class TableRecorder:
         limit = max(0, options.cap_of(split))
         kept = min(number, max(0, limit - before))
         if kept:
-            counts.captured(_CALL, kept)
+            counts.captured(_CALL, kept, run=self._run)
         if number > kept:
             of_eval = split == EVAL and options.cap_eval != options.cap
             setting = settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
