@@ -105,8 +105,8 @@ class Access:
         """Return whether no token is required."""
         return not self._tokens
 
-    def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> None:
-        """Return if a request is allowed, else raise.
+    def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> int:
+        """Return which token an allowed request has, from 1, and 0 where no token is required; else raise.
 
         ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send it without decoding.
         So both a space and ``%20`` after ``Bearer`` are accepted.
@@ -121,15 +121,21 @@ class Access:
         """
         if not self._tokens:
             self._refuse_web_pages(browser)
-            return
+            return 0
         sent = authorization or ""
-        given = [_bearer(sent), _bearer(unquote(sent))]  # a token may hold a percent sign of its own
+        candidates = [token for token in (_bearer(sent), _bearer(unquote(sent))) if token is not None]
+        accepted = 0
         # Every token is compared, so that the duration does not reveal which token was similar.
-        matches = [hmac.compare_digest(token, one) for token in self._tokens for one in given if one is not None]
-        if not any(matches):
+        # Two candidates, because a token may hold a percent sign of its own.
+        for number, token in enumerate(self._tokens, 1):
+            for candidate in candidates:
+                if hmac.compare_digest(token, candidate):
+                    accepted = number
+        if not accepted:
             raise UnauthenticatedError(
                 "this receiver requires `authorization: Bearer <token>`; set OTEL_BRIDGE_TOKEN where data is sent from"
             )
+        return accepted
 
     def _refuse_web_pages(self, browser: BrowserHeaders) -> None:
         if browser.origin is not None or browser.fetch_site not in {None, "none"}:

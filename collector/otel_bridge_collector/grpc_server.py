@@ -117,16 +117,16 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
     async def _store(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> Rejected | None:
-        serving = self._serving
+        serving, token = self._serving, 0
         if not serving.access.open:
             sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-            serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
+            token = serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
         serving.limits.enter()
         try:
             body = await self._message(context)
             serving.heap.note(len(body))
             serving.limits.charge(len(body))
-            return await serving.accept(signal, await self._inflated(body))
+            return await serving.accept(signal, await self._inflated(body), token)
         finally:
             serving.limits.leave()
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Rejected:
     reason: str = ""
 
 
-Accept: TypeAlias = Callable[[Signal, bytes], Awaitable[Rejected | None]]
+Accept: TypeAlias = Callable[[Signal, bytes, int], Awaitable[Rejected | None]]
 """Stores a request, as `Ingest.accept` does."""
 
 
@@ -103,6 +103,7 @@ class Ingest:
         self._most_open = DescriptorShares.of(descriptor_limit()).segments
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
         self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = OrderedDict()
+        self._tokens = _TokensOfRuns()
         self._folders = _FolderCount(chosen.base, chosen.max_runs)
         self._quota = Quota(chosen.base, chosen.max_bytes)
         self.sync = GroupSync() if chosen.fsync else None
@@ -121,6 +122,13 @@ class Ingest:
         """Return why every request is refused now; empty when requests are accepted."""
         return self._refusing
 
+    def same_token(self, run_id: str, other_run_id: str) -> bool:
+        """Return whether all data of both runs came with one token, as far as they came since the start.
+
+        May be called by any thread.
+        """
+        return self._tokens.are_same(run_id, other_run_id)
+
     async def lacks_space(self) -> str:
         """Return why every request is refused for lack of space; empty when there is space.
 
@@ -135,8 +143,13 @@ class Ingest:
         self._disk_full = False
         return ""
 
-    async def accept(self, signal: Signal, body: bytes) -> Rejected | None:
+    async def accept(self, signal: Signal, body: bytes, token: int = 0) -> Rejected | None:
         """Append a serialised export request. When this returns, the request is stored and may be acknowledged.
+
+        Args:
+            signal: Signal of the request.
+            body: The request.
+            token: Number of the token that its client sent.
 
         Returns:
             The part that can never be accepted, for ``partial_success``.
@@ -161,6 +174,7 @@ class Ingest:
         await self._count_when_due()
         by_run, rejected = self._by_run(signal, body, found)
         waited_for = self._append(signal, by_run, rejected)
+        self._tokens.note(by_run, token)
         try:
             for one in waited_for:
                 await one
@@ -324,6 +338,28 @@ class Ingest:
         """Close the segments that were used longest ago, all but *keep*."""
         while len(self._runs) > keep:
             self._runs.popitem(last=False)[1].close()
+
+
+class _TokensOfRuns:
+    """Remembers with which tokens the data of each run came, so that no client reaches the run of another.
+
+    The event loop notes, any thread asks: what is stored of a run is replaced and never changed.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, frozenset[int]] = {}
+
+    def note(self, runs: Iterable[RunIdentity], token: int) -> None:
+        """Note that data of *runs* came with *token*."""
+        for run in runs:
+            tokens = self._tokens.get(run.id, frozenset())
+            if token not in tokens:
+                self._tokens[run.id] = tokens | {token}
+
+    def are_same(self, run_id: str, other_run_id: str) -> bool:
+        """Return whether both runs have one token, the same."""
+        tokens = self._tokens.get(run_id, frozenset())
+        return len(tokens) == 1 and tokens == self._tokens.get(other_run_id)
 
 
 def _unwritable(base: Path) -> str:

@@ -171,6 +171,10 @@ class Receiver:
         """Keep listening but refuse all requests: clients get *reason* and may retry (UNAVAILABLE, 503)."""
         self._ingest.refuse(reason)
 
+    def same_token(self, run_id: str, other_run_id: str) -> bool:
+        """Return whether all data of both runs came with one token since the start."""
+        return self._ingest.same_token(run_id, other_run_id)
+
     def metrics(self) -> list[Metric]:
         """Return the receiver's own metrics at this moment."""
         syncs = None if self._ingest.sync is None else self._ingest.sync.syncs

@@ -25,8 +25,6 @@ class BridgeOptions:
         translation: Options of translation; the run's id is added.
         local: Whether no endpoint collects the job.
         launcher: Whether the bridge is ``otel-bridge run``.
-        one_sender: Whether a client that may send to one of the runs may send to all, as below one launcher or with one
-            token, so that spans may move to the run of their rollout.
         closing: Whether nothing comes after the last living process (``drain``), so that waiting data is released at
             once.
         takeover: Whether to request the folder from another bridge, and to kill it when it does not.
@@ -49,7 +47,6 @@ class BridgeOptions:
     max_bytes: int = settings.MAX_BYTES.default
     local: bool = True
     launcher: bool = False
-    one_sender: bool = False
     closing: bool = False
     takeover: bool = False
     handover_s: float = 10.0

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from otel_bridge.bridge.ingest.stray_traces import MayJoin
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.active_runs import CLOSE_S, ActiveRuns
 from otel_bridge.bridge.serving.run_outcome import RunStatus
@@ -133,6 +134,7 @@ class BridgeSupervisor:
         options: Options of their bridge.
         folders: Lists the folders to serve; by default all below *base*.
         until_done: Whether to end by itself when no folder has anything left to do (the plain bridge, ``drain``).
+        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none do.
         log_line: Takes one line for the log, from any thread.
     """
 
@@ -143,6 +145,7 @@ class BridgeSupervisor:
         *,
         folders: Callable[[], Iterable[RunFolder]] | None = None,
         until_done: bool = False,
+        may_join: MayJoin | None = None,
         log_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options
@@ -153,6 +156,7 @@ class BridgeSupervisor:
             folders or (lambda: run_folders(base)),
             options,
             until_done=until_done,
+            may_join=may_join,
             wake=self._wake.set,
             log_line=self._log_line,
             stall_watch=self._stall_watch,

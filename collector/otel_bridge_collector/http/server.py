@@ -213,7 +213,7 @@ class _ExportEndpoint:
         serving.limits.enter()
         try:
             browser = BrowserHeaders(headers.get("origin"), headers.get("sec-fetch-site"))
-            serving.access.check(headers.get("authorization"), browser)
+            token = serving.access.check(headers.get("authorization"), browser)
             check_type(media_type(headers.get("content-type", "")))
             sent.check(headers.get("content-length", ""), serving.request_bytes)
             try:
@@ -223,7 +223,7 @@ class _ExportEndpoint:
             serving.heap.note(len(body))
             serving.limits.charge(len(body))
             encoding = headers.get("content-encoding", "").strip().lower()
-            return await serving.accept(signal, await self._decoded(signal, body, encoding, is_json=is_json))
+            return await serving.accept(signal, await self._decoded(signal, body, encoding, is_json=is_json), token)
         finally:
             serving.limits.leave()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.errors import JournalError
@@ -17,26 +17,49 @@ from otel_bridge.errors import JournalError
 _EVERY_S: Final = 0.2
 
 
-class StrayTraces:
-    """Moves the strays of all active runs, a few times a second."""
+MayJoin: TypeAlias = Callable[[str, str], bool]
+"""Returns whether spans of the run of the first id may move to the run of the second one."""
 
-    def __init__(self) -> None:
+
+class StrayTraces:
+    """Moves the strays of all active runs, a few times a second.
+
+    Args:
+        may_join: Returns whether spans of one run may move to another, because their senders have the same access.
+    """
+
+    def __init__(self, may_join: MayJoin) -> None:
+        self._may_join = may_join
         self._next_s = 0.0
 
-    def move(self, readers: Sequence[SegmentReader], *, now: bool = False) -> bool:
-        """Move what is due, or with *now* everything; return whether anything was moved."""
+    def move(self, readers: Mapping[str, SegmentReader], *, now: bool = False) -> bool:
+        """Move what is due, or with *now* everything; return whether anything was moved.
+
+        Args:
+            readers: The reader of each active run, by the run's id.
+            now: Whether to look although the last look was a moment ago.
+        """
         if len(readers) < 2 or not (now or time.monotonic() >= self._next_s):
             return False
         moved = False
-        for reader in readers:
+        for run_id, reader in readers.items():
             strays = reader.translator.rollouts.strays() if reader.consistent else set[str]()
-            for other in readers if strays else ():
-                if other is reader or not other.consistent:
-                    continue
-                for trace_id in other.translator.rollouts.owned(strays):
-                    moved |= _move(trace_id, reader, other)
-                    strays.discard(trace_id)
+            if strays:
+                others = {other_id: other for other_id, other in readers.items() if other_id != run_id}
+                moved |= self._move_from(run_id, reader, others, strays)
         self._next_s = time.monotonic() + _EVERY_S
+        return moved
+
+    def _move_from(
+        self, run_id: str, reader: SegmentReader, others: Mapping[str, SegmentReader], strays: set[str]
+    ) -> bool:
+        moved = False
+        for other_id, other in others.items():
+            owned = other.translator.rollouts.owned(strays) if other.consistent else set[str]()
+            if owned and self._may_join(run_id, other_id):
+                strays -= owned
+                for trace_id in owned:
+                    moved |= _move(trace_id, reader, other)
         return moved
 
 

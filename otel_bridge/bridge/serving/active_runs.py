@@ -14,7 +14,7 @@ from typing import Final
 
 from otel_bridge.bridge.exporter_environment import by_exporter
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
-from otel_bridge.bridge.ingest.stray_traces import StrayTraces
+from otel_bridge.bridge.ingest.stray_traces import MayJoin, StrayTraces
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -101,6 +101,7 @@ class ActiveRuns:
         folders: Lists the folders to serve.
         options: Options of their bridge.
         until_done: Whether a run that is closed with something left to do stays closed.
+        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none do.
         wake: Called from any thread after progress of a run.
         log_line: Takes one line for the log.
         stall_watch: Gets a sign of life with each run.
@@ -117,13 +118,14 @@ class ActiveRuns:
         options: BridgeOptions,
         *,
         until_done: bool,
+        may_join: MayJoin | None,
         wake: Callable[[], None],
         log_line: Callable[[str], None],
         stall_watch: StallWatch,
     ) -> None:
         self._until_done, self._log_line, self._stall_watch = until_done, log_line, stall_watch
         self._opener = RunOpener(options, wake, log_line)
-        self._strays = StrayTraces() if options.one_sender else None
+        self._strays = None if may_join is None else StrayTraces(may_join)
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
@@ -275,7 +277,9 @@ class ActiveRuns:
 
     def _move_strays(self, *, now: bool = False) -> bool:
         """Move spans to the runs of their rollouts; return whether any were moved."""
-        return self._strays is not None and self._strays.move([run.reader for run in self._runs.values()], now=now)
+        return self._strays is not None and self._strays.move(
+            {run.folder.run_id: run.reader for run in self._runs.values()}, now=now
+        )
 
     def _poll_run(self, path: Path, run: RunBridge) -> bool:
         """Poll one folder once; return whether there is more to do at once."""

@@ -84,7 +84,6 @@ def command(
         BridgeOptions.read(bridge_env, cwd),
         exporters=choice.by_signal if choice.names or choice.refused else None,
         launcher=True,
-        one_sender=True,
         takeover=True,
     )
     records = bool(choice.names) or not choice.refused
@@ -92,7 +91,7 @@ def command(
         made(base)
     runs = LaunchedRuns(base)
     collect_less_often()
-    host = BridgeSupervisor(base, options, folders=runs.folders, log_line=_notify)
+    host = BridgeSupervisor(base, options, folders=runs.folders, may_join=lambda _run, _other: True, log_line=_notify)
     receiver = LauncherReceiver(env, base, listen)
     host.start()
     if line := replaced_trackers(capture, choice):

@@ -126,12 +126,12 @@ class _Service:
         options = dataclasses.replace(
             BridgeOptions.read(bridge_environment(env), cwd),
             exporters=self._choice.by_signal if self._choice.names or self._choice.refused else None,
-            one_sender=len(settings.TOKEN.read(env)) <= 1,
             idle_s=IDLE_S,
             lazy=True,
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
-        self._host = BridgeSupervisor(base, options, log_line=log.log_run_line)
+        self._one_token = len(settings.TOKEN.read(env)) <= 1
+        self._host = BridgeSupervisor(base, options, may_join=self._may_join, log_line=log.log_run_line)
         self._states = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
         self._receiver: Receiver | None = None
         self._end_own_metrics: Callable[[], None] = lambda: None
@@ -142,6 +142,10 @@ class _Service:
     def hanging(self) -> bool:
         """Return whether a writer did not close, or the thread that reads run folders did not end."""
         return bool(self._host.hanging) or self._host.alive
+
+    def _may_join(self, run_id: str, other_run_id: str) -> bool:
+        """Return whether whatever sent one of the runs may send the other, so that its spans may move there."""
+        return self._one_token or (self._receiver is not None and self._receiver.same_token(run_id, other_run_id))
 
     def listen(self, grpc_address: str, http_address: str) -> None:
         """Begin to receive.

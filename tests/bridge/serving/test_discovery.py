@@ -20,7 +20,13 @@ def quiet(_: str) -> None:
 
 def runs_of(folders: Callable[[], Iterable[RunFolder]]) -> ActiveRuns:
     return ActiveRuns(
-        folders, options(), until_done=False, wake=lambda: None, log_line=quiet, stall_watch=StallWatch(30.0, quiet)
+        folders,
+        options(),
+        until_done=False,
+        may_join=None,
+        wake=lambda: None,
+        log_line=quiet,
+        stall_watch=StallWatch(30.0, quiet),
     )
 
 
