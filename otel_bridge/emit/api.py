@@ -298,7 +298,7 @@ def _same(current: Run, arguments: InitArguments, exporters: object) -> bool:
     """Return whether the arguments of ``init()`` name the current run; arguments that are not given match."""
     if not current.recording:
         return exporters is None and arguments == InitArguments()
-    return current.is_named(arguments.project, arguments.name, arguments.role, arguments.id)
+    return current.facts.identity.is_named(arguments.project, arguments.name, arguments.role, arguments.id)
 
 
 def _begins_another(current: Run, arguments: InitArguments, exporters: Any, folder: Any, *, config: object) -> bool:

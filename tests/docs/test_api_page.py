@@ -18,8 +18,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.ToolSpan)
 FOR_EMISSION: Final = {
     "after_fork", "append", "call_before_end", "context", "count_drop", "end_child", "end_part", "finish_at_exit",
-    "last_step", "live_tracer", "mark_carried", "mark_instrumented", "next_event_seq", "recorder", "rollout_options",
-    "settings", "start_child",
+    "has_ended", "last_step", "live_tracer", "mark_carried", "mark_instrumented", "next_event_seq", "recorder",
+    "rollout_options", "settings", "start_child",
 }  # fmt: skip
 """Members that only other modules of otel-bridge use."""
 

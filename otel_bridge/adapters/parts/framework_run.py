@@ -99,7 +99,7 @@ class FrameworkRun:
         if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
             return False
         arguments = _arguments_of(names)
-        return run.is_named(arguments["project"], arguments["name"])
+        return run.facts.identity.is_named(arguments["project"], arguments["name"])
 
     def change_config(self, config: object) -> None:
         """Record *config* in place of the earlier one, unless they are equal."""
@@ -258,7 +258,7 @@ def _begin(arguments: Mapping[str, Any], *, beside: Run | None) -> Run:
     from otel_bridge.emit import api  # noqa: PLC0415
 
     names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
-    if beside is not None and not beside.is_named(**names):
+    if beside is not None and not beside.facts.identity.is_named(**names):
         # A handle takes no stock instruments of the process: they are recorded in its own run.
         further: dict[str, Any] = {**arguments, "otel": False, "handle": True}
         return api.init(**further)

@@ -99,6 +99,25 @@ class Identity:
         flags = (("project", self.project_generated), ("run_name", self.name_generated))
         return tuple(what for what, is_generated in flags if is_generated)
 
+    def is_named(
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        role: str | None = None,
+        id: str | None = None,  # noqa: A002  # the word of `init()`
+    ) -> bool:
+        """Return whether names that a program gives lead to this run; a name that it does not give does.
+
+        A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began.
+        """
+        first_name = self.arguments.name
+        return (
+            project in {None, self.project}
+            and name in {None, self.name, first_name}
+            and role in {None, self.role}
+            and id in {None, self.id}
+        )
+
 
 def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
     """Determine the identity of the run.

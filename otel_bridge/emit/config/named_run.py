@@ -63,25 +63,6 @@ class NamedRun:
         """Return every setting as it was at ``init()``."""
         return self.facts.settings
 
-    def is_named(
-        self,
-        project: str | None = None,
-        name: str | None = None,
-        role: str | None = None,
-        id: str | None = None,  # noqa: A002  # the word of `init()`
-    ) -> bool:
-        """Return whether names that a program gives lead to this run; a name that it does not give does.
-
-        A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began.
-        """
-        first_name = self.facts.identity.arguments.name
-        return (
-            project in {None, self.project}
-            and name in {None, self.name, first_name}
-            and role in {None, self.role}
-            and id in {None, self.id}
-        )
-
     def env(self, role: str | None = None) -> dict[str, str]:
         """Return the environment variables that let a worker on another machine join this run.
 
