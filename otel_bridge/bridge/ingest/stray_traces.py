@@ -9,12 +9,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
 
 _EVERY_S: Final = 0.2
+_CLOSED_RUNS: Final = 32
+"""Most closed runs whose rollouts are remembered, since each may have thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedRun:
+    """Holds the rollouts of a run that is no longer active."""
+
+    folder: RunFolder
+    trace_ids: frozenset[str]
 
 
 MayJoin: TypeAlias = Callable[[str, str], bool]
@@ -26,11 +38,21 @@ class StrayTraces:
 
     Args:
         may_join: Returns whether spans of one run may move to another, because their senders have the same access.
+        reopen: Opens a run that was closed, and is called with its folder.
     """
 
-    def __init__(self, may_join: MayJoin) -> None:
-        self._may_join = may_join
+    def __init__(self, may_join: MayJoin, reopen: Callable[[RunFolder], None]) -> None:
+        self._may_join, self._reopen = may_join, reopen
         self._next_s = 0.0
+        self._closed: dict[str, _ClosedRun] = {}
+
+    def closed(self, folder: RunFolder, reader: SegmentReader) -> None:
+        """Note a run that is closed: spans of its rollouts may still arrive, in another run, and open it again."""
+        self._closed.pop(folder.run_id, None)
+        if trace_ids := reader.translator.rollouts.own_traces():
+            self._closed[folder.run_id] = _ClosedRun(folder, trace_ids)
+        while len(self._closed) > _CLOSED_RUNS:
+            del self._closed[next(iter(self._closed))]
 
     def move(self, readers: Mapping[str, SegmentReader], *, now: bool = False) -> bool:
         """Move what is due, or with *now* everything; return whether anything was moved.
@@ -39,7 +61,8 @@ class StrayTraces:
             readers: The reader of each active run, by the run's id.
             now: Whether to look although the last look was a moment ago.
         """
-        if len(readers) < 2 or not (now or time.monotonic() >= self._next_s):
+        is_alone = len(readers) + len(self._closed) < 2
+        if is_alone or not (now or time.monotonic() >= self._next_s):
             return False
         moved = False
         for run_id, reader in readers.items():
@@ -54,6 +77,11 @@ class StrayTraces:
         self, run_id: str, reader: SegmentReader, others: Mapping[str, SegmentReader], strays: set[str]
     ) -> bool:
         moved = False
+        for closed_id in [
+            closed_id for closed_id, closed in self._closed.items() if not strays.isdisjoint(closed.trace_ids)
+        ]:
+            if closed_id not in others and self._may_join(run_id, closed_id):
+                self._reopen(self._closed.pop(closed_id).folder)  # the next round moves them
         for other_id, other in others.items():
             owned = other.translator.rollouts.owned(strays) if other.consistent else set[str]()
             if owned and self._may_join(run_id, other_id):

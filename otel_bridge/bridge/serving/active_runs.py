@@ -125,7 +125,7 @@ class ActiveRuns:
     ) -> None:
         self._until_done, self._log_line, self._stall_watch = until_done, log_line, stall_watch
         self._opener = RunOpener(options, wake, log_line)
-        self._strays = None if may_join is None else StrayTraces(may_join)
+        self._strays = None if may_join is None else StrayTraces(may_join, self._reopen)
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
@@ -329,7 +329,12 @@ class ActiveRuns:
         self._runs[folder.path] = run
         self.rotation.began(folder.path)
         self._requested.apply(run)
+        self._move_strays(now=True)  # before a run with nothing else to do is closed again
         return True
+
+    def _reopen(self, folder: RunFolder) -> None:
+        if not self._serves(folder.path):
+            self.rotation.wait(folder)
 
     def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
         remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
@@ -348,6 +353,8 @@ class ActiveRuns:
     def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
         """Ask the writers of a run to close; *then* is called once they have, or after `CLOSE_S`."""
         run.stop()
+        if self._strays is not None:
+            self._strays.closed(run.folder, run.reader)
         self._runs.pop(run.folder.path, None)
         self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S, then)
 

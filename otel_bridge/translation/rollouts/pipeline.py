@@ -166,6 +166,11 @@ class RolloutPipeline:
         owned = {trace_id for trace_id in waiting if self._store.traces[trace_id].begins_rollout}
         return owned | self._publisher.ended.among(trace_ids)
 
+    def own_traces(self) -> frozenset[str]:
+        """Return the ids of all rollouts of this run that are remembered."""
+        waiting = {trace.id for trace in self._store.traces.values() if trace.begins_rollout}
+        return self._publisher.ended.ids() | waiting
+
     def stray(self, trace_id: str) -> ReceivedTrace:
         """Return the spans of one of `strays`, which stay here until `give_away`."""
         return self._store.read(self._store.traces[trace_id])

@@ -290,6 +290,10 @@ class CompletedTraces:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
         return self._ended.get(trace_id)
 
+    def ids(self) -> frozenset[str]:
+        """Return the ids of all remembered traces."""
+        return frozenset(self._ended)
+
     def among(self, trace_ids: AbstractSet[str]) -> set[str]:
         """Return those of *trace_ids* that are remembered."""
         return set(trace_ids & self._ended.keys())
