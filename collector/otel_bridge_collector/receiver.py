@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from prometheus_client import Metric
+
 from otel_bridge import settings
 from otel_bridge.bridge.serving.process_limits import descriptor_limit, exhausted
 from otel_bridge.errors import ConfigError
@@ -20,7 +22,7 @@ from otel_bridge_collector.http.server import HttpServer, OpsEndpoints
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 from otel_bridge_collector.server_context import ServerContext
-from otel_bridge_collector.telemetry import Counters, Metric, of_receiver, text_of
+from otel_bridge_collector.telemetry import Counters, of_receiver, text_of
 
 if TYPE_CHECKING:
     from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Final, Literal
+from typing import Final, TypeAlias
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
+from prometheus_client import Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.supervisor import SupervisorState
@@ -133,23 +136,8 @@ _ENDED_SHOWN_NS: Final = 3600 * 10**9
 _MOST_RUNS: Final = 1000
 SERVICE_MARK: Final = "otel_bridge.service"
 """Resource attribute of a bridge's own metrics, which belong to no run; an otel-bridge receiver ignores them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """Holds one metric and its values.
-
-    Attributes:
-        name: Name without the prefix.
-        kind: A counter only grows while the service runs.
-        text: Description.
-        samples: Labels and value.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    text: str
-    samples: Sequence[tuple[Mapping[str, str], float]]
+_Points: TypeAlias = Sequence[tuple[Sequence[str], float]]
+"""Values of a metric, each with the values of its labels."""
 
 
 def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> list[Metric]:
@@ -160,51 +148,44 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
         open_runs: Number of runs with an open segment.
         syncs: Syncs of the disk so far; ``None`` when requests do not wait for them.
     """
-    by_signal = [({"signal": name}, count) for name, count in sorted(counters.requests.items())]
-    by_reason = [({"reason": name}, count) for name, count in sorted(counters.refused.items())]
-    found = [
-        Metric("received_requests_total", "counter", "Requests appended and acknowledged.", by_signal),
-        Metric("refused_requests_total", "counter", "Requests refused, by reason.", by_reason),
-        Metric(
-            "rejected_items_total",
-            "counter",
+    by_signal = [([signal], count) for signal, count in sorted(counters.requests.items())]
+    by_reason = [([reason], count) for reason, count in sorted(counters.refused.items())]
+    metrics: list[Metric] = [
+        _counter("received_requests", "Requests appended and acknowledged.", by_signal, ["signal"]),
+        _counter("refused_requests", "Requests refused, by reason.", by_reason, ["reason"]),
+        _counter(
+            "rejected_items",
             "Points, spans and log records rejected in accepted requests.",
-            [({}, counters.rejected)],
+            _single(counters.rejected),
         ),
-        Metric("appended_bytes_total", "counter", "Bytes appended to segments.", [({}, counters.appended_bytes)]),
-        Metric("receiving_runs", "gauge", "Runs for which the receiver has a segment open.", [({}, open_runs)]),
+        _counter("appended_bytes", "Bytes appended to segments.", _single(counters.appended_bytes)),
+        _gauge("receiving_runs", "Runs for which the receiver has a segment open.", _single(open_runs)),
     ]
     if syncs is not None:
-        found.append(
-            Metric(
-                "syncs_total", "counter", "Syncs of the disk; requests that arrive together share one.", [({}, syncs)]
-            )
-        )
-    return found
+        text = "Syncs of the disk; requests that arrive together share one."
+        metrics.append(_counter("syncs", text, _single(syncs)))
+    return metrics
 
 
 def of_host(state: SupervisorState) -> list[Metric]:
     """Return the metrics of the thread that reads run folders."""
     return [
-        Metric("open_runs", "gauge", "Active runs.", [({}, state.runs_open)]),
-        Metric("waiting_runs", "gauge", "Runs that wait because too many are active.", [({}, state.runs_waiting)]),
-        Metric(
+        _gauge("open_runs", "Active runs.", _single(state.runs_open)),
+        _gauge("waiting_runs", "Runs that wait because too many are active.", _single(state.runs_waiting)),
+        _gauge(
             "waiting_runs_seconds",
-            "gauge",
             "Seconds that the first of the waiting runs has waited.",
-            [({}, state.longest_wait_s)],
+            _single(state.longest_wait_s),
         ),
-        Metric(
+        _gauge(
             "heartbeat_age_seconds",
-            "gauge",
             "Seconds since the thread that reads run folders served a run; grows while that thread is stalled.",
-            [({}, state.heartbeat_age_s)],
+            _single(state.heartbeat_age_s),
         ),
-        Metric(
-            "bridge_failures_total",
-            "counter",
+        _counter(
+            "bridge_failures",
             "Errors of the thread that reads run folders; what failed is tried again.",
-            [({}, state.failures)],
+            _single(state.failures),
         ),
     ]
 
@@ -219,102 +200,122 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
         now_unix_ns: The time now.
         unread: Bytes of segments that the bridge has not read, by run id; also of runs without a report.
     """
-    shown = _worth_showing(reports, now_unix_ns)
-    runs = [({"run": run_id}, report) for run_id, report in sorted(shown.items())]
-    drops = [({**run, "reason": name}, count) for run, report in runs for name, count in sorted(report.drops.items())]
-    waiting = [({**run, "what": name}, count) for run, report in runs for name, count in sorted(report.waiting.items())]
+    recent = _recent(reports, now_unix_ns)
+    runs = sorted(recent.items())
+    sizes = [([run_id], size) for run_id, size in sorted(unread.items()) if size or run_id in recent]
+    waiting = _by_run(runs, lambda report: report.waiting)
+    drops = _by_run(runs, lambda report: report.drops)
+    ages = [([run_id], max(now_unix_ns - report.time_unix_ns, 0) / 1e9) for run_id, report in runs if not report.ended]
     return [
-        Metric("runs", "gauge", "Run folders with a report.", [({}, len(reports))]),
-        Metric(
+        _gauge("runs", "Run folders with a report.", _single(len(reports))),
+        _gauge(
             "rows",
-            "gauge",
             "Rows of the run so far, with the rows of rollout metrics.",
-            [(run, report.rows) for run, report in runs],
+            [([run_id], report.rows) for run_id, report in runs],
+            ["run"],
         ),
-        Metric("rollouts", "gauge", "Rollouts kept so far.", [(run, report.rollouts) for run, report in runs]),
-        Metric(
+        _gauge(
+            "rollouts",
+            "Rollouts kept so far.",
+            [([run_id], report.rollouts) for run_id, report in runs],
+            ["run"],
+        ),
+        _gauge(
             "missing_rows",
-            "gauge",
             "Rows missing by their numbers.",
-            [(run, report.missing_rows) for run, report in runs],
+            [([run_id], report.missing_rows) for run_id, report in runs],
+            ["run"],
         ),
-        Metric(
+        _gauge(
             "unread_bytes",
-            "gauge",
             "Bytes in segments that the bridge has not read; no backlog counts their records yet.",
-            [({"run": run_id}, size) for run_id, size in sorted(unread.items()) if size or run_id in shown][
-                :_MOST_RUNS
-            ],
+            sizes[:_MOST_RUNS],
+            ["run"],
         ),
-        Metric("waiting", "gauge", "Rows, traces and rollouts that are incomplete or wait for their step.", waiting),
-        Metric("drops", "gauge", "Dropped values, rows, rollouts and other data, by reason.", drops),
-        Metric(
-            "report_age_seconds",
-            "gauge",
-            "Age of the report of a run that has not ended.",
-            [(run, max(now_unix_ns - one.time_unix_ns, 0) / 1e9) for run, one in runs if not one.ended],
+        _gauge(
+            "waiting",
+            "Rows, traces and rollouts that are incomplete or wait for their step.",
+            waiting,
+            ["run", "what"],
         ),
+        _gauge("drops", "Dropped values, rows, rollouts and other data, by reason.", drops, ["run", "reason"]),
+        _gauge("report_age_seconds", "Age of the report of a run that has not ended.", ages, ["run"]),
         *_of_exporters(runs),
     ]
 
 
-def _of_exporters(runs: Sequence[tuple[Mapping[str, str], Report]]) -> list[Metric]:
-    pairs = [
-        ({**run, "exporter": name}, report, exporter)
-        for run, report in runs
-        for name, exporter in sorted(report.exporters.items())
-    ]
-    return [
-        Metric(
-            "exporter_backlog",
-            "gauge",
-            "Records that the exporter has not written yet.",
-            [(labels, max(report.position - one.written, 0)) for labels, report, one in pairs],
-        ),
-        Metric(
-            "exporter_blocked",
-            "gauge",
-            "1 if the exporter is blocked and a person must act, else 0.",
-            [(labels, one.state == "blocked") for labels, _, one in pairs],
-        ),
-        Metric(
-            "exporter_failing",
-            "gauge",
-            "1 if the exporter is blocked or retrying, else 0.",
-            [(labels, one.state in {"blocked", "retrying"}) for labels, _, one in pairs],
-        ),
-        Metric(
-            "exporter_rows",
-            "gauge",
-            "Rows that the exporter has written.",
-            [(labels, one.rows) for labels, _, one in pairs],
-        ),
-        Metric(
-            "exporter_dead_letters",
-            "gauge",
-            "Records that the tracker refused for good.",
-            [(labels, one.dead_letters) for labels, _, one in pairs],
-        ),
-    ]
-
-
-def _worth_showing(reports: Mapping[str, Report], now_unix_ns: int) -> Mapping[str, Report]:
+def _recent(reports: Mapping[str, Report], now_unix_ns: int) -> Mapping[str, Report]:
+    """Return the reports to show: of runs that have not ended, then of those that ended last."""
     since_ns = now_unix_ns - _ENDED_SHOWN_NS
-    found = [(name, one) for name, one in reports.items() if not one.ended or one.time_unix_ns > since_ns]
-    found.sort(key=lambda pair: (pair[1].ended, -pair[1].time_unix_ns))
-    return dict(found[:_MOST_RUNS])
+    recent = [
+        (run_id, report) for run_id, report in reports.items() if not report.ended or report.time_unix_ns > since_ns
+    ]
+    recent.sort(key=lambda pair: (pair[1].ended, -pair[1].time_unix_ns))
+    return dict(recent[:_MOST_RUNS])
+
+
+def _by_run(runs: Iterable[tuple[str, Report]], counts_of: Callable[[Report], Mapping[str, int]]) -> _Points:
+    """Return the counts of each report by run id and by their own key."""
+    points: list[tuple[Sequence[str], float]] = []
+    for run_id, report in runs:
+        points += [([run_id, name], count) for name, count in sorted(counts_of(report).items())]
+    return points
+
+
+def _of_exporters(runs: Iterable[tuple[str, Report]]) -> list[Metric]:
+    """Return one value of each metric for each exporter of each run."""
+    labels = ["run", "exporter"]
+    metrics = [
+        _gauge("exporter_backlog", "Records that the exporter has not written yet.", [], labels),
+        _gauge("exporter_blocked", "1 if the exporter is blocked and a person must act, else 0.", [], labels),
+        _gauge("exporter_failing", "1 if the exporter is blocked or retrying, else 0.", [], labels),
+        _gauge("exporter_rows", "Rows that the exporter has written.", [], labels),
+        _gauge("exporter_dead_letters", "Records that the tracker refused for good.", [], labels),
+    ]
+    backlog, blocked, failing, rows, dead_letters = metrics
+    for run_id, report in runs:
+        for name, exporter in sorted(report.exporters.items()):
+            backlog.add_metric([run_id, name], max(report.position - exporter.written, 0))
+            blocked.add_metric([run_id, name], exporter.state == "blocked")
+            failing.add_metric([run_id, name], exporter.state in {"blocked", "retrying"})
+            rows.add_metric([run_id, name], exporter.rows)
+            dead_letters.add_metric([run_id, name], exporter.dead_letters)
+    return list[Metric](metrics)
+
+
+def _counter(name: str, text: str, points: _Points, labels: Sequence[str] = ()) -> CounterMetricFamily:
+    """Return a total that only grows while the service runs; Prometheus shows *name* with the suffix ``_total``."""
+    counter = CounterMetricFamily(_PREFIX + name, text, labels=labels)
+    for label_values, value in points:
+        counter.add_metric(label_values, value)
+    return counter
+
+
+def _gauge(name: str, text: str, points: _Points, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+    for label_values, value in points:
+        gauge.add_metric(label_values, value)
+    return gauge
+
+
+def _single(value: float) -> _Points:
+    """Return the one value of a metric without labels."""
+    return [((), value)]
+
+
+class _Collected(Collector):
+    """Holds the metrics of one text, in the form that ``generate_latest`` reads."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
     """Return *metrics* in the text format of Prometheus."""
-    lines: list[str] = []
-    for metric in metrics:
-        full = _PREFIX + metric.name
-        lines += [f"# HELP {full} {metric.text}", f"# TYPE {full} {metric.kind}"]
-        for labels, value in metric.samples:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-            lines.append(f"{full}{{{shown}}} {_number(value)}" if shown else f"{full} {_number(value)}")
-    return "\n".join((*lines, ""))
+    return generate_latest(_Collected(metrics)).decode()
 
 
 def request_of(
@@ -335,34 +336,28 @@ def request_of(
     scope = part.scope_metrics.add()
     scope.scope.name = "otel_bridge.service"
     for metric in metrics:
+        is_counter = metric.type == "counter"
         points = [
             NumberDataPoint(
-                attributes=_attributes(labels),
-                start_time_unix_nano=start_unix_ns if metric.kind == "counter" else 0,
+                attributes=_attributes(sample.labels),
+                start_time_unix_nano=start_unix_ns if is_counter else 0,
                 time_unix_nano=now_unix_ns,
-                as_double=float(value),
+                as_double=float(sample.value),
             )
-            for labels, value in metric.samples
+            for sample in metric.samples
         ]
         if not points:
             continue
-        added = scope.metrics.add(name=f"otel_bridge.{metric.name.removesuffix('_total')}", description=metric.text)
-        if metric.kind == "counter":
-            added.sum.is_monotonic = True
-            added.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-            added.sum.data_points.extend(points)
+        name = f"otel_bridge.{metric.name.removeprefix(_PREFIX)}"
+        exported = scope.metrics.add(name=name, description=metric.documentation)
+        if is_counter:
+            exported.sum.is_monotonic = True
+            exported.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+            exported.sum.data_points.extend(points)
         else:
-            added.gauge.data_points.extend(points)
+            exported.gauge.data_points.extend(points)
     return request.SerializeToString()
 
 
 def _attributes(values: Mapping[str, str]) -> list[KeyValue]:
     return [KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items()]
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -198,12 +198,12 @@ def test_what_was_received_and_refused_is_counted(receiver: Receiver) -> None:
     assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     lines = text.decode().splitlines()
     assert {
-        'otel_bridge_received_requests_total{signal="metrics"} 1',
-        'otel_bridge_refused_requests_total{reason="invalid"} 1',
-        'otel_bridge_refused_requests_total{reason="not_found"} 1',
-        f"otel_bridge_appended_bytes_total {len(metrics('a'))}",
-        "otel_bridge_receiving_runs 1",
-        "otel_bridge_syncs_total 1",
+        'otel_bridge_received_requests_total{signal="metrics"} 1.0',
+        'otel_bridge_refused_requests_total{reason="invalid"} 1.0',
+        'otel_bridge_refused_requests_total{reason="not_found"} 1.0',
+        f"otel_bridge_appended_bytes_total {len(metrics('a'))}.0",
+        "otel_bridge_receiving_runs 1.0",
+        "otel_bridge_syncs_total 1.0",
     } <= set(lines)
 
 

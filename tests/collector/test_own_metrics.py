@@ -36,19 +36,19 @@ def test_prometheus_reads_what_a_run_waits_for_and_what_is_not_read_yet() -> Non
 
     values = [line for line in text.splitlines() if not line.startswith("#")]
     assert values == [
-        "otel_bridge_runs 1",
-        'otel_bridge_rows{run="r1"} 90',
-        'otel_bridge_rollouts{run="r1"} 0',
-        'otel_bridge_missing_rows{run="r1"} 0',
-        'otel_bridge_unread_bytes{run="r1"} 4096',
-        'otel_bridge_unread_bytes{run="r2"} 7',
-        'otel_bridge_drops{run="r1",reason="bad"} 2',
+        "otel_bridge_runs 1.0",
+        'otel_bridge_rows{run="r1"} 90.0',
+        'otel_bridge_rollouts{run="r1"} 0.0',
+        'otel_bridge_missing_rows{run="r1"} 0.0',
+        'otel_bridge_unread_bytes{run="r1"} 4096.0',
+        'otel_bridge_unread_bytes{run="r2"} 7.0',
+        'otel_bridge_drops{reason="bad",run="r1"} 2.0',
         'otel_bridge_report_age_seconds{run="r1"} 2.5',
-        'otel_bridge_exporter_backlog{run="r1",exporter="wandb"} 60',
-        'otel_bridge_exporter_blocked{run="r1",exporter="wandb"} 0',
-        'otel_bridge_exporter_failing{run="r1",exporter="wandb"} 1',
-        'otel_bridge_exporter_rows{run="r1",exporter="wandb"} 40',
-        'otel_bridge_exporter_dead_letters{run="r1",exporter="wandb"} 1',
+        'otel_bridge_exporter_backlog{exporter="wandb",run="r1"} 60.0',
+        'otel_bridge_exporter_blocked{exporter="wandb",run="r1"} 0.0',
+        'otel_bridge_exporter_failing{exporter="wandb",run="r1"} 1.0',
+        'otel_bridge_exporter_rows{exporter="wandb",run="r1"} 40.0',
+        'otel_bridge_exporter_dead_letters{exporter="wandb",run="r1"} 1.0',
     ]
 
 
@@ -59,12 +59,13 @@ def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the
     old = {f"old-{number}": replace(report(), ended=True, time_unix_ns=NOW - hour_ns) for number in range(700)}
     reports = {**old, **just, **open_runs}
 
-    metrics = {one.name: one.samples for one in of_runs(reports, NOW, unread=dict.fromkeys(reports, 0))}
+    metrics = of_runs(reports, NOW, unread=dict.fromkeys(reports, 0))
+    samples = {metric.name.removeprefix("otel_bridge_"): metric.samples for metric in metrics}
 
-    shown = [labels["run"] for labels, _ in metrics["rows"]]
-    assert metrics["runs"] == [({}, 2100)]
+    shown = [sample.labels["run"] for sample in samples["rows"]]
+    assert [(sample.labels, sample.value) for sample in samples["runs"]] == [({}, 2100)]
     assert (len(shown), set(open_runs) <= set(shown), set(old) & set(shown)) == (1000, True, set())
-    assert [labels["run"] for labels, _ in metrics["unread_bytes"]] == shown
+    assert [sample.labels["run"] for sample in samples["unread_bytes"]] == shown
 
 
 class Endpoint:
@@ -142,7 +143,7 @@ def test_an_otel_bridge_that_is_sent_them_takes_them_for_no_run_and_a_counter_is
         receiver.stop()
 
     assert run_folders(tmp_path) == []
-    assert re.search(r'^otel_bridge_received_requests_total\{signal="metrics"\} 1$', text, re.MULTILINE)
+    assert re.search(r'^otel_bridge_received_requests_total\{signal="metrics"\} 1\.0$', text, re.MULTILINE)
     (scope,) = endpoint.requests[0].resource_metrics[0].scope_metrics
     (taken,) = [metric for metric in scope.metrics if metric.name == "otel_bridge.received_requests"]
     assert (taken.sum.is_monotonic, [point.as_double for point in taken.sum.data_points]) == (True, [1.0])

@@ -36,8 +36,9 @@ from otel_bridge.journal.report import unread_bytes
 from otel_bridge.otlp.destination import signals_sent
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from otel_bridge_collector import Receiver
-    from otel_bridge_collector.telemetry import Metric
 
 DRAIN_S: Final = 30.0
 IDLE_S: Final = 60.0
