@@ -38,11 +38,11 @@ ELSEWHERE = {
     ("docs/commands.md", "sh"): 1,  # tests/cli
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
     ("docs/exporters.md", "bash"): 1,  # as in README.md
-    ("docs/exporters.md", "python"): 2,  # test_pages, test_examples
-    ("docs/exporters.md", "toml"): 1,
     ("docs/many-machines.md", "bash"): 1,  # test_many_machines
     ("docs/many-machines.md", "python"): 2,  # and tests/e2e/programs/test_ray_actors
     ("docs/mlflow.md", "bash"): 1,  # as in README.md
+    ("docs/own-exporter.md", "python"): 2,  # test_pages, test_examples
+    ("docs/own-exporter.md", "toml"): 1,
     ("docs/other-environments.md", "sh"): 1,  # tests/e2e/programs/test_other_environments
     ("docs/rollouts.md", "bash"): 2,  # tests/cli/doctor/test_command, tests/test_redaction
     ("docs/semantic-conventions.md", "bash"): 2,  # test_semconv_page

@@ -85,7 +85,7 @@ def test_the_script_of_the_readme_is_the_example() -> None:
 
 
 def test_the_exporter_on_the_page_is_the_example() -> None:
-    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/exporters.md")
+    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/own-exporter.md")
 
 
 @pytest.mark.parametrize("name", ["run", "drain", "status", "rollouts", "finish", "doctor", "demo"])
