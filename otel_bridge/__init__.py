@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.content.policy import redact_with
     from otel_bridge.emit.encode.histogram import Histogram
     from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Table, Text, Video
+    from otel_bridge.emit.phases.phase import Phase, phase
     from otel_bridge.emit.rollouts.context import attach_context, get_context
     from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
     from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
@@ -47,6 +48,7 @@ __all__ = [
     "Markdown",
     "MissingExtraError",
     "OtelBridgeError",
+    "Phase",
     "Rollout",
     "Run",
     "Table",
@@ -69,6 +71,7 @@ __all__ = [
     "log_reward",
     "log_rewards",
     "log_rollouts",
+    "phase",
     "redact_with",
     "rollout",
     "summary",
@@ -82,6 +85,7 @@ _HOMES: Final = {
     "LiveRollout": "otel_bridge.emit.rollouts.live",
     "MissingExtraError": "otel_bridge.errors",
     "OtelBridgeError": "otel_bridge.errors",
+    "Phase": "otel_bridge.emit.phases.phase",
     "Rollout": "otel_bridge.emit.rollouts.rollout",
     "Run": "otel_bridge.emit.run",
     "Html": "otel_bridge.emit.media.values",
@@ -95,6 +99,7 @@ _HOMES: Final = {
     "attach_context": "otel_bridge.emit.rollouts.context",
     "chat": "otel_bridge.emit.rollouts.live",
     "get_context": "otel_bridge.emit.rollouts.context",
+    "phase": "otel_bridge.emit.phases.phase",
     "redact_with": "otel_bridge.emit.content.policy",
     "tool": "otel_bridge.emit.rollouts.live",
 }

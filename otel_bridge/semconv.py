@@ -119,6 +119,12 @@ TURN_INDEX: Final = "rl.turn.index"
 TURN_LAST: Final = "rl.turn.last"
 """Bool, on the ``chat`` span of the last such turn."""
 
+# --- phases -----------------------------------------------------------------------------------------------------------
+PHASE_SPAN: Final = "rl.phase"
+PHASE_NAME: Final = "rl.phase.name"
+PHASE_OUTER: Final = "rl.phase.outer"
+"""Text, on a phase: name of the phase of the same step around it. A phase without it counts as outermost."""
+
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"
 EVENT_CONFIG: Final = "rl.run.config"

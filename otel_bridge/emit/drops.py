@@ -60,6 +60,8 @@ MEANING: Mapping[str, str] = {
     "evaluation_not_a_mapping": "calls of log_rewards() with something else than a dict",
     "evaluation_id": "rewards without a rollout id",
     "evaluation_value": "rewards that are neither a number nor a text",
+    "phase_name": "names of phases that are empty or cannot be read: the phase is named phase",
+    "phase_unfinished": "phases that had not closed",
     "reentered": "records of a signal handler beyond 10,000",
     "reserved_key": "keys named rl.row",
     "rollout_decode": "texts whose decode function raised: the rollout has none",

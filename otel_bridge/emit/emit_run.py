@@ -1,4 +1,4 @@
-"""Interfaces between a run and its rollouts, and the process's current run."""
+"""Interfaces between a run and its rollouts and phases, and the process's current run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RolloutTracer(Protocol):
 
 
 class EmitRun(Protocol):
-    """Declares what rollouts use of a run."""
+    """Declares what rollouts and phases use of a run."""
 
     @property
     def id(self) -> str:
@@ -41,6 +41,11 @@ class EmitRun(Protocol):
     @property
     def role(self) -> str | None:
         """Role of the resource."""
+        ...
+
+    @property
+    def recording(self) -> bool:
+        """Whether the run records."""
         ...
 
     @property

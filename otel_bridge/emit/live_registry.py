@@ -1,6 +1,6 @@
-"""Live rollouts of this process: open rollouts by trace id, and rollouts that never closed.
+"""Live rollouts and phases of this process: open rollouts by trace id, and those that never closed.
 
-Third-party spans mark their open rollout as instrumented. A rollout that is open when its run ends is counted.
+Third-party spans mark their open rollout as instrumented. What is open when its run ends is counted.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class OpenRollout(Protocol):
 
 class _Unclosed(NamedTuple):
     run: EmitRun
-    rollout_id: str
+    name: str
     track: Track
     step: int | None
+    reason: str
 
 
 _open: dict[str, OpenRollout] = {}
@@ -66,13 +67,24 @@ _lock = RLock()
 _numbers: Final = count()
 
 
-def opened(run: EmitRun, rollout_id: str, track: Track, step: int | None, known: int = -1) -> int:
-    """Note a rollout, unless already noted under the number *known*; return its number for `closed`."""
+def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
+    run: EmitRun, name: str, track: Track, step: int | None, known: int = -1, reason: str = UNFINISHED
+) -> int:
+    """Note a rollout or phase, unless already noted under the number *known*; return its number for `closed`.
+
+    Args:
+        run: Run of the rollout.
+        name: Id of the rollout, name of the phase.
+        track: Run id, role and split.
+        step: Step that counts as open meanwhile; ``None``: no step does.
+        known: Number of an earlier call for the same rollout.
+        reason: Reason of the drop that is counted when the run ends before.
+    """
     if known in _unclosed:
         return known
     number = next(_numbers)
     with _lock:
-        _unclosed[number] = _Unclosed(run, rollout_id, track, step)
+        _unclosed[number] = _Unclosed(run, name, track, step, reason)
         if step is not None:
             counts = _steps.setdefault(track, {})
             counts[step] = counts.get(step, 0) + 1
@@ -82,7 +94,7 @@ def opened(run: EmitRun, rollout_id: str, track: Track, step: int | None, known:
 
 
 def closed(number: int) -> bool:
-    """Note that a rollout closed; return false when the rollout was already counted as never closed."""
+    """Note that a rollout or phase closed; return false when it was already counted as never closed."""
     return _pop(number) is not None
 
 
@@ -114,14 +126,14 @@ def _pop(number: int) -> _Unclosed | None:
 
 
 def count_unclosed(run_id: str) -> None:
-    """Count the rollouts that have not closed when the run *run_id* ends; they are not recorded."""
+    """Count the rollouts and phases that have not closed when the run *run_id* ends; they are not recorded."""
     for number, one in list(_unclosed.items()):
         if one.track[0] == run_id:
             _count(number)
 
 
 def forget_unclosed() -> None:
-    """Leave the rollouts that were open at a fork to the parent."""
+    """Leave the rollouts and phases that were open at a fork to the parent."""
     global _lock  # noqa: PLW0603  # another thread may have held it at the fork
     _lock = RLock()
     _unclosed.clear()
@@ -132,7 +144,7 @@ def forget_unclosed() -> None:
 def _count(number: int) -> None:
     found = _pop(number)
     if found is not None:
-        found.run.count_drop(UNFINISHED, 1, found.rollout_id)
+        found.run.count_drop(found.reason, 1, found.name)
 
 
 def register(rollout: OpenRollout) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
@@ -24,6 +24,7 @@ from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.content.policy import count_refused_with
+from otel_bridge.emit.phases.phase import Phase
 from otel_bridge.emit.process_end import is_good_exit, status_at_exit
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
@@ -238,6 +239,33 @@ class Run(RecordedFacts):
         found = given.named(REWARDS, values)
         given.count_rest()
         calls.log_rewards(self, found, name=name, role=role, step=step)
+
+    # --- phases -------------------------------------------------------------------------------------------------------
+
+    def phase(
+        self,
+        name: str = "phase",
+        step: int | None = None,
+        *extra: object,
+        role: str | None = None,
+        **named: object,
+    ) -> Phase:
+        """Measure a phase of a step: ``with run.phase("generate", step=7):``, or as a decorator.
+
+        Phases of all ranks are recorded. Trackers show one row a step over all ranks.
+
+        Args:
+            name: Name of the phase; a name of few different texts, as it becomes a key of metrics.
+            step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
+            role: Another role than the run's own.
+            extra: No further positional argument is accepted; each is counted as a drop.
+            named: Other names of *step*; any other argument is counted as a drop.
+        """
+        if extra or named:
+            given = ExtraArguments(extra, named, self.count_drop)
+            step = cast("int | None", given.named(STEPS, step))
+            given.count_rest()
+        return Phase(self, name, step, role)
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 

@@ -83,6 +83,8 @@ PROGRAM = """
             tool.result, tool.call_id = 4, "c1"
         with run.rollout(step=10):
             live.reward = 1.0
+    with run.phase("train", step=7, role="judge"), run.phase("forward"):
+        pass
     run.log({"notes": [otel_bridge.Text("x" * (1 << 20)), otel_bridge.Text("y", caption="a letter")]})
     run.log_reward("mine", 0.7, name="judge", explanation="right")
     run.log_reward("mine", "good", name="label", role="judge")

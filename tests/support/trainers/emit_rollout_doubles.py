@@ -26,6 +26,8 @@ class Facts:
 class MemoryRun:
     """A run that keeps what is appended."""
 
+    recording = True
+
     def __init__(self, run_id: str = "run1", role: str | None = "trainer", last: int | None = 7, **env: str) -> None:
         self.id, self.role, self._last = run_id, role, last
         self.records: list[tuple[int, bytes]] = []

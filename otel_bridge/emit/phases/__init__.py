@@ -1,0 +1,1 @@
+"""Phases of a step: what a process did, and for how long."""

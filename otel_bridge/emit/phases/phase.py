@@ -1,0 +1,210 @@
+"""Phases of a step: ``with run.phase("generate", step=7):`` -> one span at its end, packed by hand.
+
+Nothing is written at the begin of a phase, so that a phase costs one append. A phase that a crash leaves open is
+therefore not recorded; the phases that had ended inside it are, and name it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import iscoroutinefunction
+from time import perf_counter_ns, time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+from otel_bridge.emit.arguments import role_of
+from otel_bridge.emit.emit_run import current_run
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
+from otel_bridge.emit.live_registry import closed, opened
+from otel_bridge.errors import any_error
+from otel_bridge.semconv import PHASE_NAME, PHASE_OUTER, PHASE_SPAN, ROLE, STEP
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+    from otel_bridge.emit.encode.protobuf import Attribute
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+UNFINISHED: Final = "phase_unfinished"
+_TRACES: Final = 2
+_MAX_NAME_CHARS: Final = 128
+_CLOCK_NS: Final = time_ns() - perf_counter_ns()
+"""Added to a clock that only goes forward: no phase of a process jumps when the machine's clock is set."""
+
+
+class _OpenPhase:
+    """Holds one phase that is open, on the way from `Phase.__enter__` to `Phase.__exit__`."""
+
+    __slots__ = ("name", "number", "outer", "pid", "role", "run", "span_id", "start_ns", "step", "trace_id")
+
+    def __init__(self, run: EmitRun, name: str, step: int | None, role: str | None, outer: _OpenPhase | None) -> None:
+        self.run = run
+        self.name = name
+        self.role = role
+        self.pid = os.getpid()
+        if outer is not None and (outer.run is not run or outer.pid != self.pid):
+            outer = None
+        self.outer = outer
+        if step is None:
+            step = _default_step(run, role, outer)
+        self.step = step
+        if outer is None:
+            ids = os.urandom(24)
+            self.trace_id = ids[8:]
+            self.span_id = ids[:8]
+        else:
+            self.trace_id = outer.trace_id
+            self.span_id = os.urandom(8)
+        self.number = opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED)
+        self.start_ns = perf_counter_ns()
+
+    def encoded(self, end_ns: int, error: str | None) -> bytes:
+        """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`."""
+        pairs: list[tuple[str, Attribute]] = [(PHASE_NAME, self.name)]
+        outer = self.outer
+        if outer is not None and outer.step == self.step and outer.role == self.role:
+            pairs.append((PHASE_OUTER, outer.name))
+        pairs.append((STEP, self.step))
+        if self.role is not None:
+            pairs.append((ROLE, self.role))
+        ids = (self.trace_id, self.span_id, None if outer is None else outer.span_id)
+        times = (_CLOCK_NS + self.start_ns, _CLOCK_NS + end_ns)
+        return scope_spans((span(ids, PHASE_SPAN, times, span_attributes(pairs), error=error),))
+
+
+_current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", default=None)
+"""Innermost open phase: of each thread, and of each asyncio task, which begins with that of its creator."""
+
+
+class Phase:
+    """Measures one phase of a step; `Run.phase` and `otel_bridge.phase` return it.
+
+    Use it with ``with`` or ``async with``, any number of times, or as a decorator of a function or coroutine function.
+    A phase inside another is its child. Phases of threads that run at one time overlap. An exception of the block
+    passes through. Apart from that nothing raises.
+    """
+
+    __slots__ = ("_name", "_open", "_role", "_run", "_step")
+
+    def __init__(self, run: EmitRun | None, name: object, step: object = None, role: object = None) -> None:
+        """Prepare a phase.
+
+        Args:
+            run: The run; ``None``: the process's run at the begin of each block.
+            name: Name of the phase.
+            step: Step of the phase.
+            role: Another role than the run's own.
+        """
+        self._run = run
+        self._name = name
+        self._step = step
+        self._role = role
+        self._open: list[_OpenPhase | None] = []
+
+    def __enter__(self) -> Phase:
+        run = self._run or current_run()
+        phase = None
+        if run is not None and run.recording:
+            try:
+                phase = self._begin(run)
+            except any_error():  # nothing of otel-bridge may end a training run
+                run.count_drop("internal_error")
+        elif run is not None:
+            run.count_drop("ended")
+        self._open.append(phase)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        end_ns = perf_counter_ns()
+        phase = self._open.pop() if self._open else None
+        if phase is None:
+            return
+        if _current.get() is phase:  # not when the block ends in another context than it began in
+            _current.set(phase.outer)
+        if not closed(phase.number):  # the run ended meanwhile and counted the phase, or this is a forked child
+            return
+        try:
+            phase.run.append(_TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__))
+        except any_error():
+            phase.run.count_drop("internal_error")
+
+    async def __aenter__(self) -> Phase:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return *function* with each of its calls as a phase."""
+        # A phase of its own for each call: calls may overlap in threads and tasks.
+        if iscoroutinefunction(function):
+            awaited = cast("Callable[P, Any]", function)
+
+            @wraps(function)
+            async def coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with self._copy():
+                    return await awaited(*args, **kwargs)
+
+            return cast("Callable[P, R]", coroutine)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._copy():
+                return function(*args, **kwargs)
+
+        return call
+
+    def _copy(self) -> Phase:
+        return Phase(self._run, self._name, self._step, self._role)
+
+    def _begin(self, run: EmitRun) -> _OpenPhase:
+        name = self._name
+        if type(name) is not str or not 0 < len(name) <= _MAX_NAME_CHARS:
+            name = _text_of(name, run)
+        step = self._step
+        if step is not None and type(step) is not int:
+            step = coerce.integer(step)
+            if step is None:
+                run.count_drop("bad_step", 1, name)
+        role = None if self._role is None else role_of(self._role)
+        phase = _OpenPhase(run, name, step, None if role == run.role else role, _current.get())
+        _current.set(phase)
+        return phase
+
+
+def _text_of(name: object, run: EmitRun) -> str:
+    text = coerce.name(name)
+    if text is None:
+        run.count_drop("phase_name")
+        return "phase"
+    return text[:_MAX_NAME_CHARS]
+
+
+def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> int:
+    """Return the step of the phase around, else that of the role's next row."""
+    if outer is not None and outer.role == role:
+        return outer.step
+    last = run.last_step(role)
+    return 0 if last is None else last + 1
+
+
+def phase(name: str = "phase", step: int | None = None, *_: object, role: str | None = None) -> Phase:
+    """Measure a phase of a step in the process's run: ``with otel_bridge.phase("generate", step=7):``.
+
+    As a decorator it may stand before ``init()``: each call looks up the run. Without a run nothing is recorded.
+
+    Args:
+        name: Name of the phase.
+        step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
+        role: Another role than the run's own.
+    """
+    return Phase(None, name, step, role)
