@@ -15,7 +15,7 @@ _HEAD = """\
 # Settings
 
 This page is for you when you look up a variable. It shows the default and the meaning of each. `make docs` generates
-the page. `otel-bridge doctor` shows the same settings with your values.
+the page. `otel-bridge doctor --all` shows the same settings with your values.
 
 * An empty variable counts as unset. The default `-` means that the variable is unset.
 * A value that cannot be parsed is an error at `init()` or at the start of a command.

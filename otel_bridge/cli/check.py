@@ -55,8 +55,10 @@ def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     for chosen, state in report.exporters.items():
         problem = _problem(chosen, state, info, env)
-        console.print_line(f"{chosen}: {problem or (_SENT if _read_back_of(chosen) is None else _READ_BACK)}")
-        wrong += [f"{chosen}: {problem}"] if problem else []
+        if problem:
+            wrong.append(f"{chosen}: {problem}")
+        else:
+            console.print_line(f"{chosen}: {_SENT if _read_back_of(chosen) is None else _READ_BACK}")
     return wrong
 
 

@@ -25,7 +25,7 @@ _COMMANDS: Final = {
     "rollouts": "show rollouts: messages, tool calls, rewards",
     "dead-letters": "list, retry or discard records that a tracker refused",
     "finish": "mark a run as ended if its processes cannot report it",
-    "doctor": "show every setting, what is installed, and whether it works",
+    "doctor": "check whether the settings, the trackers and this machine can work",
 }
 
 _PACKAGES = frozenset({"run", "serve", "status", "rollouts", "doctor"})

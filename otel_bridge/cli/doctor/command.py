@@ -1,4 +1,4 @@
-"""``otel-bridge doctor``: show every setting and what is installed, and check whether it works on this machine."""
+"""``otel-bridge doctor``: check whether the settings and what is installed work on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,43 +48,92 @@ _MIN_FREE_BYTES: Final = 1 << 30
 
 @click.command("doctor")
 @click.option("--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back.")
-def command(sending: bool) -> None:
-    """Show every setting, what is installed, and whether this machine and its trackers can work."""
+@click.option(
+    "--all", "whole", is_flag=True, help="Show also settings that are not set, other exporters, packages, ports."
+)
+def command(*, sending: bool, whole: bool) -> None:
+    """Check whether this machine and its trackers can work: the verdict, then what is set."""
     console = Terminal()
     env = settings.environment()
-    wrong = [*_settings(console, env), *_exporters(console, env), *_directory(console, env)]
-    _packages(console)
-    wrong += _checks(console, env)
-    if sending and wrong:
+    findings = _Findings(whole=whole)
+    _settings(findings, env)
+    _exporters(findings, env)
+    _directory(findings, env)
+    if whole:
+        _packages(findings)
+    _checks(findings, env)
+    if sending and findings.wrong:
         console.print_line("nothing was sent: first fix what is wrong")
     elif sending:
-        wrong += send(console, env)
+        findings.wrong += send(console, env)
+    _print_verdict(console, findings.wrong, chosen=sending or bool(chosen_exporters(env)))
+    findings.print(console)
+    sys.exit(1 if findings.wrong else 0)
+
+
+class _Findings:
+    """Collects what is shown below the verdict, and one line for each problem.
+
+    Args:
+        whole: Whether what is neither set nor chosen is shown too.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
+        self.wrong: list[str] = []
+        self._parts: list[_Table | str] = []
+
+    def show(self, part: _Table | str) -> None:
+        """Show a table, unless it is empty, or a line."""
+        self._parts.append(part)
+
+    def add(self, finding: checks.Finding) -> None:
+        """Add the lines of a check."""
+        self._parts += finding.shown
+        self.wrong += finding.wrong
+
+    def print(self, console: Terminal) -> None:
+        """Print everything that is shown; a table has an empty line before it and after it."""
+        after_table = True
+        for part in self._parts:
+            if isinstance(part, str):
+                if after_table:
+                    console.print()
+                console.print_line(part)
+                after_table = False
+            elif part.rows:
+                console.print()
+                part.print(console)
+                after_table = True
+        if not self.whole:
+            console.print()
+            console.print_line("`otel-bridge doctor --all` shows every setting, exporter, package and port", "dim")
+
+
+def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> None:
     for line in wrong:
         console.print_line(f"✗ {line}", "red")
-    if not sending and not chosen_exporters(env):
-        line = "no exporter is chosen: set OTEL_BRIDGE_EXPORTERS, e.g. to trackio, or name exporters in init()"
-        console.print_line(line)
-    if not wrong:
-        console.print(Text("✓ nothing is wrong", style="green"))
-    sys.exit(1 if wrong else 0)
+    advice = "no exporter is chosen: set OTEL_BRIDGE_EXPORTERS, e.g. to trackio, or name exporters in init()"
+    if wrong and not chosen:
+        console.print_line(advice)
+    elif not wrong:
+        console.print_line("✓ nothing is wrong" if chosen else f"✓ nothing is wrong, but {advice}", "green")
 
 
-def _checks(console: Terminal, env: Mapping[str, str]) -> list[str]:
-    """Check versions, ports, tokens and trackers; print what was found; return what is wrong."""
+def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
+    """Check versions, ports, tokens and trackers."""
     names = chosen_exporters(env)
-    results = [checks.versions(_installed()), checks.ports()]
+    if findings.whole:
+        findings.add(checks.versions(_installed()))
+        findings.add(checks.ports())
     with contextlib.suppress(ConfigError):  # already reported with the settings
-        results.append(checks.tokens(env))
+        findings.add(checks.tokens(env))
     for name in names:
         with contextlib.suppress(OtelBridgeError):  # already reported with the exporters
-            results.append(checks.tracker(name, _places(name, env), env))
+            findings.add(checks.tracker(name, _places(name, env), env))
             if name != exporter.OTLP:
-                found = exporter.load(name)
-                results.append(checks.abilities(name, found, found.read_settings(env, Path.cwd())))
-    for result in results:
-        for line in result.shown:
-            console.print_line(line)
-    return [line for result in results for line in result.wrong]
+                chosen = exporter.load(name)
+                findings.add(checks.abilities(name, chosen, chosen.read_settings(env, Path.cwd())))
 
 
 def _installed() -> dict[str, exporter.Exporter]:
@@ -102,54 +151,58 @@ def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
     return exporter.destination_of(exporter.load(name).read_settings(env, Path.cwd()))
 
 
-def _settings(console: Terminal, env: Mapping[str, str]) -> list[str]:
-    wrong: list[str] = []
-    table = _Table("setting (-: not set)", "value", "from", "meaning")
+def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
+    """Show the settings that are set, or all of them with where each comes from."""
+    columns = (
+        ("setting (-: not set)", "value", "from", "meaning") if findings.whole else ("setting", "value", "meaning")
+    )
+    table = _Table(*columns)
     for setting in all_settings():
-        given = env.get(setting.name, "").strip()
-        if setting.internal and not given:
+        raw = env.get(setting.name, "").strip()
+        if not raw and (setting.internal or not findings.whole):
             continue
         try:
-            value = setting.written(setting.read(env)) or given or "-"
+            value = setting.written(setting.read(env)) or raw or "-"
         except ConfigError as exc:
-            wrong.append(str(exc))
+            findings.wrong.append(str(exc))
             value = "cannot be read"
-        table.add(
-            setting.name,
-            "set" if setting.secret and given else value,
-            "environment" if given else "default",
-            setting.doc,
-        )
-    table.print(console)
-    return wrong + misspelt(env)
+        value = "set" if setting.secret and raw else value
+        origin = ("environment" if raw else "default",) if findings.whole else ()
+        table.add(setting.name, value, *origin, setting.doc)
+    findings.show(table)
+    findings.wrong += misspelt(env)
 
 
-def _exporters(console: Terminal, env: Mapping[str, str]) -> list[str]:
+def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
+    """Show the chosen exporters, or all of them with which are chosen, and the environment of their bridge."""
     chosen = chosen_exporters(env)
-    wrong: list[str] = []
     missing: dict[str, str] = {}
-    table = _Table("exporter", "chosen", "delivers to, or what it needs")
+    columns = ("chosen",) if findings.whole else ()
+    table = _Table("exporter", *columns, "delivers to, or what it needs")
     known = exporter.available()
     for name in known:
-        mark = "yes" if name in chosen else ""
         try:
             where = " ".join(_destination(name, env))
             lacking = "" if name == exporter.OTLP else exporter.missing_of(name, exporter.described(name))
         except OtelBridgeError as exc:
-            where, lacking = str(exc), ""
-            wrong += [str(exc)] if name in chosen else []
+            where = str(exc)
+            lacking = ""
+            findings.wrong += [where] if name in chosen else []
         missing |= {name: lacking} if lacking else {}
-        table.add(name, mark, lacking or where)
-    wrong += [exporter.unknown(name) for name in chosen if name not in {*known, exporter.NONE}]
-    table.print(console)
-    return wrong + _bridge_environment(console, env, {name: missing.get(name, "") for name in chosen if name in known})
+        if findings.whole:
+            table.add(name, "yes" if name in chosen else "", lacking or where)
+        elif name in chosen:
+            table.add(name, lacking or where)
+    findings.wrong += [exporter.unknown(name) for name in chosen if name not in {*known, exporter.NONE}]
+    findings.show(table)
+    _bridge_environment(findings, env, {name: missing.get(name, "") for name in chosen if name in known})
 
 
-def _bridge_environment(console: Terminal, env: Mapping[str, str], lacking: Mapping[str, str]) -> list[str]:
-    """Print in which other Python environment the bridge would run; return what is wrong with that environment.
+def _bridge_environment(findings: _Findings, env: Mapping[str, str], lacking: Mapping[str, str]) -> None:
+    """Show in which other Python environment the bridge would run, or what is wrong with that environment.
 
     Args:
-        console: Terminal to print to.
+        findings: Where it is shown.
         env: The environment.
         lacking: Chosen exporter to what this environment lacks for it; empty when nothing is missing.
     """
@@ -157,11 +210,11 @@ def _bridge_environment(console: Terminal, env: Mapping[str, str], lacking: Mapp
     try:
         other = find_python(env, tuple(lacking), missing, find_base(env, Path.cwd()).path)
     except ConfigError as exc:
-        return [str(exc)]
+        findings.wrong.append(str(exc))
+        return
     if other is not None:
         line = f"the bridge of a program here runs in another environment: {other.path} (otel-bridge {other.version})"
-        console.print_line(line)
-    return []
+        findings.show(line)
 
 
 def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -181,52 +234,54 @@ def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     return found or [_WITHOUT_VARIABLES.get(name, "")]
 
 
-def _directory(console: Terminal, env: Mapping[str, str]) -> list[str]:
+def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
+    """Show where run folders are made and how much space is free there, and check that it can be used."""
     base = find_base(env, Path.cwd())
     existing = next(path for path in (base.path, *base.path.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
-    console.print_line(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")
-    wrong: list[str] = []
+    findings.show(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")
     if base.file_system:
-        console.print_line(f"  the requested folder is on {base.file_system}, a network file system")
+        findings.show(f"  the requested folder is on {base.file_system}, a network file system")
     if not os.access(existing, os.W_OK | os.X_OK):
-        wrong.append(f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder")
+        findings.wrong.append(f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder")
     if free_bytes < _MIN_FREE_BYTES:
-        wrong.append(f"{existing} has {free_bytes >> 20} MiB left; free some, or set OTEL_BRIDGE_DIR to another disk")
-    return wrong
+        lack = f"{existing} has {free_bytes >> 20} MiB left; free some, or set OTEL_BRIDGE_DIR to another disk"
+        findings.wrong.append(lack)
 
 
-def _packages(console: Terminal) -> None:
+def _packages(findings: _Findings) -> None:
     table = _Table("package", "version")
     table.add("python", sys.version.split()[0])
     for name in _PACKAGES:
         try:
-            found = importlib.metadata.version(name)
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found = "not installed"
-        table.add(name, found)
-    table.print(console)
+            version = "not installed"
+        table.add(name, version)
+    findings.show(table)
 
 
 class _Table:
     """Prints aligned columns: folded on a terminal, one line per row in a pipe or a file."""
 
     def __init__(self, *columns: str) -> None:
-        self._rows: list[tuple[str, ...]] = [columns]
+        self._columns = columns
+        self.rows: list[tuple[str, ...]] = []
 
     def add(self, *cells: str) -> None:
-        self._rows.append(tuple(map(shown, cells)))
+        self.rows.append(tuple(map(shown, cells)))
 
     def print(self, console: Terminal) -> None:
         if console.is_terminal:
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for column in self._rows[0]:
+            for column in self._columns:
                 table.add_column(column, overflow="fold")
-            for row in self._rows[1:]:
+            for row in self.rows:
                 table.add_row(*map(Text, row))
             console.print(table)
             return
-        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
-        for row in self._rows:
+        lines = [self._columns, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for row in lines:
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             console.print_line(line.rstrip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,33 @@ from support.bridge.gated_tracker import install
 from support.trainers.command_runs import environment, otel_bridge
 
 
+def test_the_verdict_comes_first_and_then_only_what_is_set(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_POLL_S="0.1")
+
+    done = otel_bridge("doctor", cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stdout
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[:2] == ["✓ nothing is wrong", ""]
+    assert "OTEL_BRIDGE_POLL_S 0.1 Interval at which the bridge reads new data from the segments." in lines
+    assert "file file/ in the run folder" in lines
+    rest = re.search(r"OTEL_BRIDGE_ROW_WAIT_S|mlflow|package  |port 4317|not installed", done.stdout)
+    assert rest is None, rest
+
+
+def test_nothing_is_wrong_is_never_said_alone_when_no_exporter_is_chosen(tmp_path: Path) -> None:
+    fine = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path))
+    wrong = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_POLL_S="soon"))
+
+    advice = "no exporter is chosen: set OTEL_BRIDGE_EXPORTERS, e.g. to trackio, or name exporters in init()"
+    assert fine.stdout.splitlines()[0] == f"✓ nothing is wrong, but {advice}"
+    assert wrong.stdout.splitlines()[1] == advice
+
+
 def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_POLL_S="0.1", OTEL_BRIDGE_MLFLOW_WAL="1")
 
-    done = otel_bridge("doctor", cwd=tmp_path, env={**env, "COLUMNS": "80"})
+    done = otel_bridge("doctor", "--all", cwd=tmp_path, env={**env, "COLUMNS": "80"})
 
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -29,7 +53,7 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
     assert "WANDB_RESUME allow default What to do with a W&B run of the same id: allow, must, never or auto." in lines
     assert any(line.startswith("OTEL_BRIDGE_MAX_BYTES 16GiB default Size limit") for line in lines)
     assert "file yes file/ in the run folder" in lines
-    assert lines[-1] == "✓ nothing is wrong"
+    assert lines[0] == "✓ nothing is wrong"
     assert not (tmp_path / ".otel-bridge").exists()
 
 
@@ -75,7 +99,7 @@ def test_no_secret_is_printed(tmp_path: Path, protocol: str) -> None:
 
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "hunter2" not in done.stdout + done.stderr
-    assert any(line.startswith("OTEL_BRIDGE_TOKEN set environment") for line in lines)
+    assert any(line.startswith("OTEL_BRIDGE_TOKEN set Bearer tokens") for line in lines)
 
 
 def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> None:
@@ -138,7 +162,7 @@ def test_nothing_chosen_is_said_when_something_should_be_sent(tmp_path: Path) ->
 
 
 def test_settings_that_only_otel_bridge_sets_are_shown_where_they_are_set(tmp_path: Path) -> None:
-    bare = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path))
+    bare = otel_bridge("doctor", "--all", cwd=tmp_path, env=environment(tmp_path))
     within = otel_bridge(
         "run", "--exporters", "file", "--", "otel-bridge", "doctor", cwd=tmp_path, env=environment(tmp_path)
     )
@@ -159,7 +183,7 @@ def test_how_much_text_each_exporter_gets_is_shown_and_otlp_can_have_no_less(tmp
     share = {"OTEL_BRIDGE_WANDB_MESSAGE_CONTENT": "off", "OTEL_BRIDGE_GATED_MESSAGE_CONTENT": "truncate:9"}
     extra = {**share, "GATED_BLOCKED": "1", **install(tmp_path)}
 
-    fine = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, **extra))
+    fine = otel_bridge("doctor", "--all", cwd=tmp_path, env=environment(tmp_path, **extra))
     refused = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OTLP_MESSAGE_CONTENT="off"))
 
     shown = [line.split()[:3] for line in fine.stdout.splitlines()]
