@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from otel_bridge import settings
@@ -16,6 +18,7 @@ _NUMBERS = [
     for setting in settings.declared()
     if setting.name.endswith(_ENDS) or setting.name.startswith("OTEL_BRIDGE_MAX_")
 ]
+_OFF_BELOW_ZERO: list[Setting[Any]] = [settings.MAX_ROLLOUTS_PER_STEP, settings.MAX_ROLLOUTS_PER_STEP_EVAL]
 
 
 def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
@@ -30,10 +33,17 @@ def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
 def test_a_number_that_cannot_be_meant_is_an_error_that_names_setting_value_and_what_is_expected(
     setting: Setting[object], value: str
 ) -> None:
+    if value == "-1" and setting in _OFF_BELOW_ZERO:
+        return
     with pytest.raises(ConfigError, match="expected a") as raised:
         setting.read({setting.name: value})
 
     assert str(raised.value).startswith(f"{setting.name}={value!r}: expected a")
+
+
+@pytest.mark.parametrize("setting", _OFF_BELOW_ZERO, ids=lambda setting: setting.name)
+def test_a_number_of_rollouts_below_zero_is_none(setting: Setting[object]) -> None:
+    assert setting.read({setting.name: "-1"}) == 0
 
 
 @pytest.mark.parametrize(

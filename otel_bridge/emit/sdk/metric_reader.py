@@ -81,24 +81,25 @@ class AppendingReader(PeriodicExportingMetricReader):
             register_after_fork(self, AppendingReader.flush_at_worker_end)
 
     def begin_in_child(self) -> None:
-        """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them."""
-        storages: Any = getattr(self._consumer(), "_reader_storages", None)
-        points: Any = getattr(storages.get(self), "_instrument_view_instrument_matches", None) if storages else None
+        """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them.
+
+        Another thread of the parent may have collected during the fork: the child has no such thread, and would wait
+        for its locks forever. So each lock of the way from a collection to the export is a new one.
+        """
+        self._export_lock = threading.Lock()
+        consumer: Any = getattr(self._collect, "__self__", None)
+        storages: Any = getattr(consumer, "_reader_storages", {})
+        storage: Any = storages.get(self)
+        points: Any = getattr(storage, "_instrument_view_instrument_matches", None)
         if isinstance(points, dict) and self._appender is not None:
+            consumer._lock = threading.Lock()
+            storage._lock = threading.RLock()
             points.clear()  # pyright: ignore[reportUnknownMemberType]  # the SDK makes new ones at the next measurement
             self._appender.begin_in_child()
-
-    def lock_of_sdk(self) -> Any:
-        """Return the lock that the SDK holds while any reader collects; ``None`` if this SDK has none."""
-        return getattr(self._consumer(), "_lock", None)
 
     def flush_at_worker_end(self) -> None:
         """Collect once more at the end of a forked worker, which runs no exit handlers."""
         call_at_worker_end(lambda _status: self.flush(), first=True)
-
-    def _consumer(self) -> object:
-        """Return what collects the points of the provider that has this reader; ``None`` without a provider."""
-        return getattr(self._collect, "__self__", None)
 
     def flush(self) -> None:
         """Collect now; do nothing before registration, or after shutdown of the provider."""
@@ -106,37 +107,11 @@ class AppendingReader(PeriodicExportingMetricReader):
 
 
 _readers: Final[weakref.WeakSet[AppendingReader]] = weakref.WeakSet()
-_FORK_WAIT_S: Final = 1.0
-"""Longest wait of a fork for a collection. An instrument's callback that forks holds the lock, and waits so long."""
-
-
-class _HeldLocks(threading.local):
-    """Holds the locks of the SDK that the thread has taken to fork."""
-
-    def __init__(self) -> None:
-        self.locks: list[Any] = []
-
-
-_held = _HeldLocks()
-
-
-def _before_fork() -> None:
-    # A child that is forked while another thread collects would wait for that thread's lock forever.
-    locks = {id(lock): lock for reader in list(_readers) if (lock := reader.lock_of_sdk()) is not None}
-    _held.locks = [lock for lock in locks.values() if lock.acquire(timeout=_FORK_WAIT_S)]
-
-
-def _after_fork() -> None:
-    locks = _held.locks
-    _held.locks = []
-    for lock in locks:
-        lock.release()
 
 
 def _after_fork_in_child() -> None:
-    _after_fork()
     for reader in list(_readers):
         reader.begin_in_child()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
