@@ -152,10 +152,10 @@ class MediaWriter:
 
 
 def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
-    """Return a PNG and a small WebP of an image; without pillow, or when it fails, the image as it is, twice."""
-    try:
-        from PIL import Image as Pillow  # noqa: PLC0415  # optional, and slow to import
+    """Return a PNG and a small WebP of an image; of one that pillow cannot read, the image as it is, twice."""
+    from PIL import Image as Pillow  # noqa: PLC0415  # slow to import, and most runs have no images
 
+    try:
         with Pillow.open(io.BytesIO(item.data)) as found:
             found.load()
             picture: Any = found if found.mode in {"L", "LA", "RGB", "RGBA"} else found.convert("RGBA")

@@ -18,7 +18,6 @@ from otel_bridge import Audio, Html, Image, Table, Text, Video
 from otel_bridge.capture.media import media_of
 from otel_bridge.emit.encode.values import flatten
 from otel_bridge.emit.media.log import MediaLog
-from otel_bridge.emit.media.png import png_of
 from support.media_samples import Logged, pixels_in, png
 from support.trainers.emit_samples import run_in, seen_in
 
@@ -93,23 +92,6 @@ def test_every_mode_of_pillow_is_shown(mode: str) -> None:
 )
 def test_an_image_beyond_the_limit_is_dropped_as_too_large(value: object) -> None:
     assert Logged(Image(value), log=MediaLog(max_bytes=1 << 20)).drops == {"media_too_large": 1}
-
-
-def test_a_png_of_several_blocks_holds_the_pixels_and_ends_at_the_limit() -> None:
-    pixels = np.random.default_rng(2).integers(0, 256, (2_500, 500, 1), dtype=np.uint8)
-    blocks: list[int] = []
-
-    def as_bytes(rows: Any) -> Any:
-        blocks.append(len(rows))
-        return rows
-
-    whole = png_of(pixels, 1 << 30, as_bytes)
-
-    assert whole is not None
-    assert np.array_equal(pixels_in(whole), pixels[..., 0])
-    assert blocks == [2_097, 403]
-    assert png_of(pixels, 1 << 19, as_bytes) is None
-    assert len(blocks) == 3
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-PACKAGES: Final = ("pytest>=8.2,<10", "pytest-timeout", "hypothesis", "numpy", "pillow")
+PACKAGES: Final = ("pytest>=8.2,<10", "pytest-timeout", "hypothesis", "numpy")
 """What the tests need beside otel-bridge and the tracker."""
 CONTRACT: Final[Mapping[str, Sequence[str]]] = {
     "trackio": ("tests/exporters/trackio/test_contract.py",),

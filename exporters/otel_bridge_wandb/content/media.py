@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import html
-import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ from otel_bridge_wandb.content.payload import shown_key
 from otel_bridge_wandb.errors import outcome, refused
 from otel_bridge_wandb.online.refused_files import RefusedFiles
 
-_NO_PILLOW: Final = "images: wandb needs pillow to log them; pip install pillow where the bridge runs"
 _BATCHED: Final = {"image": "image", "video": "video", "text": "page", "markdown": "page", "html": "page"}
 """Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does not need."""
 _MAX_PART_BYTES: Final = 150
@@ -45,20 +43,18 @@ class WandbMedia:
         self._wandb, self._refused = wandb, refused
         # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
         self._table_bytes = max(_MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS)
-        self._has_pillow = importlib.util.find_spec("PIL") is not None
-        self._not_shown: Counter[str] = Counter()
         self._written = False
 
     @property
     def left_out(self) -> Counter[str]:
-        """Return what W&B could not show or did not take: reason to count."""
+        """Return what W&B did not take: reason to count."""
         if self._refused is None or not self._written:
-            return self._not_shown
+            return Counter()
         self._refused.look()
-        return self._not_shown + self._refused.counts
+        return self._refused.counts
 
     def values_of(self, record: MediaRecord, folder: Path) -> dict[str, object]:
-        """Return W&B's objects for *record* by key; none when W&B can show none of it.
+        """Return W&B's objects for *record* by key.
 
         Args:
             record: The media.
@@ -68,20 +64,19 @@ class WandbMedia:
             PermanentError: The bytes are not what they claim to be.
         """
         try:
-            found = [self._shown(record, item, folder) for item in record.items]
+            values = [self._shown(record, item, folder) for item in record.items]
         except (OSError, ExporterError):
             raise
         except Exception as exc:
             raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
-        values = [value for value in found if value is not None]
         most = self._table_bytes if record.cells else _MAX_KEY_BYTES
         key = shown_key(safe_key(record.key, most), record.axis)
         if len(record.items) == 1:
-            return dict.fromkeys([key], values[0]) if values else {}
+            return {key: values[0]}
         kinds = {_BATCHED.get(item.kind) for item in record.items}
         if len(kinds) == 1 and None not in kinds:
-            return {key: values} if values else {}
-        return {f"{key}/{at}": value for at, value in enumerate(found) if value is not None}
+            return {key: values}
+        return {f"{key}/{number}": value for number, value in enumerate(values)}
 
     def log(self, log: Callable[[dict[str, object]], None], line: dict[str, object], record: MediaRecord) -> None:
         """Call *log* with *line*.
@@ -97,17 +92,14 @@ class WandbMedia:
                 raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
             raise
 
-    def _shown(self, record: MediaRecord, item: MediaItem, folder: Path) -> object | None:
+    def _shown(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
         if item.kind == "table":
             return self._table(record, item, folder)
         if item.kind in {"text", "markdown", "html"}:
             return self._page(item)
         return self._file(item, folder)
 
-    def _file(self, item: MediaItem, folder: Path) -> object | None:
-        if item.kind == "image" and not self._has_pillow:
-            self._not_shown[_NO_PILLOW] += 1
-            return None
+    def _file(self, item: MediaItem, folder: Path) -> object:
         makers = {"image": self._wandb.Image, "audio": self._wandb.Audio, "video": self._wandb.Video}
         make: Callable[..., object] = makers[item.kind]
         path = str(put_media(folder, item))

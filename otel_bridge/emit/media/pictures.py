@@ -1,4 +1,4 @@
-"""What a program calls an image -> the bytes of an image file, with what is installed and already imported.
+"""What a program calls an image -> the bytes of an image file. Pixels become PNG by pillow.
 
 Files and their bytes stay as they are, so that nothing is lost or spent by encoding them again. Source of the first
 bytes: PNG specification 5.2; ITU-T T.81 B.1.1; GIF89a 17; RFC 9649.
@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
-from otel_bridge.emit.media.png import MAX_SIDE, png_of
 from otel_bridge.journal.files import read_regular
 
 PNG: Final = "image/png"
+_MAX_SIDE: Final = 1 << 16
+_LEVEL: Final = 1
+"""Fastest level of compression: the training loop waits."""
 _MAX_PIXEL_FACTOR: Final = 4
 """Most numbers for a byte of the limit: the loop waits for their encoding."""
 _MAX_SHARE: Final = 2.0
@@ -64,12 +66,22 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
     if _is_pil(figure):
         return PNG, _of_pil(figure, limit_bytes)
     pixels = _pixels(figure, limit_bytes)
-    if max(pixels.shape[:2]) > MAX_SIDE:
+    return PNG, _png(pillow_image(bytes_of(pixels)(pixels)), limit_bytes)
+
+
+def pillow_image(pixels: Any) -> Any:
+    """Return the pillow image of *pixels*: uint8, shape (height, width, channels) with 1 to 4 channels."""
+    from PIL import Image as Pillow  # noqa: PLC0415  # slow to import, and most programs log no image
+
+    return Pillow.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def _png(image: Any, limit_bytes: int) -> bytes:
+    if max(image.size) > _MAX_SIDE:
         raise MediaDropped("media_too_large")
-    encoded = png_of(pixels, limit_bytes, bytes_of(pixels))
-    if encoded is None:
-        raise MediaDropped("media_too_large")
-    return PNG, encoded
+    file = LimitedFile(limit_bytes)
+    image.save(file, "PNG", compress_level=_LEVEL)
+    return file.getvalue()
 
 
 def _is_pil(value: object) -> bool:
@@ -116,15 +128,13 @@ def _of_pil(image: Any, limit_bytes: int) -> bytes:
     width, height = image.size
     if not width or not height:
         raise MediaDropped("media_format")
-    if width * height * len(image.getbands()) > limit_bytes * _MAX_PIXEL_FACTOR or max(width, height) > MAX_SIDE:
+    if width * height * len(image.getbands()) > limit_bytes * _MAX_PIXEL_FACTOR:
         raise MediaDropped("media_too_large")
     if image.mode in _PIL_NUMBERS:
         image = _shown_of_numbers(image)
     elif image.mode not in _PIL_KEPT:
         image = image.convert(_PIL_ALPHA.get(image.mode, "RGB"))
-    file = LimitedFile(limit_bytes)
-    image.save(file, "PNG", compress_level=1)
-    return file.getvalue()
+    return _png(image, limit_bytes)
 
 
 def _shown_of_numbers(image: Any) -> Any:

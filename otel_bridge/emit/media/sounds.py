@@ -5,13 +5,14 @@ Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RF
 
 from __future__ import annotations
 
+import io
 import os
-import struct
 import sys
-from collections.abc import Callable, Sequence
+import wave
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.media.pictures import LimitedFile, MediaDropped, array_of, bytes_of, file_bytes
+from otel_bridge.emit.media.pictures import LimitedFile, MediaDropped, array_of, bytes_of, file_bytes, pillow_image
 
 WAV: Final = "audio/wav"
 GIF: Final = "image/gif"
@@ -47,7 +48,7 @@ def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, byte
     """Return MIME type and bytes of a film; pixels become a GIF.
 
     Raises:
-        MediaDropped: It is not a film, too large, or pillow is not installed.
+        MediaDropped: It is not a film, or too large.
     """
     data = _given_bytes(value, limit_bytes)
     if data is None:
@@ -83,13 +84,13 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
     if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:  # a row for each channel, as torchaudio has it
         samples = samples.T
     data = _as_16_bits(samples).astype("<i2").tobytes()
-    channels = samples.shape[1] if samples.ndim == 2 else 1
-    if not 0 < channels < 1 << 16 or not data:
-        raise MediaDropped("media_format")
-    rate, frame = int(sample_rate), 2 * channels
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, channels, rate, (rate * frame) & 0xFFFFFFFF, frame, 16)
-    head = struct.pack("<4sI4s", b"RIFF", 4 + len(form) + 8 + len(data), b"WAVE")
-    return b"".join((head, form, struct.pack("<4sI", b"data", len(data)), data))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(samples.shape[1] if samples.ndim == 2 else 1)
+        sound.setsampwidth(2)
+        sound.setframerate(sample_rate)
+        sound.writeframes(data)
+    return file.getvalue()
 
 
 def _as_16_bits(samples: Any) -> Any:
@@ -116,17 +117,12 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
         frames = frames.transpose(0, 2, 3, 1)
     if frames.shape[3] not in _CHANNELS:
         raise MediaDropped("media_format")
-    try:
-        from PIL import Image as Pillow  # noqa: PLC0415  # optional, and slow to import
-    except ImportError as exc:
-        raise MediaDropped("media_no_pillow") from exc
     as_bytes = bytes_of(frames)
-    make = cast("Callable[[Any], Any]", Pillow.fromarray)
 
     def shown(frame: Any) -> Any:
-        frame = as_bytes(frame)
+        image = pillow_image(as_bytes(frame))
         # Pillow would choose the colours of a frame by median cut, which takes a second where there are many.
-        return make(frame[..., 0]) if frame.shape[2] == 1 else make(frame).quantize(method=_FAST_OCTREE)
+        return image if image.mode == "L" else image.quantize(method=_FAST_OCTREE)
 
     rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
