@@ -164,13 +164,14 @@ def discard(directory: Path | None, run: str | None, exporter: str | None, ids: 
 def _chosen(directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none."""
     found: list[_RunDeadLetters] = []
-    for folder in chosen_folders(directory, run):
+    folders = chosen_folders(directory, run)
+    for folder in folders:
         dead_letters = [
             dead_letter for dead_letter in _letters(folder, ids or None) if exporter in {None, dead_letter.exporter}
         ]
         if dead_letters:
             found.append(_RunDeadLetters(folder, dead_letters))
-    if not found:
+    if folders and not found:
         echo("no dead letters", err=True)
     return found
 

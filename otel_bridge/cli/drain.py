@@ -24,17 +24,17 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
-from otel_bridge.cli.errors import WrongCallError, not_here
+from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import service_of
-from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
+from otel_bridge.cli.status.source import existing_folders, folders_of
 from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
-from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import read_report
 
@@ -88,18 +88,11 @@ def command(
     for name in settings.names(exporters):
         if name not in {OTLP, NONE}:
             load(name)
-    named = directories or (base_dir(settings.environment(), Path.cwd()),)
-    found = {directory: folders_of(directory) for directory in named}
-    console = Terminal()
-    for directory in (directory for directory, folders in found.items() if not folders):
-        if directories or runs_below(directory) is not None:
-            raise not_here(no_run_folder(directory), named=bool(directories))
-        console.print_line(f"{directory}: no run folder here, nothing to deliver")
-    folders = [folder for of_one in found.values() for folder in of_one]
+    folders = [folder for directory in directories or (None,) for folder in existing_folders(directory)]
     if not folders:
         return
     _require_known(discarded, folders)
-    drains = Drains(console, exporters, discarded, trusts_folders=trusts_folders)
+    drains = Drains(Terminal(), exporters, discarded, trusts_folders=trusts_folders)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, drains.stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:

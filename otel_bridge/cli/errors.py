@@ -15,11 +15,6 @@ class WrongCallError(click.ClickException):
     exit_code = 2
 
 
-def not_here(message: str, *, named: bool) -> click.ClickException:
-    """Return the error about a folder without runs: a wrong call if the call has *named* the folder."""
-    return WrongCallError(message) if named else click.ClickException(message)
-
-
 def exit_code_of(error: Exception) -> int:
     """Return the exit code of a command that *error* ends."""
     return error.exit_code if isinstance(error, click.ClickException) else 1

@@ -95,7 +95,7 @@ def test_a_run_that_is_not_here_is_said_with_those_that_are(tmp_path: Path) -> N
 
     done = otel_bridge("finish", "ppo", cwd=tmp_path, env=environment(tmp_path))
 
-    assert (done.returncode, "no run folder here" in done.stderr) == (1, True)
+    assert (done.returncode, "no run folder here" in done.stderr) == (2, True)
 
 
 def test_an_empty_run_is_refused_and_ends_no_run(tmp_path: Path) -> None:

@@ -204,6 +204,19 @@ def test_bad_calls_say_what_was_expected(ended: Path, tmp_path: Path) -> None:
     assert unknown == (2, [], f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n")
 
 
+def test_runs_without_rollouts_are_one_line(tmp_path: Path) -> None:
+    row = """
+        import otel_bridge
+        with otel_bridge.init("maths") as run:
+            run.log({"loss": 1.0})
+    """
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
+    for _ in range(2):
+        call(["python", program(tmp_path, "row.py", row)], cwd=tmp_path, env=env)
+
+    assert rollouts(tmp_path) == (0, [], "no rollouts\n")
+
+
 def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(ended: Path, tmp_path: Path) -> None:
     source = only_folder(ended / ".otel-bridge")
     copy = tmp_path / "runs" / source.path.name

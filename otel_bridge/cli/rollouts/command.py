@@ -11,15 +11,14 @@ from typing import Final
 import click
 import orjson
 
-from otel_bridge import settings
-from otel_bridge.cli.errors import WrongCallError, not_here
+from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
 from otel_bridge.cli.rollouts.view import RolloutView
-from otel_bridge.cli.status.source import NAME_ANOTHER, folders_of, no_run_folder
+from otel_bridge.cli.status.source import existing_folders
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import JournalError, OtelBridgeError
-from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.text.printable import printable_json
@@ -94,11 +93,16 @@ def command(
     longer.
     """
     folders = chosen_folders(directory, run)
+    if not folders:
+        return
     wanted = _Filter(steps, group, role, split, trace, errors)
     view = RolloutView(Terminal(soft_wrap=True), full=full)
-    read = [_show(folder, wanted, view, _SortOrder(sort, reverse, limit, as_json)) for folder in folders]
-    if not any(read):
+    order = _SortOrder(sort, reverse, limit, as_json)
+    counts = [_show(folder, wanted, view, order) for folder in folders]
+    if all(count is None for count in counts):
         raise SystemExit(1)
+    if not any(counts):
+        echo("no rollouts", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +135,15 @@ def _key(found: StoredRollout, sort: str) -> float | None:
 def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or those that match *run*: a name, an id, or the beginning of an id.
 
+    When the folder of the environment has no run, that is printed, and nothing is returned.
+
     Raises:
         WrongCallError: The call names a folder or a run that is not there; the message lists the runs that exist.
-        ClickException: The folder of the environment has no run.
     """
-    where = directory or base_dir(settings.environment(), Path.cwd())
-    if not where.is_dir():
-        raise not_here(f"{where}: no such folder; {NAME_ANOTHER}", named=directory is not None)
-    folders = folders_of(directory)
-    if not folders:
-        raise not_here(no_run_folder(where), named=directory is not None)
-    if run is None:
+    folders = existing_folders(directory, run)
+    if run is None or not folders:
         return folders
+    where = folders[0].base
     named = [(folder, _name_of(folder)) for folder in folders]
     found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
     if not found:
@@ -156,14 +157,17 @@ def _name_of(folder: RunFolder) -> str:
     return "" if report is None else report.name
 
 
-def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrder) -> bool:
-    """Print the rollouts of one run; return whether any of its data could be read."""
+def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrder) -> int | None:
+    """Print the rollouts of one run, and return how many it has or had; ``None`` when its data cannot be read."""
     try:
         with RolloutSource(folder) as source:
             rollouts = source.rollouts()
             if not rollouts.sources:
                 _notify_unread(folder)
-                return False
+                return None
+            count = len(rollouts.found) + rollouts.gone
+            if not count:
+                return 0
             matching = [found for found in rollouts.found if wanted.takes(found)]
             chosen = order.of(matching)
             if not order.as_json:
@@ -171,9 +175,9 @@ def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrd
             shown = sum(_show_one(found, view, as_json=order.as_json) for found in chosen)
     except OtelBridgeError as exc:
         echo(f"{folder.run_id}: {exc}", err=True)
-        return False
+        return None
     _notify_rest(rollouts, len(matching), shown)
-    return True
+    return count
 
 
 def _show_one(found: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:

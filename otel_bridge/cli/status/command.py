@@ -15,23 +15,20 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_bridge import settings
-from otel_bridge.cli.errors import not_here
 from otel_bridge.cli.status.run_state import RunState, StateReader
 from otel_bridge.cli.status.source import (
     Overview,
     ReadOverview,
+    existing_folders,
     folders_of,
     from_service,
     is_url,
-    no_run_folder,
     overview_of,
 )
 from otel_bridge.cli.status.view import next_commands, overview_view, run_view, space_line, state_line
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.printable import printable_json, shown
-
-__all__ = ["command", "folders_of"]
 
 _EVERY_S: Final = 1.0
 _PIPE_COLUMNS: Final = 240
@@ -64,10 +61,8 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 
 
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
-    folders = folders_of(directory)
+    folders = folders_of(directory) if watching else existing_folders(directory)
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
-    if not folders and not watching:
-        raise not_here(no_run_folder(base), named=directory is not None)
     return overview_of(folders[0].base if folders else base, folders, settings.environment(), reader)
 
 

@@ -14,13 +14,15 @@ import requests
 
 from otel_bridge import settings
 from otel_bridge.bridge.http_session import HttpSession
+from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.status.run_state import DirectoryUse, RunState, StateReader, room_of, run_state_from
+from otel_bridge.cli.terminal import echo
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge.text.addresses import without_credentials
 
-NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
+_NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _TIMEOUT_S: Final = 10.0
 
 
@@ -56,24 +58,51 @@ def overview_of(
 
 
 def folders_of(directory: Path | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or *directory* itself when it is a run folder."""
+    """Return the run folders of *directory*, or *directory* itself when it is a run folder.
+
+    If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are returned.
+    """
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     if (base / "segments").is_dir():
         return [folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()]
-    return run_folders(base)
+    folders = run_folders(base)
+    if folders:
+        return folders
+    below = _directories_with_runs(base)
+    return run_folders(below[0]) if len(below) == 1 else []
 
 
-def runs_below(base: Path) -> Path | None:
-    """Return the first folder in *base* that holds run folders, like ``runs`` in the demo's directory."""
-    found = (path for path in sorted(base.glob("*/")) if run_folders(path)) if base.is_dir() else iter(())
-    return next(found, None)
+def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
+    """Return `folders_of` *directory*. When there are none, print that; this is the rule of every command.
+
+    Args:
+        directory: Directory that the call names; ``None`` for the one of the environment, in which having no run yet
+            is not an error.
+        run: Run that the call names; ``None`` when it names none.
+
+    Raises:
+        WrongCallError: There are none, and the call names the directory or a run.
+    """
+    folders = folders_of(directory)
+    if folders:
+        return folders
+    message = _no_run_folder(directory or base_dir(settings.environment(), Path.cwd()))
+    if directory is not None or run is not None:
+        raise WrongCallError(message)
+    echo(message, err=True)
+    return []
 
 
-def no_run_folder(base: Path) -> str:
-    """Return the message about a directory without run folders; it names the directory below that has some."""
-    below = runs_below(base)
-    where = NAME_ANOTHER if below is None else f"they are in {below}"
-    return f"{base}: no run folder here; {where}"
+def _directories_with_runs(base: Path) -> list[Path]:
+    return [path for path in sorted(base.glob("*/")) if run_folders(path)] if base.is_dir() else []
+
+
+def _no_run_folder(base: Path) -> str:
+    if not base.is_dir():
+        return f"{base}: no such folder; {_NAME_ANOTHER}"
+    names = ", ".join(path.name for path in _directories_with_runs(base))
+    advice = f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
+    return f"{base}: no run folder here; {advice}"
 
 
 def is_url(location: str) -> bool:

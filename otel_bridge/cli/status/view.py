@@ -139,9 +139,10 @@ def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) 
 
 def overview_view(found: Overview) -> RenderableType:
     """Return all runs and what uses the disk space, for a terminal that is watched."""
-    parts = [run_view(state, found) for state in found.runs]
-    space = space_line(found)
-    return Group(*parts, *([Text(shown(space), style="dim")] if space else []))
+    parts: list[RenderableType] = []
+    for state in found.runs:
+        parts += [run_view(state, found), ""]
+    return Group(*parts, Text(shown(space_line(found)), style="dim"))
 
 
 def run_view(state: RunState, found: Overview) -> RenderableType:
@@ -269,25 +270,41 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
 
 
 def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table:
+    """Return a table with a row per role, without a column of roles when the run has none."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    steps = _last_steps(report)
+    has_roles = any(steps)
     timed = now_ns is not None and not report.ended
-    for column in ("role", "last step", "rows", "processes", *(["last row"] if timed else [])):
-        table.add_column(column, justify="left" if column == "role" else "right")
-    roles = {axis.removesuffix(f"/{AXIS}") if axis != AXIS else "-": step for axis, step in report.steps.items()}
-    for role in report.roles:
-        if role:
-            roles.setdefault(role, 0)
-    for role, step in sorted(roles.items()):
-        own = report.roles.get("" if role == "-" else role)
-        axis = axis_of(None if role == "-" else role)
-        alive_text = f"{own.alive} of {own.processes} alive" if own and report.status == "running" else ""
-        alive_text += " when last seen" if alive_text and unseen_senders else ""
-        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), alive_text]
+    if has_roles:
+        table.add_column("role")
+    for column in ("last step", "rows", "processes", *(["last row"] if timed else [])):
+        table.add_column(column, justify="right")
+    for role, step in sorted(steps.items()):
+        axis = axis_of(role or None)
+        cells = [role or "-"] if has_roles else []
+        cells += [str(step), str(report.rows_by_axis.get(axis, 0))]
+        cells.append(_processes(report, role, unseen_senders=unseen_senders))
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
             cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")
         table.add_row(*cells)
     return table
+
+
+def _last_steps(report: Report) -> dict[str, int]:
+    """Return role to its last step, 0 for one without rows; the role of processes without a role is empty."""
+    steps = {role: 0 for role in report.roles if role}
+    steps |= {"" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step for axis, step in report.steps.items()}
+    return steps
+
+
+def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
+    """Return how many processes of *role* are alive; empty when the run is over or none is known."""
+    processes = report.roles.get(role)
+    if processes is None or report.status != "running":
+        return ""
+    note = " when last seen" if unseen_senders else ""
+    return f"{processes.alive} of {processes.processes} alive{note}"
 
 
 def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:

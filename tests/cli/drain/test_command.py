@@ -300,9 +300,8 @@ def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 0, ".otel-bridge: no run folder here, nothing to deliver"),
         (["--exporters", "trakio"], 1, "exporter 'trakio' is not known"),
-        (["nowhere"], 2, "nowhere: no run folder here"),
+        (["nowhere"], 2, "nowhere: no such folder"),
     ],
 )
 def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
@@ -312,17 +311,37 @@ def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], co
     assert said in done.stdout + done.stderr
 
 
-def test_the_folder_above_the_run_folders_is_not_a_folder_with_nothing_to_deliver(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["drain", "status", "rollouts", "dead-letters list"])
+def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(tmp_path: Path, command: str) -> None:
+    (tmp_path / "empty").mkdir()
+    env = environment(tmp_path)
+
+    def ending(*arguments: str, **variables: str) -> tuple[int, str, str]:
+        done = otel_bridge(*command.split(), *arguments, cwd=tmp_path, env={**env, **variables})
+        return done.returncode, done.stdout, done.stderr
+
+    advice = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR\n"
+    assert ending() == (0, "", f"{tmp_path}/.otel-bridge: no such folder; {advice}")
+    assert ending(OTEL_BRIDGE_DIR="empty") == (0, "", f"{tmp_path}/empty: no run folder here; {advice}")
+    assert ending("nowhere") == (2, "", f"Error: nowhere: no such folder; {advice}")
+    assert ending("empty") == (2, "", f"Error: empty: no run folder here; {advice}")
+
+
+def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(tmp_path: Path) -> None:
     held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/runs")
     env = environment(tmp_path)
 
-    said = [otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")]
-    said.append(otel_bridge("drain", "job/runs", "job", cwd=tmp_path, env=env))
-    said.append(otel_bridge("drain", cwd=tmp_path, env={**env, "OTEL_BRIDGE_DIR": "job"}))
+    drained = otel_bridge("drain", "job", cwd=tmp_path, env=env)
+    shown = otel_bridge("status", "job", cwd=tmp_path, env=env)
+    default = otel_bridge("status", cwd=tmp_path, env={**env, "OTEL_BRIDGE_DIR": "job"})
+    held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/other")
+    several = [otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")]
 
-    line = "Error: {0}job: no run folder here; they are in {0}job/runs\n"
-    lines = [line.format("")] * 4 + [line.format(f"{tmp_path}/")]
-    assert [(done.returncode, done.stderr) for done in said] == list(zip([2, 2, 2, 2, 1], lines, strict=True))
+    assert (drained.returncode, shown.returncode) == (0, 0), drained.stderr + shown.stderr
+    assert "maths/ppo" in shown.stdout
+    assert default.stdout.splitlines()[0] == shown.stdout.splitlines()[0]
+    line = "Error: job: no run folder here; they are in several folders below: other, runs; pass one of them\n"
+    assert [(done.returncode, done.stderr) for done in several] == [(2, line)] * 3
 
 
 def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:

@@ -237,15 +237,6 @@ def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
     return done.stdout if " ".join(wanted.split()) in " ".join(done.stdout.split()) else None
 
 
-def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
-    done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_DIR="there"))
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"Error: {tmp_path}/there: no run folder here; pass the folder that holds run folders, or set OTEL_BRIDGE_DIR\n"
-    )
-
-
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from otel_bridge.cli.status.run_state import RunState
-from otel_bridge.cli.status.view import next_commands, run_table, show, state_line, warnings
+from otel_bridge.cli.status.source import Overview
+from otel_bridge.cli.status.view import next_commands, overview_view, run_table, show, state_line, warnings
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, RoleReport
 
@@ -202,3 +203,22 @@ def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert ["- 2 0 1 of 2 alive" in lines, "explorer 0 0 3 of 3 alive" in lines] == [True, True]
+
+
+def test_a_run_without_roles_has_no_column_of_roles() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    show(console, "9f2c", Report(steps={"step": 2}, rows_by_axis={"step": 2}, roles={"": RoleReport(1, 1)}))
+
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert lines[1:3] == ["last step rows processes", "2 2 1 of 1 alive"]
+
+
+def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    runs = [RunState(name, f"/{name}", bridge_alive=True, report=Report(project="p", name=name)) for name in "ab"]
+
+    console.print(overview_view(Overview("/", runs)))
+
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    assert lines[lines.index("p/b (b) running") - 1] == ""
