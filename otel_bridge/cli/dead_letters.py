@@ -64,7 +64,7 @@ class _RunDeadLetters:
         return ids
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
 def command() -> None:
     """List, retry or discard rejected records.
 
@@ -92,10 +92,10 @@ def _options(function: F) -> F:
     return function
 
 
-@command.command("list")
+@command.command("list", epilog="Example: otel-bridge dead-letters list --run ppo")
 @_options
 def list_(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
-    """Print one line per dead letter: id, exporter, kind, record, time and reason."""
+    """Print one line per dead letter. It has id, exporter, kind, record, time and reason."""
     for found in _chosen(directory, run, exporter, ids):
         if not as_json:
             echo(f"{found.folder.run_id}: {len(found.dead_letters)} dead letters")
@@ -103,10 +103,10 @@ def list_(directory: Path | None, run: str | None, exporter: str | None, ids: tu
             echo(_json(found.folder, dead_letter, whole=False) if as_json else f"  {_line(dead_letter)}")
 
 
-@command.command()
+@command.command(epilog="Example: otel-bridge dead-letters show --id 3")
 @_options
 def show(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
-    """Print each dead letter with its record; long records are clipped unless you pass --json."""
+    """Print each dead letter with its record. Long records are clipped unless you pass --json."""
     for found in _chosen(directory, run, exporter, ids):
         for dead_letter in found.dead_letters:
             if as_json:
@@ -117,12 +117,13 @@ def show(directory: Path | None, run: str | None, exporter: str | None, ids: tup
             echo(f"{found.folder.run_id} {_line(dead_letter)}\n{clipped}")
 
 
-@command.command()
+@command.command(epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
 @_options
 def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
-    """Deliver dead letters to their exporters again; exits 1 when one is refused again or cannot be tried now.
+    """Deliver dead letters to their exporters again.
 
-    The bridge of the run executes the retry. If no bridge runs, the folder is delivered as by `otel-bridge drain`.
+    Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes the retry. If no
+    bridge runs, the folder is delivered as by `otel-bridge drain`.
     """
     work_without_output()
     failed = False
@@ -138,7 +139,7 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
     sys.exit(1 if failed else 0)
 
 
-@command.command()
+@command.command(epilog="Example: otel-bridge dead-letters discard --exporter trackio")
 @_options
 def discard(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
     """Delete dead letters for good."""

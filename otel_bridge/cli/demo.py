@@ -41,7 +41,7 @@ _START_S: Final = 10.0
 """Seconds that a run folder may have neither a bridge nor a report, before the demo reports that none starts."""
 
 
-@click.command("demo")
+@click.command("demo", epilog="Example: otel-bridge demo --steps 20 --exporters trackio")
 @click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"),

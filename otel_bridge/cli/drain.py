@@ -43,7 +43,7 @@ _FRESH_S: Final = 60.0
 _STOP_S: Final = 10.0
 
 
-@click.command("drain")
+@click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--exporters", default="", help="Deliver to these exporters instead of those that the folders name.")
 @click.option(

@@ -26,7 +26,7 @@ _WAIT_S: Final = 60.0
 _PAUSE_S: Final = 0.1
 
 
-@click.command("finish")
+@click.command("finish", epilog="Example: otel-bridge finish ppo --status failed")
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 @click.option(

@@ -21,11 +21,11 @@ _COMMANDS: Final = {
     "run": "run a command and deliver what it emits to the trackers",
     "serve": "receive OTLP and deliver every run to the trackers",
     "drain": "deliver the records in run folders",
-    "status": "show runs, their last steps, and how many records wait for each tracker",
+    "status": "show what each run has emitted and delivered",
     "rollouts": "show rollouts: messages, tool calls, rewards",
     "dead-letters": "list, retry or discard records that a tracker refused",
     "finish": "mark a run as ended if its processes cannot report it",
-    "doctor": "check whether the settings, the trackers and this machine can work",
+    "doctor": "check the settings, the trackers and this machine",
 }
 
 _PACKAGES = frozenset({"run", "serve", "status", "rollouts", "doctor"})
@@ -81,7 +81,11 @@ class _Commands(click.Group):
             ctx.exit(exit_code_of(exc))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: otel-bridge run --exporters trackio -- python train.py",
+)
 @click.version_option(version("otel-bridge"), prog_name="otel-bridge")
 @click.pass_context
 def main(ctx: click.Context) -> None:

@@ -46,7 +46,7 @@ _WITHOUT_VARIABLES: Final = {
 _MIN_FREE_BYTES: Final = 1 << 30
 
 
-@click.command("doctor")
+@click.command("doctor", epilog="Example: otel-bridge doctor --send")
 @click.option("--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back.")
 @click.option(
     "--all", "whole", is_flag=True, help="Show also settings that are not set, other exporters, packages, ports."

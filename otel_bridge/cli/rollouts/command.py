@@ -52,12 +52,12 @@ class _Filter:
         )
 
 
-@click.command("rollouts")
+@click.command("rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full")
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step; may be given several times.")
 @click.option("--group", help="Only this group: the samples of one prompt.")
 @click.option("--role", help="Only this role.")
-@click.option("--split", help="Only this split: train, eval, …")
+@click.option("--split", help="Only this split, e.g. eval.")
 @click.option("--id", "trace", metavar="ID", help="Only the rollout with this trace id, beginning of it, or own id.")
 @click.option("--run", "run", metavar="NAME", help="Only this run: its name, its id, or the beginning of its id.")
 @click.option(

@@ -38,7 +38,11 @@ _LAST_DATA_S: Final = 0.5
 """Seconds after the command's exit in which its last data is read and the ends of its processes are recorded."""
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: otel-bridge run --exporters trackio,mlflow -- python train.py",
+)
 @click.option("--exporters", default="", help="Exporters of all signals, e.g. trackio,mlflow; overrides all variables.")
 @click.option("--new", "new_run", is_flag=True, help="Start a new run even if one of this name exists.")
 @click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")

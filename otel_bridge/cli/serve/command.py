@@ -48,7 +48,7 @@ _THREADS_S: Final = 2.0
 _OFF: Final = "off"
 
 
-@click.command("serve")
+@click.command("serve", epilog="Example: otel-bridge serve --exporters mlflow --http 0.0.0.0:4318")
 @click.option("--exporters", default="", help="Exporters of all signals, e.g. wandb,mlflow; overrides all variables.")
 @click.option("--grpc", "grpc_address", default="127.0.0.1:4317", metavar="HOST:PORT", show_default=True,
               help="Where to receive OTLP over gRPC; off disables it.")  # fmt: skip

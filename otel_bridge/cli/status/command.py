@@ -34,7 +34,7 @@ _EVERY_S: Final = 1.0
 _PIPE_COLUMNS: Final = 240
 
 
-@click.command("status")
+@click.command("status", epilog="Example: otel-bridge status --watch")
 @click.argument("location", required=False, metavar="[DIR|URL]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per run.")
 @click.option("--watch", is_flag=True, help="Continue until Ctrl-C; in a pipe, print a line whenever a run changed.")
