@@ -27,6 +27,8 @@ from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
+from otel_bridge.translation.phases.pipeline import PhasePipeline
+from otel_bridge.translation.phases.span import split_phases
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
@@ -55,7 +57,7 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Sixteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Seventeen attributes: one for each kind of data, since the parts are wired here and nowhere else.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
@@ -91,6 +93,7 @@ class Translator:
             processes=self._lifecycle.processes,
         )
         self.rollouts.listen(opened_unix_ns)
+        self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
         self._events = Events(
@@ -150,6 +153,7 @@ class Translator:
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self.rollouts.tick(now_unix_ns)]
+        records += self._phases.tick(now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
@@ -189,6 +193,7 @@ class Translator:
         self._points.flush()
         self._seen.flush()
         self.rollouts.flush()
+        self._phases.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -289,9 +294,15 @@ class Translator:
                 self.rollouts.received(frame.now_unix_ns)
             self._lifecycle.on_frame(context.process, frame.now_unix_ns)
             records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
-            for scope in scopes:
+            for received in scopes:
                 self._lifecycle.on_record(context.process, frame.now_unix_ns)
                 who = context.producer.attributes, context.process.instance
+                phases, scope = split_phases(received)
+                if phases:
+                    role = context.producer.third_party_role
+                    records += self._phases.take(context.process, role, phases, frame.now_unix_ns)
+                if scope is None:
+                    continue
                 if scope.scope.name != semconv.SCOPE_NAME:
                     records += self._points.of_spans(context.producer, context.process, scope)
                 records += self.rollouts.spans(*who, scope, frame.now_unix_ns)
@@ -330,7 +341,7 @@ class Translator:
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _pause(self, now_unix_ns: int) -> list[Record]:
-        records: list[Record] = [*self._rows.close(), *self.rollouts.close(now_unix_ns)]
+        records = self._closed(now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         return records
@@ -338,12 +349,16 @@ class Translator:
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
         if not self._lifecycle.due(now_unix_ns, closing=closing):
             return []
-        return [*self._rows.close(), *self.rollouts.close(now_unix_ns), self._lifecycle.run_end()]
+        return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
+
+    def _closed(self, now_unix_ns: int) -> list[Record]:
+        return [*self._rows.close(), *self.rollouts.close(now_unix_ns), *self._phases.close()]
 
     def _forget(self, process: Process) -> list[Record]:
         rows = self._rows.forget(process)
         self._lifecycle.forget(process)
         self.rollouts.forget(process.instance)
+        self._phases.forget(process.instance)
         self._media.forget(process.instance)
         self._registry.clear()
         return [*rows]

@@ -83,7 +83,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
                 found[page, language] = found.get((page, language), 0) + 1
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
-    here |= {("docs/media.md", "python"): 1}
+    here |= {("docs/media.md", "python"): 1, ("docs/phases.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
@@ -103,6 +103,21 @@ def test_the_trials_of_the_reference_are_two_runs(tmp_path: Path) -> None:
     found = [records(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
     rates = [line["config"]["lr"] for lines in found for line in lines if line["kind"] == "config"]
     assert sorted(set(rates)) == [1e-4, 1e-3]
+
+
+def test_the_phases_of_the_page_are_a_row_a_step(tmp_path: Path) -> None:
+    (loop,) = blocks("docs/phases.md", "python")
+    (tmp_path / "program.py").write_text(loop, "utf-8")
+
+    done = call([sys.executable, "program.py"], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+
+    assert done.returncode == 0, done.stderr
+    (folder,) = run_folders(tmp_path / ".otel-bridge")
+    rows = [line for line in records(folder) if line["kind"] == "row"]
+    assert sorted(row["step"] for row in rows) == [*range(100)]
+    assert {key.split("/")[-1] for key in rows[0]["values"]} == {
+        "generate", "train", "forward", "step", "idle", "overlap", "ranks",
+    }  # fmt: skip
 
 
 def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:

@@ -130,7 +130,15 @@ def _reasons(path: Path) -> set[str]:
 
 
 def _constants() -> set[str]:
-    modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "metrics.media", "events", "frame_decoder")
+    modules = (
+        "metrics.assembler",
+        "metrics.configs",
+        "metrics.summaries",
+        "metrics.media",
+        "events",
+        "frame_decoder",
+        "phases.pipeline",
+    )
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))
     names = (
@@ -138,6 +146,9 @@ def _constants() -> set[str]:
         "INVALID",
         "TOO_LARGE",
         "TOO_MANY",
+        "TOO_MANY_NAMES",
+        "LATE",
+        "UNCLOSED",
         "NOT_A_VALUE",
         "TOO_MANY_ALERTS",
         "ALERT_WITHOUT_TITLE",

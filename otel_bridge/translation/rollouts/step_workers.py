@@ -47,6 +47,7 @@ class StepProgress:
         past_below: Every worker is past each step below this number.
         settles: Whether some rollouts arrived by a network, which may reorder them.
         under_way: Steps of which some worker has open live rollouts.
+        newcomer: Whether a living process of the role has sent nothing yet, but might.
         slow: For each worker, its highest step of any split and the arrival time of its last rollout.
     """
 
@@ -54,6 +55,7 @@ class StepProgress:
     settles: bool
     slow: list[tuple[int, int]]
     under_way: frozenset[int] = frozenset()
+    newcomer: bool = False
 
     def behind_since(self, step: int) -> int | None:
         """Return the latest arrival from workers that have not reached *step*; ``None``: all workers reached it."""
@@ -64,14 +66,25 @@ class StepWorkers:
     """Tracks the workers of all roles of one run.
 
     Args:
-        state: Key space ``pace/``.
+        state: Key space *space*.
         options: Waiting times.
         processes: Live view of all processes of the run, by instance; a missing process counts as alive.
+        space: Key space of the state; phases of steps have one of their own.
+        every_rank: Whether processes of every rank are workers, as for phases. Then a newcomer prevents nothing here.
     """
 
-    def __init__(self, state: TranslationState, options: TranslationOptions, processes: Mapping[str, Process]) -> None:
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        processes: Mapping[str, Process],
+        *,
+        space: str = _PACE,
+        every_rank: bool = False,
+    ) -> None:
         self._state, self._options, self._processes = state, options, processes
-        self._paces = {key.removeprefix(_PACE): _loaded(value) for key, value in state.items(_PACE)}
+        self._space, self._every_rank = space, every_rank
+        self._paces = {key.removeprefix(space): _loaded(value) for key, value in state.items(space)}
         self._changed: set[str] = set()
 
     def attempt(self, instance: str, axis: str) -> int | None:
@@ -124,12 +137,12 @@ class StepWorkers:
     def _store(self, instance: str, pace: WorkerProgress) -> None:
         held: list[Json] = [[[*track, *steps] for track, steps in pace.open.items()]] if pace.open else []
         tracks: list[Json] = [[*pair, at] for pair, at in pace.steps.items()]
-        self._state.set(f"{_PACE}{instance}", [*tracks, pace.last_ns, *held])
+        self._state.set(f"{self._space}{instance}", [*tracks, pace.last_ns, *held])
 
     def forget(self, instance: str) -> None:
         """Forget a process."""
         if self._paces.pop(instance, None) is not None:
-            self._state.delete(f"{_PACE}{instance}")
+            self._state.delete(f"{self._space}{instance}")
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
         """Return the progress of the workers of a role and split."""
@@ -150,21 +163,27 @@ class StepWorkers:
             below = min(below, pace.steps.get((role, split), any_step), *pace.rooted.values())
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
                 slow.append((any_step, pace.last_ns))
-        if below > _NONE and self._has_newcomer(role, now_unix_ns):
+        newcomer = below > _NONE and self._has_newcomer(role, now_unix_ns)
+        if newcomer and not self._every_rank:
             below = _NONE
         # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
-        return StepProgress(below, settles or below == _ALL, slow, frozenset(under_way))
+        return StepProgress(below, settles or below == _ALL, slow, frozenset(under_way), newcomer)
 
     def _has_newcomer(self, role: str, now_unix_ns: int) -> bool:
         """Return whether a living process of *role* has sent no rollout of the role yet, but might."""
         return any(
             (process.role or "") == role
-            and process.determines_status
+            and self._is_worker(process)
             and process.began_ns <= now_unix_ns
             and not self._ended(process, now_unix_ns)
             and not self._has_sent(process.instance, role)
             for process in self._processes.values()
         )
+
+    def _is_worker(self, process: Process) -> bool:
+        if self._every_rank:
+            return not process.forked and not process.launcher
+        return process.determines_status
 
     def _has_sent(self, instance: str, role: str) -> bool:
         pace = self._paces.get(instance)

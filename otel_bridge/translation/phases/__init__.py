@@ -1,0 +1,1 @@
+"""Phases of steps -> one row a step over all ranks."""

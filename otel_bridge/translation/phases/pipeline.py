@@ -1,0 +1,277 @@
+"""Phases of all processes -> one row a step and role, once every process is past the step. Pure.
+
+A step closes when every living process of its role has sent a phase of a later step, when no
+phase came for `TranslationOptions.step_timeout_ns`, or when the run ends. There is no shorter
+wait, unlike for rollouts: a phase may last for hours. Processes that have sent no phase yet are
+awaited for `TranslationOptions.step_watermark_ns`. A phase that arrives after its row gives a
+further row, which replaces the values of the first.
+Bad input is counted (``drop/phase/<reason>``) and never raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge.records import Record, Row, axis_of, key_of
+from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.phases.span import PhaseSpan, read_phase
+from otel_bridge.translation.phases.step import PhaseStep, Track, stored_steps
+from otel_bridge.translation.phases.step_times import RankTimes, step_values
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+INVALID: Final = "phase/invalid"
+LATE: Final = "phase/late"
+TOO_MANY: Final = "phase/too_many"
+TOO_MANY_NAMES: Final = "phase/too_many_names"
+UNCLOSED: Final = "phase/unclosed"
+_PACE: Final = "phase/pace/"
+_NAMES: Final = "phase/names"
+_FORGOTTEN: Final = "phase/forgotten"
+_MAX_NAMES: Final = 256
+"""Most names of phases in a run; each becomes several keys of metrics."""
+_MAX_CLOSED: Final = 128
+"""Number of closed steps whose phases are remembered, so that a late phase gives a whole row."""
+_MAX_CLOSED_PHASES: Final = 20_000
+_MAX_OPEN_PHASES: Final = 200_000
+_MAX_TRACKS: Final = 256
+_CHECK_NS: Final = 1_000_000_000
+"""Interval at which open steps are checked, since processes may start and end meanwhile."""
+_NEVER: Final = 1 << 63
+
+
+class PhasePipeline:
+    """Collects the phases of one run.
+
+    Args:
+        state: Key space ``phase/``; counts in ``drop/``.
+        options: Waiting times.
+        axes: Axes of the run, and the attempt of each role.
+        processes: Live view of all processes of the run.
+        receive_clock: Clock of receiving: a step does not age while no receiver is up.
+    """
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        axes: StepAxes,
+        processes: Mapping[str, Process],
+        receive_clock: ReceiveClock,
+    ) -> None:
+        self._state, self._options, self._axes = state, options, axes
+        self._processes, self._receive_clock = processes, receive_clock
+        self._workers = StepWorkers(state, options, processes, space=_PACE, every_rank=True)
+        self._open: dict[tuple[Track, int], PhaseStep] = {}
+        self._closed: dict[tuple[Track, int], PhaseStep] = {}
+        for step in stored_steps(state):
+            (self._closed if step.closed else self._open)[step.track, step.number] = step
+        self._open_phases = sum(step.size for step in self._open.values())
+        self._closed_phases = sum(step.size for step in self._closed.values())
+        self._names = set(cast("list[str] | None", state.get(_NAMES)) or [])
+        forgotten = cast("list[tuple[str, int, int]] | None", state.get(_FORGOTTEN)) or []
+        self._forgotten: dict[Track, int] = {(role, attempt): number for role, attempt, number in forgotten}
+        self._changed: dict[tuple[Track, int], PhaseStep] = {}
+        self._checked_ns = 0
+
+    def take(self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int) -> list[Record]:
+        """Take phases of *process*, of its own *role*; return the rows of steps that every process has passed."""
+        further: set[str | None] = set()
+        for span in spans:
+            phase = read_phase(span)
+            if phase is None:
+                self._drop(INVALID, span.name)
+            elif self._add(process, phase.role or role, phase, now_unix_ns):
+                further.add(phase.role or role)
+        records: list[Record] = []
+        for advanced in further:
+            records += self._close_passed(advanced, now_unix_ns)
+        return records + self._bounded()
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""
+        if not 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
+            self._checked_ns = now_unix_ns
+            due = self._due(now_unix_ns)
+            return [self._row(step) for step in due]
+        return []
+
+    def close(self) -> list[Record]:
+        """Return the rows of all open and changed steps, since no more data are expected."""
+        changed = [step for step in self._closed.values() if step.changed_ns is not None]
+        return [self._row(step) for step in _in_order([*self._open.values(), *changed])]
+
+    def flush(self) -> None:
+        """Write the facts in memory to the state."""
+        self._workers.flush()
+        for step in self._changed.values():
+            step.store(self._state)
+        self._changed.clear()
+
+    def forget(self, instance: str) -> None:
+        """Forget the progress of a process."""
+        self._workers.forget(instance)
+
+    def _add(self, process: Process, role: str | None, phase: PhaseSpan, now_unix_ns: int) -> bool:
+        """Add a phase to its step; return whether it takes its process further."""
+        if phase.name not in self._names and not self._admit_name(phase.name):
+            return False
+        axis = axis_of(role)
+        track = role or "", process.attempts.get(axis) or self._axes.current(axis)
+        step = self._step(track, phase.step)
+        if step is None:
+            self._drop(LATE, phase.name)
+            return False
+        size = step.size
+        if not step.add(process, phase, now_unix_ns):
+            self._drop(TOO_MANY, phase.name)
+        if step.closed:
+            self._closed_phases += step.size - size
+        else:
+            self._open_phases += step.size - size
+        self._changed[track, phase.step] = step
+        further = self._workers.sent(process.instance, role, "", phase.step, now_unix_ns)
+        if further:
+            self._axes.reached(axis, phase.step)
+        return further
+
+    def _admit_name(self, name: str) -> bool:
+        if len(self._names) >= _MAX_NAMES:
+            self._drop(TOO_MANY_NAMES, name)
+            return False
+        self._names.add(name)
+        self._state.set(_NAMES, sorted(self._names))
+        return True
+
+    def _step(self, track: Track, number: int) -> PhaseStep | None:
+        """Return a step; ``None``: its phases are forgotten, so that its row can no longer be made."""
+        key = track, number
+        step = self._open.get(key) or self._closed.get(key)
+        if step is not None or number <= self._forgotten.get(track, number - 1):
+            return step
+        step = self._open[key] = PhaseStep(track, number)
+        return step
+
+    # --- when a step closes -------------------------------------------------------------------------------------------
+    def _close_passed(self, role: str | None, now_unix_ns: int) -> list[Record]:
+        reach = self._workers.reach(role or "", "", now_unix_ns)
+        steps = [step for step in self._open.values() if step.role == role]
+        passed = [step for step in steps if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns]
+        return [self._row(step) for step in _in_order(passed)]
+
+    def _due(self, now_unix_ns: int) -> list[PhaseStep]:
+        """Return the open steps that have waited long enough, and the closed ones whose row must be corrected."""
+        wait_ns = self._options.step_watermark_ns
+        reaches: dict[str | None, StepProgress] = {}
+        steps: list[PhaseStep] = []
+        for step in self._open.values():
+            if step.role not in reaches:
+                reaches[step.role] = self._workers.reach(step.role or "", "", now_unix_ns)
+            is_over = step.track[1] < self._axes.current(axis_of(step.role))
+            quiet_ns = wait_ns if is_over else self._options.step_timeout_ns
+            due_ns = self._receive_clock.due(step.last_ns, quiet_ns)
+            if now_unix_ns >= min(due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)):
+                steps.append(step)
+        corrected = (
+            step
+            for step in self._closed.values()
+            if step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait_ns
+        )
+        return _in_order([*steps, *corrected])
+
+    def _passed_ns(self, step: PhaseStep, reach: StepProgress, now_unix_ns: int) -> int:
+        """Return the time at which *step* closes because every living process is past it."""
+        if step.number >= reach.past_below:
+            step.passed_at(None)
+            return _NEVER
+        if reach.newcomer:
+            # It may be a rank whose first phase is long, or one that has no phases at all.
+            return self._receive_clock.due(step.last_ns, self._options.step_watermark_ns)
+        if not reach.settles:
+            return now_unix_ns
+        # Phases that came over a network may still be under way.
+        passed_ns = step.passed_ns or now_unix_ns
+        step.passed_at(passed_ns)
+        return self._receive_clock.due(passed_ns, self._options.row_wait_ns)
+
+    # --- its row ------------------------------------------------------------------------------------------------------
+    def _row(self, step: PhaseStep) -> Row:
+        """Return the row of *step*, which is closed from then on; further rows of the step have other ids."""
+        role, attempt = step.track
+        axis = axis_of(step.role)
+        values = step_values(self._latest_ranks(step))
+        if attempt > 1:
+            values = {ATTEMPT: attempt, **values}
+        if not step.closed:
+            self._count_unclosed(step)
+        row = Row(
+            id=f"p:{role}:{step.number}:a{attempt}" + (f":{step.revision}" if step.revision else ""),
+            role=step.role,
+            step=step.number,
+            axis=axis,
+            time_unix_ns=step.sender_ns,
+            values=self._axes.admit_statistics({key_of(step.role, key): value for key, value in values.items()}, axis),
+            steps={**self._axes.steps(), axis: step.number},
+            attempt=attempt,
+        )
+        step.sent()
+        key = step.track, step.number
+        self._changed[key] = step
+        if self._open.pop(key, None) is not None:
+            self._closed[key] = step
+            self._open_phases -= step.size
+            self._closed_phases += step.size
+        return row
+
+    def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
+        """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""
+        by_rank: dict[int, list[Process]] = {}
+        for instance, rank in step.ranks.items():
+            if instance in self._processes:
+                by_rank.setdefault(rank.rank, []).append(self._processes[instance])
+        replaced: set[str] = set()
+        for processes in by_rank.values():
+            for process in processes:
+                if any(other.succeeds(process) for other in processes):
+                    replaced.add(process.instance)
+        return [rank for instance, rank in step.ranks.items() if instance not in replaced]
+
+    def _count_unclosed(self, step: PhaseStep) -> None:
+        """Count the phases that were open when their process ended, as far as phases inside them name them."""
+        for instance, rank in step.ranks.items():
+            process = self._processes.get(instance)
+            if process is None or process.status is not None or process.drained:
+                for name in sorted(rank.unclosed()):
+                    self._drop(UNCLOSED, name)
+
+    def _bounded(self) -> list[Record]:
+        """Keep the bounds: forget the phases of closed steps, then close steps early."""
+        records: list[Record] = []
+        if self._open_phases > _MAX_OPEN_PHASES:
+            records.append(self._row(_in_order(self._open.values())[0]))
+        while len(self._closed) > _MAX_CLOSED or self._closed_phases > _MAX_CLOSED_PHASES:
+            self._forget(next(iter(self._closed)))
+        return records
+
+    def _forget(self, key: tuple[Track, int]) -> None:
+        step = self._closed.pop(key)
+        self._closed_phases -= step.size
+        self._changed.pop(key, None)
+        step.delete(self._state)
+        if step.track in self._forgotten or len(self._forgotten) < _MAX_TRACKS:
+            self._forgotten[step.track] = max(self._forgotten.get(step.track, step.number), step.number)
+            self._state.set(_FORGOTTEN, [[*track, number] for track, number in self._forgotten.items()])
+
+    def _drop(self, reason: str, name: str) -> None:
+        count(self._state, reason)
+        name_first(self._state, reason, name)
+
+
+def _in_order(steps: Iterable[PhaseStep]) -> list[PhaseStep]:
+    return sorted(steps, key=lambda step: (step.track, step.number))

@@ -1,0 +1,143 @@
+"""Phases of one step on all its ranks -> the values of the step's row. Pure.
+
+The time of a phase on a rank is the time during which it was open at least once. So nested phases
+of one name count once, and so do those of threads that run at one time. A phase that arrives twice
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Final, NamedTuple, TypeAlias, cast
+
+from otel_bridge.records import Json
+
+STEP: Final = "step"
+"""Phase that is the step itself; phases inside it count as outermost."""
+PREFIX: Final = "time/"
+_NS: Final = 1e9
+Interval: TypeAlias = tuple[int, int]
+"""Start and end in Unix ns."""
+
+
+class PhaseTime(NamedTuple):
+    """Holds one phase on one rank; *outer* is empty for an outermost phase."""
+
+    name: str
+    outer: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class RankTimes:
+    """Holds the phases of one step on one rank.
+
+    Attributes:
+        rank: Rank of the process.
+        forked: Whether the process is a forked child, whose time is not that of a step.
+    """
+
+    rank: int
+    forked: bool
+    phases: set[PhaseTime] = field(default_factory=set[PhaseTime])
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each phase, and of the step under `STEP`, in the order of their first start."""
+        by_name: dict[str, list[Interval]] = {}
+        for phase in sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)):
+            by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
+        seconds = {name: length(intervals) / _NS for name, intervals in by_name.items()}
+        if STEP not in seconds:
+            seconds[STEP] = length([self._extent()]) / _NS
+        return seconds
+
+    def idle_and_overlap(self) -> tuple[float, float]:
+        """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
+        steps = [(phase.start_ns, phase.end_ns) for phase in self.phases if phase.name == STEP]
+        outermost = [
+            (phase.start_ns, phase.end_ns) for phase in self.phases if phase.name != STEP and phase.outer in {"", STEP}
+        ]
+        if not outermost:
+            return 0.0, 0.0
+        covered_ns = length(outermost)
+        idle_ns = length([*outermost, *(steps or [self._extent()])]) - covered_ns
+        return idle_ns / _NS, (sum(end - start for start, end in outermost) - covered_ns) / _NS
+
+    def unclosed(self) -> set[str]:
+        """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
+        return {phase.outer for phase in self.phases} - {phase.name for phase in self.phases} - {""}
+
+    def to_json(self) -> Json:
+        """Return the phases as stored in the state."""
+        return [self.rank, self.forked, [[*phase] for phase in sorted(self.phases)]]
+
+    @classmethod
+    def from_json(cls, value: object) -> RankTimes:
+        """Restore the result of `to_json`."""
+        rank, forked, phases = cast("tuple[int, bool, list[tuple[str, str, int, int]]]", value)
+        return cls(rank, forked, {PhaseTime(*phase) for phase in phases})
+
+    def _extent(self) -> Interval:
+        return min(phase.start_ns for phase in self.phases), max(phase.end_ns for phase in self.phases)
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Return the length of the union of *intervals*, in ns."""
+    total_ns = 0
+    reached_ns = 0
+    for start_ns, end_ns in sorted(intervals):
+        total_ns += max(end_ns - max(start_ns, reached_ns), 0)
+        reached_ns = max(reached_ns, end_ns)
+    return total_ns
+
+
+def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
+    """Return the values of a step's row, by key without role, in seconds unless a key says otherwise.
+
+    Args:
+        ranks: Ranks of the step, each with at least one phase.
+    """
+    ordered = sorted(ranks, key=lambda rank: rank.rank)
+    leading = [rank for rank in ordered if not rank.forked] or ordered
+    seconds: dict[str, dict[int, float]] = {}
+    for index, rank in enumerate(ordered):
+        of_rank = rank.seconds()
+        if rank.forked and len(leading) < len(ordered):
+            del of_rank[STEP]
+        for name, taken_s in of_rank.items():
+            seconds.setdefault(name, {})[index] = taken_s
+    numbers = [rank.rank for rank in ordered]
+    step_s = fmean(seconds[STEP].values())
+    values: dict[str, float | int] = {}
+    for name, by_rank in seconds.items():
+        values |= _phase_values(name, by_rank, numbers, step_s)
+    idle = [rank.idle_and_overlap() for rank in leading]
+    values[f"{PREFIX}idle"] = fmean(idle_s for idle_s, _ in idle)
+    values[f"{PREFIX}overlap"] = fmean(overlap_s for _, overlap_s in idle)
+    values[f"{PREFIX}ranks"] = len(leading)
+    return values
+
+
+def _phase_values(name: str, by_rank: Mapping[int, float], numbers: list[int], step_s: float) -> dict[str, float | int]:
+    """Return the values of one phase over the ranks that had it.
+
+    Args:
+        name: Name of the phase.
+        by_rank: Index of a rank to its seconds.
+        numbers: Index of a rank to its number.
+        step_s: Seconds of the step.
+    """
+    mean_s = fmean(by_rank.values())
+    slowest = max(by_rank, key=lambda index: by_rank[index])
+    values: dict[str, float | int] = {f"{PREFIX}{name}": mean_s, f"{PREFIX}max/{name}": by_rank[slowest]}
+    if name != STEP and step_s > 0:
+        values[f"{PREFIX}share/{name}"] = mean_s / step_s
+    if len(by_rank) > 1:
+        values[f"{PREFIX}slowest_rank/{name}"] = numbers[slowest]
+        others_s = median(taken_s for index, taken_s in by_rank.items() if index != slowest)
+        if others_s > 0:
+            values[f"{PREFIX}slowest_ratio/{name}"] = by_rank[slowest] / others_s
+    return values
