@@ -33,7 +33,7 @@ class RayActor(Protocol):
 
     @property
     def __ray_terminate__(self) -> RayMethod:
-        """The method by which Ray ends an actor behind the tasks it has."""
+        """Return the method by which Ray ends an actor behind the tasks it has."""
         ...
 
 

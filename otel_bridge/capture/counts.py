@@ -34,7 +34,7 @@ class CapturedRun(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run records nothing any more."""
+        """Return whether the run records nothing any more."""
         ...
 
 

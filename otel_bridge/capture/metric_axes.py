@@ -39,7 +39,7 @@ class MetricAxes:
 
     @property
     def defined(self) -> bool:
-        """Whether any metric has a step metric."""
+        """Return whether any metric has a step metric."""
         return bool(self._latest)
 
     def define(self, name: str, step_metric: str | None) -> None:

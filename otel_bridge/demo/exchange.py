@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def batches_waiting(self) -> int:
-        """How many batches the trainer has not taken yet."""
+        """Return how many batches the trainer has not taken yet."""
         return sum(1 for _ in self._folder.glob("batch-*.pickle"))
 
     def wait_for_room(self, most: int) -> None:
@@ -86,7 +86,7 @@ class Exchange:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job is over."""
+        """Return whether the job is over."""
         return self._stop.exists()
 
     def _batch(self, step: int) -> Path:

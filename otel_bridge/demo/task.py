@@ -38,7 +38,7 @@ class Expression:
 
     @property
     def value(self) -> int:
-        """The right answer: products first, then from the left."""
+        """Return the right answer: products first, then from the left."""
         rest = self
         while rest.operators:
             products = [index for index, operator in enumerate(rest.operators) if operator == "*"]

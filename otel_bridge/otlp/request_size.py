@@ -46,7 +46,7 @@ class RequestSize:
 
     @property
     def now(self) -> int:
-        """How many items the next request may hold."""
+        """Return how many items the next request may hold."""
         return self._size
 
     @contextmanager

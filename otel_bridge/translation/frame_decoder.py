@@ -51,7 +51,7 @@ class DecodedFrame:
 
     @property
     def held(self) -> bool:
-        """Whether rows before those of the frame may still arrive."""
+        """Return whether rows before those of the frame may still arrive."""
         return self.source.kind == "receiver"
 
 

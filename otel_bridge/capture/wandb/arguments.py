@@ -81,12 +81,12 @@ class WandbArguments:
 
     @property
     def beside(self) -> bool:
-        """Whether the run is one next to others of the process, and does not become ``wandb.run``."""
+        """Return whether the run is one next to others of the process, and does not become ``wandb.run``."""
         return bool(self["reinit"] == "create_new")
 
     @property
     def resumes(self) -> bool:
-        """Whether a run that exists is resumed."""
+        """Return whether a run that exists is resumed."""
         return (bool(self["resume"]) and self["resume"] != "never") or self["resume_from"] is not None
 
     @property

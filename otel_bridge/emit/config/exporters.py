@@ -53,7 +53,7 @@ class RequestedDestinations:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every exporter named for any signal, in the order named."""
+        """Return every exporter named for any signal, in the order named."""
         return tuple(dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen))
 
 

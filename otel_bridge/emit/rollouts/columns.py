@@ -49,7 +49,7 @@ class Column:
 
     @property
     def given(self) -> bool:
-        """Whether the column has any value."""
+        """Return whether the column has any value."""
         return self.values is not None or self._one is not None
 
     def __len__(self) -> int:

@@ -33,10 +33,10 @@ class JournalSpanExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        """Nothing waits here; the run ends by itself."""
+        """Do nothing: no data waits here, and the run ends by itself."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Nothing waits here."""
+        """Return True: no data waits here."""
         return True
 
 
@@ -55,10 +55,10 @@ class JournalLogExporter(LogRecordExporter):
         return LogRecordExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        """Nothing waits here; the run ends by itself."""
+        """Do nothing: no data waits here, and the run ends by itself."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Nothing waits here."""
+        """Return True: no data waits here."""
         return True
 
 

@@ -1,6 +1,6 @@
 """Resource attributes -> the run and the producer. Pure. The receiver also splits its requests with `run_of`.
 
-Source: the design, "Third-party producers": run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` |
+From these attributes: run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` |
 ``nemo.run.id`` | ``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
 """
 

@@ -48,7 +48,7 @@ class RowAssembler:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting rows."""
+        """Return the number of waiting rows."""
         return sum(len(process.waiting) for process in self._holding)
 
     def waiting_of(self) -> dict[str, int]:

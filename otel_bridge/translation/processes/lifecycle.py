@@ -1,8 +1,8 @@
 """Lifecycle of a run: its open processes, killed and silent processes, and the end of the run. Pure.
 
 A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead process, or, when remote, by silence.
-The run ends when no process is open; see the design, "When a run ends". Owns ``proc/<instance>`` and ``run/life`` of
-the state.
+The run ends when no process is open (docs/emitting.md, "Flush and finish"). Owns ``proc/<instance>`` and ``run/life``
+of the state.
 """
 
 from __future__ import annotations

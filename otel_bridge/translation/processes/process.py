@@ -58,7 +58,7 @@ class PendingRow:
 
     @property
     def whole(self) -> bool:
-        """Whether all values of the row are present."""
+        """Return whether all values of the row are present."""
         return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
 
     def number(self, seq: int, want: int, own_ns: int) -> None:
@@ -188,7 +188,10 @@ class Process:
 
     @property
     def determines_status(self) -> bool:
-        """Whether the end of this process may decide the run's status; forked children and ranks above 0 never do."""
+        """Return whether the end of this process may decide the run's status.
+
+        The ends of forked children and of ranks above 0 never do.
+        """
         return not self.forked and self.rank == 0 and not self.launcher
 
     @property
@@ -212,12 +215,12 @@ class Process:
 
     @property
     def remote(self) -> bool:
-        """Whether only silence can show that the process died."""
+        """Return whether only silence can show that the process died."""
         return self.kind == "receiver"
 
     @property
     def tail_missing(self) -> int:
-        """Number of rows that the end event reports and that were not received."""
+        """Return the number of rows that the end event reports and that were not received."""
         return max(self.last_seq - self.rows.high, 0) if self.status is not None else 0
 
     def mark_changed(self) -> None:

@@ -38,7 +38,7 @@ class Sums:
 
     @property
     def flat(self) -> bool:
-        """Whether there are at least two rewards, all equal."""
+        """Return whether there are at least two rewards, all equal."""
         return self.count > 1 and self.min == self.max
 
 

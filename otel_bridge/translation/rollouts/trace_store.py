@@ -111,7 +111,7 @@ class PendingTrace:
 
     @property
     def begins_rollout(self) -> bool:
-        """Whether the trace is a rollout of this run: a native process sent a part of it, or its root has arrived."""
+        """Return whether the trace is a rollout of this run: a native process sent a part, or its root has arrived."""
         return self.native or (self.rollout and self.root_ns is not None) or self.facts is not None
 
     def add_parts(self, trace_ids: Iterable[str]) -> None:
@@ -139,12 +139,12 @@ class PendingTrace:
 
     @property
     def further(self) -> bool:
-        """Whether the spans arrived after the first rollout of their trace was complete."""
+        """Return whether the spans arrived after the first rollout of their trace was complete."""
         return self.id.endswith(FURTHER)
 
     @property
     def whole(self) -> bool:
-        """Whether all spans that the root announced are present."""
+        """Return whether all spans that the root announced are present."""
         return (
             self.root_ns is not None
             and self.expected is not None
@@ -272,7 +272,7 @@ class CompletedTrace:
 
     @property
     def known(self) -> frozenset[bytes]:
-        """Every remembered span id."""
+        """Return every remembered span id."""
         return self.marks if self.span_ids is None else self.span_ids
 
 
