@@ -14,8 +14,7 @@ _TRACKERS = {"wandb": "W&B", "mlflow": "MLflow", "trackio": "Trackio"}
 _HEAD = """\
 # Settings
 
-This page is for you when you look up a variable. It shows the default and the meaning of each. `make docs` generates
-the page. `otel-bridge doctor --all` shows the same settings with your values.
+`otel-bridge doctor --all` shows the same settings with your values. `make docs` generates this page.
 
 * An empty variable counts as unset. The default `-` means that the variable is unset.
 * A value that cannot be parsed is an error at `init()` or at the start of a command.

@@ -40,13 +40,10 @@ print(json.dumps([version(name), list(less)]))
 _PAGE: Final = """\
 # Versions of trackers
 
-This page is for you when you choose a version of a tracker, or install otel-bridge with a framework. It shows the
-tested versions, what each lacks, and which extras install together with which framework.
-
-`make test-versions` generates this page from its results. Each line is a fresh environment with one version of a
-tracker. The contract suite, other suites of the exporter and the conformance job run in it, and read back through the
-tracker's own API. When its writer opens, an exporter checks the calls that it uses. So other versions with these calls
-work too.
+`otel-bridge doctor` shows what your versions lack. When its writer opens, an exporter checks the calls that it uses, so
+other versions with these calls work too. `make test-versions` generates this page: in a fresh environment for each
+line, the contract suite, other suites of the exporter and the conformance job run and read back through the tracker's
+own API.
 
 | tracker | version | installed with | who has it | tests passed | lacks |
 |---|---|---|---|---|---|
@@ -155,7 +152,10 @@ def page(results: list[Result], found: dict[tuple[str, str], str]) -> str:
         passed, less = one.counts.get("passed", 0), "; ".join(one.degraded) or "-"
         beside = ", ".join(f"`{name}`" for name in cell.beside) or "-"
         rows.append(f"| {cell.tracker} | {one.version} | {beside} | {cell.why or '-'} | {passed} of {total} | {less} |")
-    reasons = [f"* {name}, {extra or 'core'}: {why}." for (name, extra), why in resolve.EXPECTED.items()]
+    extras_by_reason: dict[tuple[str, str], list[str]] = {}
+    for (framework, extra), reason in resolve.EXPECTED.items():
+        extras_by_reason.setdefault((framework, reason), []).append(extra or "core")
+    reasons = [f"* {name}, {', '.join(extras)}: {reason}." for (name, reason), extras in extras_by_reason.items()]
     return _PAGE.format(rows="\n".join(rows), table="\n".join(resolve.table(found)), reasons="\n".join(reasons))
 
 
