@@ -158,6 +158,7 @@ SECTIONS: Sequence[Section] = (
             settings.TRACE_GRACE_S,
             settings.TRACE_TIMEOUT_S,
             settings.STEP_WATERMARK_S,
+            settings.STEP_STARTUP_S,
             settings.STEP_TIMEOUT_S,
             settings.END_OF_STREAM_WAIT_S,
             settings.LIVENESS_TIMEOUT_S,

@@ -281,6 +281,12 @@ STEP_WATERMARK_S = Setting(
     seconds,
     "How long a step that every worker has reached waits for more rollouts.",
 )
+STEP_STARTUP_S = Setting(
+    "OTEL_BRIDGE_STEP_STARTUP_S",
+    5.0,
+    seconds,
+    "How long steps of a role stay open for workers that start a little later than the role's newest process.",
+)
 STEP_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_STEP_TIMEOUT_S",
     1800.0,

@@ -89,6 +89,7 @@ def _translation(env: Mapping[str, str]) -> TranslationOptions:
         trace_grace_ns=_ns(settings.TRACE_GRACE_S.read(env)),
         trace_timeout_ns=_ns(settings.TRACE_TIMEOUT_S.read(env)),
         step_watermark_ns=_ns(settings.STEP_WATERMARK_S.read(env)),
+        step_startup_ns=_ns(settings.STEP_STARTUP_S.read(env)),
         step_timeout_ns=_ns(settings.STEP_TIMEOUT_S.read(env)),
         liveness_timeout_ns=_ns(settings.LIVENESS_TIMEOUT_S.read(env)),
         end_grace_ns=_ns(settings.END_GRACE_S.read(env)),

@@ -39,6 +39,7 @@ class TranslationOptions:
         trace_grace_ns: Longest wait of a rollout for spans after its root ended.
         trace_timeout_ns: Time after which a rollout without a root is translated as it is.
         step_watermark_ns: Longest wait for more rollouts of a step that every worker has reached.
+        step_startup_ns: Time after the start of a role's newest process in which further workers may start.
         step_timeout_ns: Longest wait of a step for a worker that is behind and sends nothing, and longest wait in all.
         liveness_timeout_ns: Silence after which a forwarded or third-party process is considered ended.
         end_grace_ns: Time for which the run stays open after its last process died without an end event.
@@ -69,6 +70,7 @@ class TranslationOptions:
     trace_grace_ns: int = 2 * SECOND_NS
     trace_timeout_ns: int = 600 * SECOND_NS
     step_watermark_ns: int = 30 * SECOND_NS
+    step_startup_ns: int = 5 * SECOND_NS
     step_timeout_ns: int = 1_800 * SECOND_NS
     liveness_timeout_ns: int = 600 * SECOND_NS
     end_grace_ns: int = 30 * SECOND_NS

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_bridge.records import Value, axis_of
+from otel_bridge.records import Status, Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, name_first
@@ -187,15 +187,16 @@ class StepAxes:
         """Return the attempt of the axis's role that *process* belongs to, and remember the attempt.
 
         An attempt stated by the emitter wins. Else a process begins the next attempt under three conditions. It starts
-        at or below the last step, of rows or rollouts. It follows a process of its rank from the current attempt. No
-        other process of the current attempt still lives. The ranks of one attempt may arrive in any order: the first
-        one begins the attempt, the others join. Forked children belong to the attempt of their parent.
+        below the last step of rows or rollouts, or at that step when its predecessor did not finish. It follows a
+        process of its rank from the current attempt. No other process of the current attempt still lives. The ranks of
+        one attempt may arrive in any order: the first one begins the attempt, the others join. Forked children belong
+        to the attempt of their parent.
         """
         current = self._attempts.get(axis, 1)
         last = max(known.get(axis, step - 1) for known in (self._last, self._furthest, self._reached))
         if process.attempt is not None:
             current = process.attempt
-        elif step <= last and _is_worker(process) and self._starts_again(process, axis, current):
+        elif step <= last and _is_worker(process) and self._starts_again(process, axis, current, behind=step < last):
             current += 1
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
@@ -220,20 +221,29 @@ class StepAxes:
         """Return the current attempt of the role of *axis*."""
         return self._attempts.get(axis, 1)
 
-    def _starts_again(self, process: Process, axis: str, current: int) -> bool:
+    def _starts_again(self, process: Process, axis: str, current: int, *, behind: bool) -> bool:
         """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
-        A process of another rank belongs to that attempt when it ran beside the predecessor of *process*.
+        A process of another rank belongs to that attempt when it ran beside the predecessor of *process*; one of the
+        same rank also when it has sent nothing yet. A predecessor that finished is followed only by a process that is
+        *behind* its last step: at the same step *process* is one more worker, which started late.
         """
-        others = [other for other in self._processes.values() if _is_worker(other) and axis in other.attempts]
-        same_rank = [other for other in others if other is not process and other.rank == process.rank]
+        workers = [other for other in self._processes.values() if _is_worker(other) and other is not process]
+        others = [other for other in workers if axis in other.attempts]
+        same_rank = [other for other in others if other.rank == process.rank]
         before = [other for other in same_rank if other.attempts[axis] == current]
         if not before and (process.rank > 0 or self._led.get(axis) != current):
             return False
+        if before and not behind and all(other.status is Status.FINISHED for other in before):
+            return False
         if any(_was_beside(other, process) for other in same_rank):
             return False
+        for other in workers:
+            is_silent_twin = axis not in other.attempts and other.rank == process.rank and axis_of(other.role) == axis
+            if is_silent_twin and _runs_beside(other, process) and _ended_after_any(before, other):
+                return False
         return not any(
-            _was_beside(other, process) and (not before or any(_ended_after(one, other) for one in before))
+            _was_beside(other, process) and (not before or _ended_after_any(before, other))
             for other in others
             if other.rank != process.rank
         )
@@ -276,6 +286,10 @@ def _ended_after(other: Process, process: Process) -> bool:
         return other.drained and other.seen_ns > process.began_ns
     known_by_arrival = other.remote and not other.timed_out
     return (other.ended_ns if known_by_arrival else other.end_time_ns) > process.began_ns
+
+
+def _ended_after_any(predecessors: Iterable[Process], process: Process) -> bool:
+    return any(_ended_after(predecessor, process) for predecessor in predecessors)
 
 
 def _integers(state: TranslationState, prefix: str) -> dict[str, int]:

@@ -47,7 +47,7 @@ class StepProgress:
         past_below: Every worker is past each step below this number.
         settles: Whether some rollouts arrived by a network, which may reorder them.
         under_way: Steps of which some worker has open live rollouts.
-        newcomer: Whether a living process of the role has sent nothing yet, but might.
+        newcomer: Whether a process of the role that has sent nothing yet lives, or may still start.
         slow: For each worker, its highest step of any split and the arrival time of its last rollout.
     """
 
@@ -163,22 +163,27 @@ class StepWorkers:
             below = min(below, pace.steps.get((role, split), any_step), *pace.rooted.values())
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
                 slow.append((any_step, pace.last_ns))
-        newcomer = below > _NONE and self._has_newcomer(role, now_unix_ns)
+        newcomer = below > _NONE and self._awaits_newcomer(role, now_unix_ns)
         if newcomer and not self._every_rank:
             below = _NONE
         # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
         return StepProgress(below, settles or below == _ALL, slow, frozenset(under_way), newcomer)
 
-    def _has_newcomer(self, role: str, now_unix_ns: int) -> bool:
-        """Return whether a living process of *role* has sent no rollout of the role yet, but might."""
-        return any(
-            (process.role or "") == role
-            and self._is_worker(process)
-            and process.began_ns <= now_unix_ns
-            and not self._ended(process, now_unix_ns)
-            and not self._has_sent(process.instance, role)
-            for process in self._processes.values()
-        )
+    def _awaits_newcomer(self, role: str, now_unix_ns: int) -> bool:
+        """Return whether a process of *role* that has sent no rollout of the role yet may send some.
+
+        It is a living process, or a process that is about to start: the workers of a role rarely start at one instant,
+        and a fast one may pass its first steps before the next one exists.
+        """
+        for process in self._processes.values():
+            may_send = (process.role or "") == role and self._is_worker(process)
+            if not may_send or process.began_ns > now_unix_ns:
+                continue
+            if now_unix_ns < process.began_ns + self._options.step_startup_ns:
+                return True
+            if not self._ended(process, now_unix_ns) and not self._has_sent(process.instance, role):
+                return True
+        return False
 
     def _is_worker(self, process: Process) -> bool:
         if self._every_rank:

@@ -92,9 +92,13 @@ def test_plain_launched_and_through_otlp_leave_the_same_records(tmp_path: Path) 
         assert _first_difference(plain, found) is None, way
 
 
+# A value that arrives while its step is open becomes part of the reward, which would depend on the pace of the machine.
+ENVIRONMENT = {"OTEL_BRIDGE_EXPORTERS": "file", "OTEL_BRIDGE_STEP_STARTUP_S": "0"}
+
+
 def _plain(folder: Path) -> list[dict[str, Any]]:
     job = program(folder, "job.py", JOB)
-    done = call(["python", job], cwd=folder, env=environment(folder, OTEL_BRIDGE_EXPORTERS="file"))
+    done = call(["python", job], cwd=folder, env=environment(folder, **ENVIRONMENT))
     assert done.returncode == 0, done.stderr
     ended(folder / ".otel-bridge")
     return normal(records(only_folder(folder / ".otel-bridge")))
@@ -104,7 +108,8 @@ def _launched(tmp_path: Path) -> list[dict[str, Any]]:
     folder = tmp_path / "launched"
     folder.mkdir()
     job = program(folder, "job.py", JOB)
-    done = otel_bridge("run", "--exporters", "file", "--", "python", job, cwd=folder, env=environment(folder))
+    env = environment(folder, **ENVIRONMENT)
+    done = otel_bridge("run", "--exporters", "file", "--", "python", job, cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     return normal(records(only_folder(folder / ".otel-bridge")))
 
@@ -141,7 +146,7 @@ def _service(base: Path) -> Iterator[Receiver]:
 
 def _serving() -> BridgeOptions:
     # A passed step waits this long behind a receiver; a late value that comes meanwhile becomes part of the reward.
-    read = BridgeOptions.read({"OTEL_BRIDGE_ROW_WAIT_S": "0.01"}, Path())
+    read = BridgeOptions.read({**ENVIRONMENT, "OTEL_BRIDGE_ROW_WAIT_S": "0.01"}, Path())
     return dataclasses.replace(read, exporters=dict.fromkeys(SIGNALS, ("file",)), local=False)
 
 

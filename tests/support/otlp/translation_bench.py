@@ -22,7 +22,8 @@ def frame(bench: Bench, worker: SegmentInfo, signal: int, payload: bytes) -> lis
 
 
 def bench_of(**options: Any) -> Bench:
-    return Bench(TranslationOptions(run_id=RUN, **options))
+    """A bench whose steps wait for no worker that starts later, unless *options* has a `step_startup_ns`."""
+    return Bench(TranslationOptions(run_id=RUN, **{"step_startup_ns": 0, **options}))
 
 
 def explorers(*names: str, role: str = "explorer") -> list[SegmentInfo]:

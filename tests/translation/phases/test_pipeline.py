@@ -8,11 +8,11 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.records import End, PlainTrace, RolloutRecord
-from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.phases import pipeline
-from support.otlp.otlp_samples import RUN, T0, Bench, S, end, row
+from support.otlp.otlp_samples import T0, S, end, row
 from support.otlp.phase_samples import phase, rank, rows_of, send, values_of
 from support.otlp.trace_samples import rollout_spans
+from support.otlp.translation_bench import bench_of
 
 
 def job(steps: int, ranks: int) -> list[tuple[int, Span]]:
@@ -27,7 +27,7 @@ def job(steps: int, ranks: int) -> list[tuple[int, Span]]:
 
 
 def test_a_step_becomes_a_row_once_every_rank_has_a_phase_of_a_later_one() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0), rank(1))
 
     assert send(bench, rank(0), phase("train", 3, 0, 1), phase("train", 4, 2, 3)) == []
@@ -44,7 +44,7 @@ def test_a_step_becomes_a_row_once_every_rank_has_a_phase_of_a_later_one() -> No
 
 
 def test_a_long_phase_is_awaited_and_the_end_of_the_run_closes_what_is_open() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), phase("generate", 0, 0, 1))
 
@@ -56,7 +56,7 @@ def test_a_long_phase_is_awaited_and_the_end_of_the_run_closes_what_is_open() ->
 
 
 def test_a_rank_that_died_is_not_awaited_and_its_open_phase_is_counted() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0), rank(1))
     send(bench, rank(1), phase("forward", 0, 0, 1, "train"))
     send(bench, rank(0), phase("forward", 0, 0, 1, "train"), phase("train", 0, 0, 2), phase("train", 1, 2, 3))
@@ -69,7 +69,7 @@ def test_a_rank_that_died_is_not_awaited_and_its_open_phase_is_counted() -> None
 
 
 def test_a_silent_rank_is_awaited_no_longer_than_the_timeout_of_a_step() -> None:
-    bench = Bench(TranslationOptions(run_id=RUN, step_timeout_ns=100 * S))
+    bench = bench_of(step_timeout_ns=100 * S)
     bench.open(rank(0), rank(1))
     send(bench, rank(1), phase("train", 0, 0, 1))
     send(bench, rank(0), phase("train", 0, 0, 1), phase("train", 1, 1, 2))
@@ -79,7 +79,7 @@ def test_a_silent_rank_is_awaited_no_longer_than_the_timeout_of_a_step() -> None
 
 
 def test_a_late_phase_gives_a_further_row_of_its_step_with_all_of_it() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), phase("train", 0, 0, 1), phase("train", 1, 2, 3))
 
@@ -92,7 +92,7 @@ def test_a_late_phase_gives_a_further_row_of_its_step_with_all_of_it() -> None:
 
 
 def test_a_phase_that_is_redelivered_changes_nothing() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), phase("train", 0, 0, 1), phase("train", 0, 0, 1), phase("train", 1, 2, 3))
     send(bench, rank(0), phase("train", 0, 0, 1))
@@ -102,7 +102,7 @@ def test_a_phase_that_is_redelivered_changes_nothing() -> None:
 
 
 def test_a_phase_of_another_role_is_a_row_of_that_role() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     records = send(bench, rank(0), phase("score", 0, 0, 1, role="judge"), phase("score", 1, 2, 3, role="judge"))
 
@@ -110,7 +110,7 @@ def test_a_phase_of_another_role_is_a_row_of_that_role() -> None:
 
 
 def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step() -> None:
-    bench = Bench()
+    bench = bench_of()
     again = rank(1, instance="i1b", began_s=70)
     bench.open(rank(0), rank(1))
     send(bench, rank(1), phase("train", 0, 0, 50))
@@ -125,7 +125,7 @@ def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step()
 
 
 def test_a_rank_that_sends_no_phases_delays_a_row_and_prevents_none() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0), rank(1))
     send(bench, rank(0), phase("train", 0, 0, 1), phase("train", 1, 2, 3))
 
@@ -136,7 +136,7 @@ def test_a_rank_that_sends_no_phases_delays_a_row_and_prevents_none() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bridge_that_is_killed_at_any_point_gives_the_same_rows(seed: int) -> None:
     chance = random.Random(seed)
-    whole, killed = Bench(), Bench()
+    whole, killed = bench_of(), bench_of()
     for bench in (whole, killed):
         bench.open(*map(rank, range(4)))
         for number, span in job(steps=6, ranks=4):
@@ -152,7 +152,7 @@ def test_a_bridge_that_is_killed_at_any_point_gives_the_same_rows(seed: int) -> 
 
 
 def test_steps_that_go_back_are_rows_too() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), *(phase("train", step, at, at + 1) for at, step in enumerate((5, 6, 3, 4))))
     bench.close()
@@ -162,7 +162,7 @@ def test_steps_that_go_back_are_rows_too() -> None:
 
 def test_bad_phases_are_counted_and_the_others_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_MAX_NAMES", 2)
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     nameless, backwards = phase("", 0, 0, 1), phase("train", 0, 2, 1)
 
@@ -176,7 +176,7 @@ def test_bad_phases_are_counted_and_the_others_arrive(monkeypatch: pytest.Monkey
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_MAX_CLOSED", 4)
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(50)))
 
@@ -188,7 +188,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_phase_is_never_a_rollout_and_a_third_party_may_give_it_any_name() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     mixed = ScopeSpans(scope={"name": "app"}, spans=[*rollout_spans("a"), phase("train", 0, 0, 1)])
     mixed.spans[-1].name = "train"
@@ -204,7 +204,7 @@ def test_a_phase_is_never_a_rollout_and_a_third_party_may_give_it_any_name() -> 
 
 
 def test_a_key_of_the_users_own_rows_is_theirs() -> None:
-    bench = Bench()
+    bench = bench_of()
     bench.open(rank(0))
     bench.metrics(rank(0), row(1, {"time/train": 7.0}, step=0))
     send(bench, rank(0), phase("train", 0, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge.records import Config, Row
@@ -66,6 +67,48 @@ def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_at
     bench.metrics(again, row(1, {"loss": 1.0}))
 
     assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "attempt"),
+    [
+        ("finished", (1, 2), 1),
+        ("finished", (2, 2), 1),
+        ("finished", (2, 1), 2),
+        ("failed", (2, 2), 2),
+        ("killed", (2, 2), 2),
+    ],
+)
+def test_a_worker_after_one_that_finished_is_a_restart_only_if_it_goes_back_in_steps(
+    status: str, steps: tuple[int, int], attempt: int
+) -> None:
+    bench = Bench()
+    before, after = source("before", "explorer"), source("after", "explorer")
+    bench.open(before)
+    bench.metrics(before, row(1, {"loss": 1.0}, step=steps[0]))
+    bench.logs(before, end(status, 1, time_ns=bench.now_ns))
+    bench.tick(1)
+
+    bench.open(after)
+    bench.metrics(after, row(1, {"loss": 1.0}, step=steps[1]))
+
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, attempt]
+
+
+def test_a_worker_is_not_a_restart_while_one_that_has_sent_nothing_yet_lives_since_before() -> None:
+    bench = Bench()
+    brief, silent, late = source("brief"), source("silent"), source("late")
+    bench.open(brief, silent)
+    bench.metrics(brief, row(1, {"loss": 1.0}), row(2, {"loss": 1.0}, step=2))
+    bench.tick(1)
+    bench.logs(brief, end("finished", 2, time_ns=bench.now_ns))
+    bench.tick(1)
+
+    bench.open(late)
+    bench.metrics(late, row(1, {"loss": 1.0}))
+    bench.metrics(silent, row(1, {"loss": 1.0}))
+
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
 
 
 def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> None:

@@ -94,6 +94,41 @@ def test_a_worker_that_joins_late_is_waited_for_from_then_on() -> None:
     assert [rollout.reward for rollout in rollouts_in(joined)] == [1.0]
 
 
+def test_a_worker_that_starts_a_little_later_has_its_part_in_the_first_steps() -> None:
+    bench = bench_of(max_rollouts=2, step_startup_ns=5 * 10**9)
+    first, second = explorers("first", "second")
+    bench.open(first)
+    alone = send(bench, first, 1, 0.5) + send(bench, first, 2, 0.5)
+    alone += bench.tick(4)
+
+    bench.open(second)
+    both = send(bench, second, 1, 1.0) + send(bench, second, 2, 1.0)
+    bench.restart()
+    early = bench.tick(4)
+    due = bench.tick(1)
+
+    assert (alone, both, early, points(due)) == ([], [], [], [(1, 2)])
+
+
+def test_rows_do_not_wait_for_workers_that_may_start_later() -> None:
+    bench = bench_of(step_startup_ns=5 * 10**9)
+    (worker,) = explorers("a")
+    bench.open(worker)
+
+    at_once = bench.metrics(worker, row(1, {"loss": 1.0}))
+
+    assert [row.values for row in rows_in(at_once)] == [{"explorer/loss": 1.0}]
+
+
+def test_the_end_of_the_run_ends_the_wait_for_workers_that_may_start_later() -> None:
+    bench = bench_of(step_startup_ns=5 * 10**9)
+    (worker,) = explorers("a")
+    bench.open(worker)
+    send(bench, worker, 1, 1.0)
+
+    assert points(bench.logs(worker, end("finished", 1))) == [(1, 1)]
+
+
 def test_a_worker_that_has_not_begun_when_frames_were_written_is_not_waited_for_when_they_are_read_late() -> None:
     bench = bench_of()
     first, later = explorers("first", "later")
