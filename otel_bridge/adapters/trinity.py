@@ -68,20 +68,24 @@ class OtelBridgeMonitor(Monitor):
     @guarded
     def log_table(self, table_name: str, experiences_table: Any, step: int) -> None:
         """Record a data frame: rollouts when it has columns of prompts and responses, else a table of one row."""
-        from otel_bridge.capture.tables import rollouts_of, split_of  # noqa: PLC0415  # only the trainer has tables
+        from otel_bridge.capture.tables import RolloutTable, split_of  # noqa: PLC0415  # only the trainer has tables
         from otel_bridge.emit.media.values import Table  # noqa: PLC0415
 
         if (run := self._recording.begin()) is None:
             return
         role = run.role or self._role
         cells = [[_without_nan(cell) for cell in row] for row in experiences_table.to_numpy(dtype=object).tolist()]
-        found = rollouts_of(list(experiences_table.columns), cells)
-        if found is None:
+        table = RolloutTable.of(list(experiences_table.columns), cells)
+        if table is None:
             run.log({table_name: Table(dataframe=experiences_table)}, step, role=role)
             return
-        for one in found:
-            at = step if one.step is None else one.step
-            run.log_generations(**one.columns, step=at, split=split_of(table_name), role=role)
+
+        def count(column: str, kind: str) -> None:
+            run.count_drop("not_captured", key=f"{table_name}: {column} ({kind})")
+
+        for rollouts in table.rollouts(cells, count):
+            at = step if rollouts.step is None else rollouts.step
+            run.log_generations(**rollouts.columns, step=at, split=split_of(table_name), role=role)
 
     def close(self) -> None:
         """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed."""

@@ -1,14 +1,17 @@
-"""Tables of prompts and responses -> rollouts: each row once, although programs log a growing table whole each time."""
+"""Tables of prompts and responses -> rollouts: what each column means, and what becomes of every cell."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from otel_bridge.capture.media import media_of
 from otel_bridge.capture.metric_axes import whole
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.media.values import Html, Markdown, Table, media_in
+from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
 from otel_bridge.errors import any_error
 
@@ -28,21 +31,31 @@ _NOT_REWARD: Final = re.compile(
 _TRUTH: Final = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
-_CLOCKS: Final = frozenset({"train/epoch", "train/global_step"})
+_CLOCKS: Final = frozenset({*_STEP, "epoch"})
 _EVAL: Final = ("val", "eval", "test")
+_EVAL_TABLES: Final = frozenset({"sample_completions"})
+"""Tables of an evaluation whose key does not say so: open-instruct's."""
 _MAX_TABLES: Final = 256
 _MAX_ROWS: Final = 100_000
 """Most rows of a table whose hashes are remembered."""
+_PLAIN: Final = frozenset({str, int, float, bool})
+_ABSENT: Final = frozenset({"NAType", "NaTType"})
+"""Types by which pandas means an absent value."""
+_SHOWN_ONLY: Final = frozenset({"wandb", "trackio", "plotly", "bokeh", "PIL", "matplotlib"})
+"""Packages whose objects are shown, and have no text."""
+CountCell: TypeAlias = Callable[[str, str], None]
+"""Callable with a column and the type of a cell that has no counterpart."""
 
 
 class _Roles(NamedTuple):
-    """Names the columns of a table by meaning: indices, and names of rewards."""
+    """Names the columns of one sample by meaning: indices, and names of rewards and of further facts."""
 
     prompt: int | None
     response: int
     rewards: dict[str, int]
     advantage: int | None
     step: int | None
+    facts: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -51,6 +64,9 @@ class TableRollouts:
 
     step: int | None
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __len__(self) -> int:
+        return len(self.columns["responses"])
 
 
 class SeenTables:
@@ -98,34 +114,62 @@ def _hash(row: Sequence[Any]) -> int:
         return hash(tuple(map(repr, row)))
 
 
-def rollouts_of(
-    columns: Sequence[Any], rows: Sequence[Sequence[Any]], logged: Iterable[str] = ()
-) -> list[TableRollouts] | None:
-    """Return the rollouts in *rows* by step; ``None`` when it is not a table of prompts and responses.
+@dataclass(frozen=True, slots=True)
+class RolloutTable:
+    """Reads the rows of a table of prompts and responses; `of` makes one.
 
-    Such a table has columns of these names, with texts or messages in them: pictures and numbers are not rollouts.
-
-    Args:
-        columns: Names of the columns.
-        rows: Rows to record.
-        logged: Keys that were logged before; ``rewards/<name>/mean`` names the column of a reward function.
+    Attributes:
+        width: Number of columns.
+        samples: Columns of each sample in a row: several of a wide table.
     """
-    names = [str(name).strip().lower() for name in columns]
-    wide = _wide_roles(names)
-    functions = {named[1].lower() for key in logged if (named := _REWARD_KEY.search(key))}
-    roles = _roles(names, range(len(names)), rows, functions)
-    sets = wide or ([] if roles is None else [roles])
-    whole_rows = [row for row in rows if len(row) == len(names)]
-    if not sets or not all(_holds_texts(one, row) for row in whole_rows for one in sets):
-        return None
-    steps: dict[tuple[int | None, bool], TableRollouts] = {}
-    for row in whole_rows:
-        for one in sets:
-            step = None if one.step is None else whole(row[one.step])
-            prompted = one.prompt is not None and not _is_missing(row[one.prompt])
-            found = steps.setdefault((step, prompted), TableRollouts(step))
-            _add(found.columns, one, row, list(map(str, columns)), is_wide=bool(wide))
-    return list(steps.values())
+
+    width: int
+    samples: Sequence[_Roles]
+
+    @classmethod
+    def of(
+        cls, columns: Sequence[Any], rows: Sequence[Sequence[Any]], logged: Iterable[str] = ()
+    ) -> RolloutTable | None:
+        """Return the reader of a table; ``None`` when it is not one of prompts and responses.
+
+        Such a table has columns of these names, with texts or messages in them: pictures and numbers are not rollouts.
+
+        Args:
+            columns: Names of the columns.
+            rows: All its rows.
+            logged: Keys that were logged before; ``rewards/<name>/mean`` names the column of a reward function.
+        """
+        labels = _distinct([str(name) for name in columns])
+        names = [label.strip().lower() for label in labels]
+        samples = _wide_roles(names, labels)
+        if not samples:
+            matches = [match for key in logged if (match := _REWARD_KEY.search(key))]
+            functions = {match[1].lower() for match in matches}
+            roles = _roles(names, labels, range(len(names)), rows, functions)
+            samples = [] if roles is None else [roles]
+        whole_rows = [row for row in rows if len(row) == len(names)]
+        if not samples or not all(_holds_texts(roles, row) for row in whole_rows for roles in samples):
+            return None
+        return cls(len(names), samples)
+
+    def rollouts(self, rows: Iterable[Sequence[Any]], count: CountCell) -> list[TableRollouts]:
+        """Return the rollouts in *rows* by step; cells that cannot be recorded are counted with *count*."""
+        groups: dict[tuple[int | None, bool], TableRollouts] = {}
+        for row in rows:
+            if len(row) != self.width:
+                count("", f"row of {len(row)} cells in place of {self.width}")
+                continue
+            for roles in self.samples:
+                step = None if roles.step is None else whole(row[roles.step])
+                is_prompted = roles.prompt is not None and not _is_missing(row[roles.prompt])
+                group = groups.setdefault((step, is_prompted), TableRollouts(step))
+                _add(group.columns, roles, row, count, is_prompted=is_prompted)
+        return list(groups.values())
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """Return the names of columns, a repeated one with its index."""
+    return [label if label not in labels[:index] else f"{label}_{index}" for index, label in enumerate(labels)]
 
 
 def has_step(columns: Iterable[Any]) -> bool:
@@ -133,66 +177,104 @@ def has_step(columns: Iterable[Any]) -> bool:
     return any(str(name).strip().lower() in _STEP for name in columns)
 
 
-def split_of(key: str, row: Iterable[str] = ()) -> str:
+def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) -> str:
     """Return the split of a table.
 
     Args:
         key: Its key, which may name the split.
-        row: Keys of the row logged before it, which do so where *key* has no prefix: TRL logs its completions so.
+        row: Keys logged with it, which name the split where *key* has no prefix: open-instruct logs its completions so.
+        row_before: Keys of the row logged before, which do so when *row* has none: TRL logs its completions so.
     """
-    if "/" in key or key.lower().startswith(_EVAL):
-        return "eval" if key.lower().startswith(_EVAL) else "train"
-    keys = [one for one in row if one not in _CLOCKS]
-    return "eval" if keys and all(one.lower().startswith(_EVAL) for one in keys) else "train"
+    if key.lower().startswith(_EVAL) or key in _EVAL_TABLES:
+        return "eval"
+    keys = [] if "/" in key else _without_clocks(row) or _without_clocks(row_before)
+    return "eval" if keys and all(name.lower().startswith(_EVAL) for name in keys) else "train"
+
+
+def _without_clocks(row: Iterable[str]) -> list[str]:
+    return [name for name in row if name.rpartition("/")[2] not in _CLOCKS]
 
 
 def _roles(
-    names: Sequence[str], indices: Iterable[int], rows: Sequence[Sequence[Any]], functions: Collection[str] = ()
+    names: Sequence[str],
+    labels: Sequence[str],
+    indices: Iterable[int],
+    rows: Sequence[Sequence[Any]],
+    functions: Collection[str] = (),
 ) -> _Roles | None:
-    """Return the meaning of the columns *indices*; ``None`` when no response, or nothing besides it, is found."""
-    prompt = response = text = advantage = step = None
+    """Return the meaning of the columns *indices*; ``None`` when no response, or nothing besides it, is found.
+
+    Args:
+        names: Names of all columns in lower case.
+        labels: Their names as given.
+        indices: The columns to look at.
+        rows: Rows, in which a column of numbers may be a reward.
+        functions: Names of reward functions.
+    """
+    meaning: dict[str, int] = {}
     rewards: dict[str, int] = {}
     others: dict[str, int] = {}
     for index in indices:
-        name = names[index]
-        if name in _ADVANTAGE:
-            advantage = index
-        elif name in _STEP:
-            step = index
-        elif _REWARD.match(name):
-            rewards[name] = index
-        elif prompt is None and _PROMPT.match(name):
-            prompt = index
-        elif response is None and _RESPONSE.match(name) and not _TRUTH.search(name):
-            response = index
-        elif name in _TEXT:
-            text = index
+        role = _role_of(names[index], meaning)
+        if role == "reward":
+            rewards.setdefault(names[index], index)
+        elif role is not None:
+            meaning.setdefault(role, index)
         else:
-            others[name] = index
+            others.setdefault(names[index], index)
+    prompt = meaning.get("prompt")
+    response = meaning.get("response")
     if response is None and (prompt is not None or rewards):
-        response = text
+        response = meaning.get("text")
     if response is None or (prompt is None and not rewards):
         return None
-    if advantage is not None:  # one column for each reward function, under any name
+    if "advantage" in meaning:  # one column for each reward function, under any name
         named = {name: index for name, index in others.items() if name in functions}
         rewards |= named or {
             name: index for name, index in others.items() if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
         }
-    return _Roles(prompt, response, rewards, advantage, step)
+    used = {prompt, response, meaning.get("advantage"), meaning.get("step"), *rewards.values()}
+    facts = {labels[index]: index for index in indices if index not in used}
+    return _Roles(prompt, response, rewards, meaning.get("advantage"), meaning.get("step"), facts)
 
 
-def _wide_roles(names: Sequence[str]) -> list[_Roles]:
-    """Return the columns of each sample of a wide table: ``input_1``, ``output_1``, ``score_1``, ``input_2``, …."""
+def _role_of(name: str, meaning: Collection[str]) -> str | None:
+    """Return what a column of that name is; ``None`` for any other, and for a second prompt or response."""
+    if name in _ADVANTAGE:
+        return "advantage"
+    if name in _STEP:
+        return "step"
+    if _REWARD.match(name):
+        return "reward"
+    if "prompt" not in meaning and _PROMPT.match(name):
+        return "prompt"
+    if "response" not in meaning and _RESPONSE.match(name) and not _TRUTH.search(name):
+        return "response"
+    return "text" if name in _TEXT else None
+
+
+def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
+    """Return the columns of each sample of a wide table: ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
+
+    Columns of no sample are facts of every one.
+    """
     numbered: dict[str, list[int]] = {}
     stems = list(names)
     for index, name in enumerate(names):
-        found = _WIDE.match(name)
-        if found is not None:
-            stems[index] = found[1].rstrip("_ ")
-            numbered.setdefault(found[2], []).append(index)
+        match = _WIDE.match(name)
+        if match is not None:
+            stems[index] = match[1].rstrip("_ ")
+            numbered.setdefault(match[2], []).append(index)
     step = next((index for index, name in enumerate(names) if name in _STEP), None)
-    sets = [_roles(stems, indices, ()) for indices in numbered.values()]
-    return [one._replace(step=step) for one in sets if one is not None]
+    samples: list[_Roles] = []
+    of_samples = {step}
+    for indices in numbered.values():
+        roles = _roles(stems, labels, indices, ())
+        if roles is not None:
+            samples.append(roles._replace(step=step))
+            of_samples.update(indices)
+    shared = {labels[index]: index for index in range(len(names)) if index not in of_samples}
+    return [roles._replace(facts={**roles.facts, **shared}) for roles in samples]
 
 
 def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
@@ -202,15 +284,20 @@ def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
 
 
 def _is_missing(cell: Any) -> bool:
-    """Return whether a cell is empty: ``None``, the NaN of a data frame, an empty text or list."""
+    """Return whether a cell is empty: ``None``, what a data frame has for it, an empty text or list."""
     if isinstance(cell, str | list | tuple | Mapping):
         return not cell
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+    if cell is None or type(cell).__name__ in _ABSENT:
+        return True
+    is_number = isinstance(cell, float) or (hasattr(cell, "dtype") and not getattr(cell, "shape", None))
+    return is_number and cell != cell  # noqa: PLR0124  # a NaN equals no other
 
 
 def _is_text(cell: Any) -> bool:
+    cell = plain(cell)
     if isinstance(cell, list | tuple):
-        return all(isinstance(one, str) or is_message(one) for one in cast("Sequence[Any]", cell))
+        entries = cast("Sequence[Any]", cell)
+        return all(isinstance(entry, str) or is_message(entry) for entry in entries)
     return isinstance(cell, str) or is_message(cell)
 
 
@@ -219,28 +306,78 @@ def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
     return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
 
 
-def _add(columns: dict[str, Any], roles: _Roles, row: Sequence[Any], names: Sequence[str], *, is_wide: bool) -> None:
-    """Append one sample to the lists of `log_generations`."""
-    used = {roles.response, *roles.rewards.values()}
+def _add(
+    columns: dict[str, Any],
+    roles: _Roles,
+    row: Sequence[Any],
+    count: CountCell,
+    *,
+    is_prompted: bool,
+) -> None:
+    """Append one sample to the lists of `log_generations`; what its columns do not mean is a fact of it."""
+    facts = dict(roles.facts)
     response = row[roles.response]
     sample: dict[str, Any] = {"responses": None if _is_missing(response) else response}
-    for name, index in (("prompts", roles.prompt), ("advantages", roles.advantage), ("", roles.step)):
-        if index is not None:
-            used.add(index)
-            if name and not (name == "prompts" and _is_missing(row[index])):
-                sample[name] = row[index]
-    if not is_wide:
-        rest = {name: row[index] for index, name in enumerate(names) if index not in used and _plain(row[index])}
-        sample["metadata"] = rest or None
-    if len(roles.rewards) == 1:
-        sample["rewards"] = row[next(iter(roles.rewards.values()))]
-    else:
-        parts: dict[str, list[Any]] = columns.setdefault("rewards", {}) if roles.rewards else {}
-        for name, index in roles.rewards.items():
-            parts.setdefault(name, []).append(row[index])
+    if is_prompted and roles.prompt is not None:
+        sample["prompts"] = row[roles.prompt]
+    if roles.advantage is not None:
+        sample["advantages"] = _number(row, "advantage", roles.advantage, facts)
+    if roles.step is not None and whole(row[roles.step]) is None:
+        facts["step"] = roles.step
+    rewards = {name: _number(row, name, index, facts) for name, index in roles.rewards.items()}
+    if len(rewards) == 1:
+        sample["rewards"] = next(iter(rewards.values()))
+    elif rewards:
+        parts: dict[str, list[Any]] = columns.setdefault("rewards", {})
+        for name, value in rewards.items():
+            parts.setdefault(name, []).append(value)
+    sample["metadata"] = _facts_of(row, facts, count) or None
     for name, value in sample.items():
         columns.setdefault(name, []).append(value)
 
 
-def _plain(cell: Any) -> bool:
-    return isinstance(cell, str | int | float | bool)
+def _number(row: Sequence[Any], name: str, index: int, facts: dict[str, int]) -> Any:
+    """Return a cell that can be read as a number; any other is a fact under its name, and gives ``None``."""
+    cell = row[index]
+    if coerce.number(cell) is not None:
+        return cell
+    facts[name] = index
+    return None
+
+
+def _facts_of(row: Sequence[Any], facts: Mapping[str, int], count: CountCell) -> dict[str, Any]:
+    """Return the cells of *facts* that are not empty; those that only a tracker's page can show are counted."""
+    cells: dict[str, Any] = {}
+    for name, index in facts.items():
+        cell = row[index]
+        if _is_missing(cell):
+            continue
+        try:
+            cells[name] = _fact(cell)
+        except _NoCounterpart as exc:
+            count(name, str(exc))
+    return cells
+
+
+class _NoCounterpart(Exception):  # noqa: N818  # an outcome, caught in this module
+    """Raised for a cell that only a tracker's page can show; the text is its type."""
+
+
+def _fact(cell: Any) -> Any:
+    """Return a cell as a fact of a rollout: media as ours, pages as their text, anything else as it is.
+
+    Raises:
+        _NoCounterpart: It is a table, a plot or the like.
+    """
+    if type(cell) in _PLAIN:
+        return cell
+    entries: Sequence[Any] = cell if type(cell) in {list, tuple} else (cell,)
+    media = media_of(cell)
+    if media is None:
+        shown = next((entry for entry in entries if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY), None)
+        if shown is not None:
+            raise _NoCounterpart(f"{type(shown).__module__.partition('.')[0]}.{type(shown).__name__}")
+        return cell
+    if any(isinstance(medium, Table) for medium in media_in(media) or ()):
+        raise _NoCounterpart(type(entries[0]).__name__)
+    return str(media.value) if isinstance(media, Html | Markdown) else media

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import pandas
+import PIL.Image
 import pytest
 
-from otel_bridge.capture.tables import SeenTables, rollouts_of, split_of
+from otel_bridge.capture.tables import RolloutTable, SeenTables, TableRollouts, split_of
+from otel_bridge.emit.media.values import Html
+
+
+class Figure:
+    """A figure of a package whose objects have no text."""
+
+    __module__ = "plotly.graph_objs"
+
+
+def rollouts_of(
+    columns: list[str], rows: Sequence[list[Any]], logged: Iterable[str] = ()
+) -> list[TableRollouts] | None:
+    """The rollouts of a table of which every cell can be recorded."""
+    table = RolloutTable.of(columns, rows, logged)
+    return None if table is None else table.rollouts(rows, lambda column, kind: pytest.fail(f"{column}: {kind}"))
 
 
 def found(columns: list[str], *rows: list[Any]) -> list[tuple[int | None, dict[str, Any]]] | None:
@@ -67,10 +86,79 @@ def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called
         ("completions", ["eval/loss", "train/global_step", "train/epoch"], "eval"),
         ("completions", ["train/loss", "train/global_step"], "train"),
         ("completions", ["train/global_step"], "train"),
+        ("completions", ["eval/scores", "epoch", "global_step"], "eval"),
+        ("sample_completions", ["train/loss"], "eval"),
+        ("Eval_samples", [], "eval"),
     ],
 )
 def test_the_key_names_the_split_else_the_row_before_it(key: str, row: list[str], split: str) -> None:
     assert split_of(key, row) == split
+    assert split_of(key, ["train/global_step"], row) == split
+
+
+def test_the_row_of_a_table_names_the_split_before_the_row_before_it() -> None:
+    assert split_of("completions", ["eval/scores"], ["train/loss"]) == "eval"
+    assert split_of("completions", ["train/loss"], ["eval/scores"]) == "train"
+
+
+def test_every_cell_of_any_type_is_a_fact_of_its_rollout() -> None:
+    cells = {
+        "int": np.int64(3), "float": np.float32(0.5), "bool": np.bool_(True), "list": [1, "a"], "dict": {"k": (1, 2)},
+        "array": np.arange(3), "nested": [{"a": np.int8(1)}], "zero": 0, "no": False,
+    }  # fmt: skip
+
+    ((_, first),) = found(["prompt", "response", *cells], ["p", "r", *cells.values()]) or ()
+
+    assert first["metadata"] == [cells]
+
+
+@pytest.mark.parametrize("empty", [None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT, "", []])
+def test_empty_cells_are_left_out_also_those_of_a_prompt(empty: Any) -> None:
+    groups = found(["prompt", "response", "score", "note"], [empty, "r", empty, empty])
+
+    assert groups == [(None, {"responses": ["r"], "rewards": [None], "metadata": [None]})]
+
+
+def test_cells_that_cannot_be_what_their_column_means_are_facts() -> None:
+    columns = ["step", "prompt", "response", "reward", "advantage"]
+
+    groups = found(columns, ["last", "p", "r", "good", [0.5, 1.0]], [2, "p", "r", math.inf, "none"])
+
+    assert groups == [
+        (None, {"prompts": ["p"], "responses": ["r"], "rewards": [None], "advantages": [[0.5, 1.0]],
+                "metadata": [{"step": "last", "reward": "good"}]}),
+        (2, {"prompts": ["p"], "responses": ["r"], "rewards": [None], "advantages": [None],
+             "metadata": [{"reward": math.inf, "advantage": "none"}]}),
+    ]  # fmt: skip
+
+
+def test_columns_of_one_name_are_two_facts() -> None:
+    ((_, first),) = found(["prompt", "response", "note", "note"], ["p", "r", 1, 2]) or ()
+
+    assert first["metadata"] == [{"note": 1, "note_3": 2}]
+
+
+def test_messages_in_arrays_as_pandas_reads_them_from_parquet_are_texts() -> None:
+    prompt = np.array([{"role": "user", "content": "hi"}], dtype=object)
+
+    ((_, first),) = found(["prompt", "response"], [prompt, "r"]) or ()
+
+    assert first["prompts"] == [prompt]
+
+
+def test_pictures_are_facts_and_what_only_a_page_can_show_is_counted_with_its_column() -> None:
+    picture = PIL.Image.new("RGB", (2, 2))
+    rows = [["p", "r", picture, [picture, picture], Figure(), Html("<b>x</b>")]]
+    table = RolloutTable.of(["prompt", "response", "image", "images", "plot", "page"], rows)
+    counted: list[tuple[str, str]] = []
+    assert table is not None
+
+    (group,) = table.rollouts([*rows, ["p", "r"]], lambda column, kind: counted.append((column, kind)))
+
+    (facts,) = group.columns["metadata"]
+    assert (facts["image"].value, [one.value for one in facts["images"]]) == (picture, [picture, picture])
+    assert facts["page"] == "<b>x</b>"
+    assert counted == [("plot", "plotly.Figure"), ("", "row of 2 cells in place of 6")]
 
 
 def test_verls_wide_table_has_several_rollouts_a_row() -> None:
@@ -78,7 +166,17 @@ def test_verls_wide_table_has_several_rollouts_a_row() -> None:
 
     groups = found(columns, [5, "a", "b", 1.0, "c", "d", 0.0])
 
-    assert groups == [(5, {"prompts": ["a", "c"], "responses": ["b", "d"], "rewards": [1.0, 0.0]})]
+    assert groups == [
+        (5, {"prompts": ["a", "c"], "responses": ["b", "d"], "rewards": [1.0, 0.0], "metadata": [None, None]})
+    ]
+
+
+def test_further_columns_of_a_wide_table_are_facts_of_their_sample_or_of_all() -> None:
+    columns = ["step", "epoch", "input_1", "output_1", "truth_1", "input_2", "output_2", "truth_2"]
+
+    ((_, first),) = found(columns, [5, 2, "a", "b", "x", "c", "d", "y"]) or ()
+
+    assert first["metadata"] == [{"truth_1": "x", "epoch": 2}, {"truth_2": "y", "epoch": 2}]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ class WandbRecording:
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
             logged = (*self.last, *self.rows.pending_keys)
-            if is_table and self._tables.record(key, one, place, logged=logged, row=self._row):
+            if is_table and self._tables.record(key, one, place, logged=logged, row_keys=(row, self._row)):
                 return
         except any_error():  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)

@@ -44,6 +44,19 @@ class EncodedMedium:
     cell: bool = False
 
 
+def file_of(medium: Image | Audio | Video, limit_bytes: int) -> tuple[str, bytes]:
+    """Return MIME type and bytes of the file of a medium.
+
+    Raises:
+        MediaDropped: It is of another form, or larger than *limit_bytes*.
+    """
+    if isinstance(medium, Image):
+        return image_bytes(medium.value, limit_bytes)
+    if isinstance(medium, Audio):
+        return audio_bytes(medium.value, medium.sample_rate, limit_bytes)
+    return video_bytes(medium.value, medium.fps, limit_bytes)
+
+
 @dataclass(slots=True)
 class MediaEncoder:
     """Encodes the media of one key.
@@ -88,12 +101,8 @@ class MediaEncoder:
             self._add(medium, mime, data)
 
     def _content(self, medium: Media) -> tuple[str, bytes]:
-        if isinstance(medium, Image):
-            return image_bytes(medium.value, self.limit_bytes)
-        if isinstance(medium, Audio):
-            return audio_bytes(medium.value, medium.sample_rate, self.limit_bytes)
-        if isinstance(medium, Video):
-            return video_bytes(medium.value, medium.fps, self.limit_bytes)
+        if isinstance(medium, (Image, Audio, Video)):
+            return file_of(medium, self.limit_bytes)
         return _MIMES[medium.kind], self._text(medium)
 
     def _text(self, medium: Media) -> bytes:

@@ -84,6 +84,11 @@ def _png(image: Any, limit_bytes: int) -> bytes:
     return file.getvalue()
 
 
+def is_picture(value: object) -> bool:
+    """Return whether *value* is an image of pillow or a figure of matplotlib."""
+    return _is_pil(value) or callable(getattr(value, "savefig", None))
+
+
 def _is_pil(value: object) -> bool:
     """Return whether *value* is an image of pillow; the classes of its plugins lie in other packages."""
     pillow = sys.modules.get("PIL.Image")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, hooked, may_have_shape
+from otel_bridge.emit.messages.attachments import attached, parts_of
 from otel_bridge.emit.messages.conversation import Conversation, EncodedMessage, encode, replayable
 from otel_bridge.emit.messages.reader import messages_of
 
@@ -41,9 +42,19 @@ class Content:
         return self.conversation.messages
 
 
-def content_of(messages: object, limits: MessageLimits, role: str = "user") -> Content:
-    """Encode a conversation within *limits*."""
+def content_of(messages: object, limits: MessageLimits, role: str = "user", media: Sequence[object] = ()) -> Content:
+    """Encode a conversation within *limits*.
+
+    Args:
+        messages: The conversation.
+        limits: Content policy and size.
+        role: Role of bare texts.
+        media: Media beside the messages, which become parts of the first one.
+    """
     entries = [replayable(entry) for entry in messages_of(messages, role)]
+    media_parts = parts_of(media)
+    if media_parts.parts:
+        entries = attached(entries, media_parts.parts)
     budget = limits.rollout_bytes // _COPIES
     max_chars = _fair_length(entries, budget)
     content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
@@ -52,7 +63,7 @@ def content_of(messages: object, limits: MessageLimits, role: str = "user") -> C
         longest = max(len(message.json) for message in content.messages)
         max_chars = max(min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10, _MIN_CHARS)
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
-    content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0)
+    content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
     while content.conversation.size_bytes > budget:
         kept = len(content.messages) // 2
         content.content_filter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])

@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple, cast
 import orjson
 
 from otel_bridge.emit.content.policy import ContentFilter, dumps
-from otel_bridge.emit.media.pictures import MediaDropped, image_bytes
+from otel_bridge.emit.media.pictures import MediaDropped, image_bytes, is_picture
+from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
+from otel_bridge.emit.messages.attachments import parts_of
 from otel_bridge.emit.messages.fields import entries_of, fields_of, first, parsed, plain, text_or_none
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
 from otel_bridge.records import Json
@@ -97,7 +99,10 @@ class Parts:
         """Add what stands beside the content of a message: one medium or many of a modality."""
         for medium in entries_of(media):
             fields = fields_of(medium)
-            self.parts.append(self._media(kind, {kind: medium} if fields is None else fields))
+            if isinstance(medium, Media):
+                self._add_object(medium)
+            else:
+                self.parts.append(self._media(kind, {kind: medium} if fields is None else fields))
 
     def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
         """Add the answer of a tool, with the tool's *name* when known."""
@@ -141,7 +146,12 @@ class Parts:
             self.parts.append(self._generic(kind, fields))
 
     def _add_object(self, value: object) -> None:
-        """Add an object without fields: a picture, or anything else as text, counted unless it is a number."""
+        """Add an object without fields: a medium, or anything else as text, counted unless it is a number."""
+        if isinstance(value, Media):
+            media = parts_of([value])
+            self.unread += media.unread
+            self.add_content(media.parts)
+            return
         picture = self._picture(value)
         if picture is not None:
             self.parts.append(picture)
@@ -259,7 +269,7 @@ class Parts:
 
     def _picture(self, value: object) -> dict[str, Json] | None:
         """Encode the bytes of an image file, a picture of pillow, or pixels; ``None`` for anything else."""
-        if not (isinstance(value, bytes) or hasattr(value, "getbands") or hasattr(value, "__array__")):
+        if not (isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")):
             return None
         try:
             mime, data = image_bytes(value, _MAX_MEDIUM_BYTES)

@@ -20,7 +20,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
-from otel_bridge.emit.messages.limits import Content, content_of
+from otel_bridge.emit.messages.limits import Content
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
@@ -33,6 +33,7 @@ from otel_bridge.emit.rollouts.spans import (
     child_spans,
     failure,
     identity_attributes,
+    rollout_content,
     root_attributes,
     trace_id_bytes,
 )
@@ -200,7 +201,7 @@ class LiveRollout(Rollout):
         if self._tracer is None:
             self._count_as_sampled_out(defaults)
             return
-        content = content_of(self.messages, self._options.limits)
+        content = rollout_content(self, self._options.limits)
         if content.conversation.unread:
             self._run.count_drop("rollout_message", content.conversation.unread)
         pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)

@@ -18,6 +18,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
+from otel_bridge.emit.messages.attachments import media_facts
 from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
@@ -81,7 +82,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
         now_unix_ns: End of a rollout that names no end.
     """
     given = coerce.name(rollout.id)
-    content = content_of(rollout.messages, frame.options.limits)
+    content = rollout_content(rollout, frame.options.limits)
     children = child_count(content.messages)
     random = os.urandom(16 + 8 * (children + 1))
     trace_id = random[:16] if given is None else trace_id_bytes(frame.run_id, given)
@@ -102,6 +103,12 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     )
     spans = [root, *child_spans(rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:]))]
     return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.unread)
+
+
+def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
+    """Encode the conversation of a rollout with the media of its metadata."""
+    facts = media_facts(mapping_or(rollout.metadata, "metadata")) if rollout.metadata else {}
+    return content_of(rollout.messages, limits, media=[medium for media in facts.values() for medium in media])
 
 
 def _ids(random: bytes) -> Iterator[bytes]:
@@ -174,9 +181,10 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     if rollout.tools:
         pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.content_filter, budget)
     if rollout.metadata:
-        pairs += free_facts(
-            semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.content_filter, budget
-        )
+        metadata = mapping_or(rollout.metadata, "metadata")
+        for name in media_facts(metadata):
+            del metadata[name]
+        pairs += free_facts(semconv.METADATA_PREFIX, metadata, content.content_filter, budget)
     if not content.content_filter.off:
         pairs += conversation_attributes(content.messages)
     if content.content_filter.clipped_bytes:

@@ -50,3 +50,32 @@ def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(tmp_path
     assert len(rollouts(tmp_path)) == 8
     assert re.search(r"wandb.Table: rollouts +8 .*", output)
     assert re.search(r"wandb.Table: rollouts beyond OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP=8 +4\b", output)
+
+
+def test_every_cell_of_a_data_frame_is_in_the_rollout_a_picture_in_its_question_and_a_plot_is_counted(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import numpy as np, pandas as pd, wandb
+    picture = wandb.Image(np.zeros((2, 2, 3), dtype=np.uint8), caption="red")
+    frame = pd.DataFrame({
+        "prompt": ["p"], "completion": ["c"], "reward": np.float32([0.5]), "n": np.int64([3]), "ok": [True],
+        "tags": [["a", "b"]], "images": [[picture, picture]], "page": [wandb.Html("<b>x</b>", inject=False)],
+        "plot": [wandb.Histogram([1, 2])],
+    })
+    wandb.init(project="p", name="e")
+    wandb.log({"completions": wandb.Table(dataframe=frame), "eval/scores": 0.5, "epoch": 1}, step=4)
+    """
+
+    captured(tmp_path, code)
+
+    (rollout,) = rollouts(tmp_path)
+    facts = {"n": 3, "ok": True, "tags": ["a", "b"], "page": "<b>x</b>", "wandb_key": "completions"}
+    assert (rollout["split"], rollout["reward"], rollout["metadata"]) == ("eval", 0.5, facts)
+    parts = rollout["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "text", "image_url", "text", "text"]
+    assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    report = report_of(runs(tmp_path))
+    assert (report.drops, report.drop_keys) == (
+        {"not_captured": 1}, {"not_captured": "completions: plot (wandb.Histogram)"}
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from otel_bridge import settings
 from otel_bridge.capture.counts import counts
-from otel_bridge.capture.tables import SeenTables, TableRollouts, has_step, rollouts_of, split_of
+from otel_bridge.capture.tables import RolloutTable, SeenTables, TableRollouts, has_step, split_of
 from otel_bridge.emit.config.snapshot import EVAL
 from otel_bridge.emit.run import Run
 
@@ -35,7 +35,7 @@ class TableRecorder:
         place: tuple[str | None, int],
         *,
         logged: Iterable[str],
-        row: Collection[str],
+        row_keys: tuple[Collection[str], Collection[str]],
     ) -> bool:
         """Record the new rows of a table; return whether it is one of prompts and responses.
 
@@ -44,27 +44,33 @@ class TableRecorder:
             table: A ``wandb.Table``.
             place: Role and step of the call.
             logged: Keys that were logged before, which name reward functions.
-            row: Keys of the row logged before it.
+            row_keys: Keys of the row logged with it, and of the one before.
         """
-        columns, rows = list(table.columns), [list(one) for one in table.data]
-        if rollouts_of(columns, rows) is None:
+        columns = list(table.columns)
+        rows = [list(cells) for cells in table.data]
+        rollout_table = RolloutTable.of(columns, rows, logged)
+        if rollout_table is None:
             return False
         role, step = place
-        split = split_of(key, row)
-        new = self._seen.new_rows(key, rows, step, own_step=has_step(columns))
-        for found in rollouts_of(columns, new, logged) or ():
-            at = step if found.step is None else found.step
-            self._count(found, at, role, split)
-            metadata: list[dict[str, Any] | None] = found.columns.pop("metadata", None) or [None] * len(
-                found.columns["responses"]
-            )
-            named = [{**(one or {}), _KEY: key} for one in metadata]
-            self._run.log_generations(**found.columns, metadata=named, step=at, split=split, role=role)
+        split = split_of(key, *row_keys)
+
+        def count(column: str, kind: str) -> None:
+            counts.not_captured(f"{_CALL}: cells of {kind}")
+            self._run.count_drop("not_captured", key=f"{key}: {column} ({kind})")
+
+        new_rows = self._seen.new_rows(key, rows, step, own_step=has_step(columns))
+        for rollouts in rollout_table.rollouts(new_rows, count):
+            own_step = step if rollouts.step is None else rollouts.step
+            self._count(rollouts, own_step, role, split)
+            metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
+            keyed = [{**(facts or {}), _KEY: key} for facts in metadata]
+            self._run.log_generations(**rollouts.columns, metadata=keyed, step=own_step, split=split, role=role)
         return True
 
-    def _count(self, found: TableRollouts, step: int, role: str | None, split: str) -> None:
+    def _count(self, rollouts: TableRollouts, step: int, role: str | None, split: str) -> None:
         """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
-        options, number = self._run.rollout_options, len(found.columns["responses"])
+        options = self._run.rollout_options
+        number = len(rollouts)
         before_step, before = self._latest.get((role, split), (step, 0))
         before = before if before_step == step else 0
         self._latest[role, split] = step, before + number

@@ -1,0 +1,123 @@
+"""Media beside a conversation -> parts of its first message: pictures of a rollout's metadata, cells of a table."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from otel_bridge.emit.media.pictures import MediaDropped, is_picture
+from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+
+_MAX_MEDIUM_BYTES: Final = 32 << 20
+_MAX_MEDIA: Final = 100
+"""Most media of one rollout: the training loop waits for their encoding."""
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), dict})
+_USER: Final = "user"
+
+
+class MediaParts(NamedTuple):
+    """Holds media as parts of a message, each encoded once, and the number of those that cannot be encoded."""
+
+    parts: list[Json]
+    unread: int = 0
+
+
+def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
+    """Return the entries of *metadata* that are media, pictures of pillow or figures, or lists of these."""
+    facts: dict[str, Sequence[object]] = {}
+    for name, value in metadata.items():
+        try:
+            media = None if type(value) in _PLAIN else _media_in(value)
+        except any_error():  # code of the user's own object, which is read as a fact
+            continue
+        if media is not None:
+            facts[name] = media
+    return facts
+
+
+def _media_in(value: object) -> Sequence[object] | None:
+    media = media_in(value)
+    if media is None:
+        entries = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,)
+        media = [Image(picture) for picture in entries] if entries and is_picture(entries[0]) else None
+    return media
+
+
+def parts_of(media: Sequence[object]) -> MediaParts:
+    """Encode media as parts; one that cannot be encoded leaves a text that says why."""
+    encoded: list[Json] = []
+    unread = max(len(media) - _MAX_MEDIA, 0)
+    for medium in media[:_MAX_MEDIA]:
+        parts = _parts_or_reason(medium)
+        if isinstance(parts, str):
+            unread += 1
+            encoded.append({"type": "text", "content": f"[{_kind(medium)}: {parts}]"})
+        else:
+            encoded += parts
+    return MediaParts(encoded, unread)
+
+
+def _parts_or_reason(medium: object) -> list[Json] | str:
+    """Return a medium as parts, or why it cannot be encoded."""
+    try:
+        return _parts(medium)
+    except MediaDropped as exc:
+        return str(exc)
+    except any_error():  # code of the user's own object
+        return "media_unreadable"
+
+
+def _kind(medium: object) -> str:
+    return medium.kind if isinstance(medium, Media) else type(medium).__name__
+
+
+def _parts(medium: object) -> list[Json]:
+    """Return a medium as a part, and its caption as another.
+
+    Raises:
+        MediaDropped: It cannot be encoded.
+    """
+    from otel_bridge.emit.media.encode import file_of  # noqa: PLC0415  # only programs with media pay for it
+
+    if not isinstance(medium, Media) or isinstance(medium, Table):
+        raise MediaDropped("media_mixed")
+    if not isinstance(medium, (Image, Audio, Video)):
+        return [{"type": "text", "content": str(medium.value)}]
+    mime, data = file_of(medium, _MAX_MEDIUM_BYTES)
+    content = base64.b64encode(data).decode()
+    parts: list[Json] = [{"type": "blob", "mime_type": mime, "modality": medium.kind, "content": content}]
+    if medium.caption:
+        parts.append({"type": "text", "content": str(medium.caption)})
+    return parts
+
+
+def attached(entries: Sequence[object], parts: Sequence[Json]) -> list[object]:
+    """Return *entries* with *parts* in the first message of the user; without one, in a message ahead of the others.
+
+    A part that only names a modality, as in the templates of vision models, is the place of the next medium.
+    """
+    for index, entry in enumerate(entries):
+        if type(entry) is not dict:
+            continue
+        message = cast("dict[str, object]", entry)
+        content = message.get("content")
+        if message.get("role") == _USER and isinstance(content, (str, list)):
+            filled = {**message, "content": _filled(cast("str | list[object]", content), list(parts))}
+            return [*entries[:index], filled, *entries[index + 1 :]]
+    return [{"role": _USER, "content": list(parts)}, *entries]
+
+
+def _filled(content: str | list[object], parts: list[Json]) -> list[object]:
+    """Return *content* with *parts* in the places that it has for them, the others before it."""
+    if isinstance(content, str):
+        return [*parts, {"type": "text", "content": content}]
+    filled = [parts.pop(0) if parts and _is_place(part) else part for part in content]
+    return [*parts, *filled]
+
+
+def _is_place(part: object) -> bool:
+    """Return whether a part names its type and nothing else."""
+    return isinstance(part, dict) and list(cast("dict[object, object]", part)) == ["type"]
