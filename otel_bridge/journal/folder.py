@@ -34,7 +34,7 @@ from otel_bridge.text.printable import printable
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT: Final = 1
-LEDGER_FORMAT: Final = 3
+LEDGER_FORMAT: Final = 4
 _SQLITE_HEAD_BYTES: Final = 100
 SEGMENTS: Final = "segments"
 REPORT: Final = "report.json"
@@ -49,14 +49,10 @@ _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
 def refuse_ledger_format(path: Path, version: int) -> None:
     """Raise `FormatVersionError` if *version*, of the ledger at *path*, is another one than this version's; 0: new."""
-    if version > LEDGER_FORMAT:
+    if version not in {0, LEDGER_FORMAT}:
         raise FormatVersionError(
-            f"{path}: ledger of format {version}, this version reads up to {LEDGER_FORMAT}; upgrade otel-bridge"
-        )
-    if 0 < version < LEDGER_FORMAT:
-        raise FormatVersionError(
-            f"{path}: ledger of format {version}, from before the first release, expected {LEDGER_FORMAT}; deliver "
-            "the run with the version that wrote it, or delete its folder"
+            f"{path}: ledger of format {version}, this version reads {LEDGER_FORMAT}; deliver the run with the "
+            "version of otel-bridge that wrote it"
         )
 
 

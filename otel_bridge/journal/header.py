@@ -44,8 +44,8 @@ class SegmentHeader:
         destinations: Exporter to the variables that define where it delivers: absolute, no credentials.
         start_ticks: Start of the process, as `otel_bridge.journal.liveness.start_ticks` returns it.
         started_unix_ns: Time at which the process joined the run, by the wall clock; the same in all of its segments.
-        started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one *boot_id* only; 0 in
-            segments of older versions.
+        started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one *boot_id* only; 0:
+            unknown.
         number: Number among the segments of its process, from 0.
         hold: Whether no bridge shall be started for it; ``otel-bridge drain`` delivers.
         system_metrics_s: Interval at which the bridge of this machine measures the system, in seconds; 0 for never.
@@ -192,7 +192,7 @@ def header_end(data: bytes) -> int | None:
 def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
     exporters = cast("dict[str, list[str]]", body["exporters"])
     destinations = cast("dict[str, dict[str, str]]", body["destinations"])
-    role = body.get("role")
+    role = body["role"]
     return SegmentHeader(
         instance_id=str(body["instance_id"]),
         run_id=str(body["run_id"]),
@@ -207,16 +207,16 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         pid=int(cast("int", body["pid"])),
         start_ticks=int(cast("int", body["start_ticks"])),
         created_unix_ns=int(cast("int", body["created_unix_ns"])),
-        started_unix_ns=int(cast("int", body.get("started_unix_ns", 0))),
-        started_monotonic_ns=int(cast("int", body.get("started_monotonic_ns", 0))),
+        started_unix_ns=int(cast("int", body["started_unix_ns"])),
+        started_monotonic_ns=int(cast("int", body["started_monotonic_ns"])),
         number=int(cast("int", body["number"])),
         format=version,
         role=None if role is None else str(role),
-        hold=bool(body.get("hold", False)),
-        launcher=str(body.get("launcher", "")),
-        system_metrics_s=float(cast("float", body.get("system_metrics_s", 0.0))),
-        message_content=dict(cast("dict[str, str]", body.get("message_content", {}))),
-        generated=tuple(cast("list[str]", body.get("generated", []))),
+        hold=bool(body["hold"]),
+        launcher=str(body["launcher"]),
+        system_metrics_s=float(cast("float", body["system_metrics_s"])),
+        message_content=dict(cast("dict[str, str]", body["message_content"])),
+        generated=tuple(cast("list[str]", body["generated"])),
     )
 
 

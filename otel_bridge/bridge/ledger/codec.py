@@ -48,10 +48,6 @@ MEDIA: Final = 8
 _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
 _DISTRIBUTION: Final = "$d"
-_WITHOUT_REMARKS: Final = 28
-"""Number of fields of a rollout that an earlier version wrote."""
-_WITHOUT_ROLLOUT_KEY: Final = 6
-"""Number of fields of a plain trace that an earlier version wrote."""
 _ALERT_FIELDS: Final = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
 _LENGTH: Final = struct.Struct("<I")
 
@@ -219,19 +215,13 @@ def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
 
 
 def _decode_other(data: bytes, position: Position) -> PlainTrace:
-    fields = _without_otlp(data, 5)
-    if len(fields) == _WITHOUT_ROLLOUT_KEY:
-        fields += ["", None]
-    all_fields: list[Any] = [*fields, position]
-    return PlainTrace(*all_fields)
+    fields: list[Any] = [*_without_otlp(data, 5), position]
+    return PlainTrace(*fields)
 
 
 def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:
-    fields = _without_otlp(data, 8)
-    if len(fields) == _WITHOUT_REMARKS:
-        fields.append({})
-    all_fields: list[Any] = [*fields, position]
-    return RolloutRecord(*all_fields)
+    fields: list[Any] = [*_without_otlp(data, 8), position]
+    return RolloutRecord(*fields)
 
 
 def _encode_media(record: MediaRecord) -> bytes:

@@ -1,7 +1,7 @@
 """Spans made of their root's messages -> the same spans with the texts of these messages.
 
 Our emitter writes every text of a rollout once, into the root. A span made of a message names the message by an index.
-Spans with messages of their own (of live rollouts, of third-party producers, of earlier versions) stay unchanged. Pure.
+Spans with messages of their own (of live rollouts, of third-party producers) stay unchanged. Pure.
 An index that names no message is ignored.
 """
 

@@ -148,7 +148,7 @@ class Statistics:
             total=cast("int", value["total"]),
             flat_groups=cast("int", value["flat"]),
             groups={group: Sums(*numbers) for group, numbers in groups.items()},
-            staleness=Staleness(*cast("list[int]", value.get("staleness", []))),
+            staleness=Staleness(*cast("list[int]", value["staleness"])),
         )
 
 

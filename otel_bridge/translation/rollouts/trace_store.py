@@ -31,8 +31,6 @@ _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
 _KNOWN_SPANS: Final = 256
 """Most span ids that are remembered of a finished trace; a redelivered span of a larger trace counts as late."""
-_BEFORE_NATIVE: Final = 17
-"""Number of fields of a waiting trace in a ledger that does not store `PendingTrace.native`."""
 _KNOWN_BYTES: Final = 4
 """Bytes of a span id that distinguish the spans of one trace well enough."""
 
@@ -371,7 +369,7 @@ def _open_trace(trace_id: str, value: object) -> PendingTrace:
         contents=cast("int", fields[14]),
         bare=cast("bool", fields[15]),
         complete_ns=cast("int | None", fields[16]),
-        native=len(fields) > _BEFORE_NATIVE and cast("bool", fields[_BEFORE_NATIVE]),
+        native=cast("bool", fields[17]),
     )
 
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -115,13 +112,3 @@ def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() 
 def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:
     with pytest.raises(InvalidRecordError):
         codec.decode(kind, data, 1)
-
-
-def test_a_rollout_of_an_earlier_version_has_no_remarks() -> None:
-    rollout = RolloutRecord("ab" * 16, "t", "t/rollouts", 1, "t/step", 1, 2, steps={"t/step": 1})
-    kind, data = codec.encode(rollout)
-    fields = json.loads(data[4:])[:-1]
-    head = json.dumps(fields).encode()
-
-    restored = codec.decode(kind, struct.pack("<I", len(head)) + head, 7)
-    assert restored == replace(rollout, messages=[], spans=[], position=7)

@@ -294,8 +294,8 @@ def test_the_trackers_own_id_of_the_run_and_how_much_it_gets_later_are_kept(tmp_
     assert (held.tracker_run_id, held.backlog) == ("m1", 7)
 
 
-@pytest.mark.parametrize(("version", "what"), [(1, "from before the first release"), (99, "upgrade otel-bridge")])
-def test_a_ledger_of_another_format_is_refused_with_what_to_do(tmp_path: Path, version: int, what: str) -> None:
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_ledger_of_another_format_is_refused_with_what_to_do(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     with ledger.database.transaction() as sql:
@@ -303,5 +303,5 @@ def test_a_ledger_of_another_format_is_refused_with_what_to_do(tmp_path: Path, v
     ledger.close()
 
     for opening in (Ledger, open_for_reading):
-        with pytest.raises(FormatVersionError, match=f"format {version}.*{what}"):
+        with pytest.raises(FormatVersionError, match=f"format {version}.*deliver the run with"):
             opening(path)

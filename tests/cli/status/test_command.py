@@ -18,6 +18,7 @@ import pytest
 
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.status.view import next_commands
+from otel_bridge.journal.folder import LEDGER_FORMAT
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report
 from support.bridge.gated_tracker import install
@@ -175,7 +176,7 @@ def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
     until(lambda: not probe(folder.lock_path), "the bridge's end")
     with contextlib.closing(sqlite3.connect(folder.ledger_path)) as ledger:
         ledger.execute("PRAGMA user_version = 1")
-    reason = f"{folder.ledger_path}: ledger of format 1, from before the first release, expected 3; deliver the run"
+    reason = f"{folder.ledger_path}: ledger of format 1, this version reads {LEDGER_FORMAT}; deliver the run"
 
     trained = call(["python", train], cwd=tmp_path, env=env)
     shown = otel_bridge("status", cwd=tmp_path, env=env)

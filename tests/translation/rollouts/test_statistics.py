@@ -130,10 +130,3 @@ def test_a_policy_ahead_of_its_step_has_a_negative_staleness() -> None:
     merged.add(None, None, -2)
 
     assert merged.values(1, None)["rollouts/staleness/max"] == -2
-
-
-def test_statistics_of_before_staleness_was_kept_are_read() -> None:
-    stored = {**Statistics().to_json()}
-    del stored["staleness"]
-
-    assert Statistics.from_json(stored) == Statistics()
