@@ -14,7 +14,8 @@ ROOMS: Mapping[str, Sequence[str]] = {
         "caller", "captured_wandb", "media", "rollouts", "live_rollouts", "training", "slowdown", "loss",
     ),
     "trackers": (
-        "bridge_cpu", "delivery", "rollout_delivery", "three_trackers", "wandb_table", "latency", "wide_run",
+        "bridge_cpu", "delivery", "rollout_delivery", "rollout_rewards", "three_trackers", "wandb_table", "latency",
+        "wide_run",
     ),
     "collector": ("ingest", "many_runs", "memory"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import requests
 
-_START_S = 90.0
+_START_S = 300.0
 
 
 @contextlib.contextmanager

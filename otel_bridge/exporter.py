@@ -158,24 +158,6 @@ class RunWriter(Protocol):
 
 
 @runtime_checkable
-class HasBacklog(Protocol):
-    """Extends a `RunWriter` whose calls may defer work, because rows and rollouts are written first.
-
-    A call that defers work stores it in `WriterMemory` before it returns, so that the work survives a kill and counts
-    as written. A writer may have one more attribute, ``backlog: int``, the size of its backlog for the report and
-    ``status``.
-    """
-
-    def process_backlog(self) -> bool:
-        """Process a part of the backlog, for at most about 50 ms; return whether nothing is left.
-
-        The bridge calls it while no record waits, and before `RunWriter.end` until nothing is left. It raises the same
-        errors as a writer.
-        """
-        ...
-
-
-@runtime_checkable
 class WritesPlainTraces(Protocol):
     """Extends a `RunWriter` whose exporter sets `Exporter.takes_traces` or `Exporter.takes_late_spans`."""
 
@@ -240,12 +222,6 @@ def left_out_of(writer: RunWriter) -> Mapping[str, int]:
     """Return what *writer* did not write since open because its tracker lacks an ability, reason to count."""
     value: object = getattr(writer, "left_out", None)
     return dict(cast("Mapping[str, int]", value)) if isinstance(value, Mapping) else {}
-
-
-def backlog_of(writer: RunWriter) -> int:
-    """Return the size of *writer*'s backlog, 0 when it has none."""
-    value: object = getattr(writer, "backlog", None)
-    return value if isinstance(value, int) else 0
 
 
 def _text_of(part: object, name: str) -> str:

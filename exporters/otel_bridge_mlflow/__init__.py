@@ -12,6 +12,7 @@ __all__ = ["exporter"]
 exporter = Exporter(
     read_settings=MlflowSettings.from_environment,
     ordered=False,
+    window_records=300,  # a rollout with rewards takes a server about 15 ms, so that a batch takes at most 5 s
     open=open_writer,
     requires=("mlflow",),
     extra="mlflow",

@@ -90,8 +90,11 @@ class Connection:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         missing_is_refused: bool = False,
+        is_page: bool = False,
     ) -> Response:
         """Make one request to the server, with MLflow's own credentials and header plug-ins, without its retries.
+
+        A web page is the answer of a login before the server, unless *is_page*.
 
         Raises:
             Refused: The server does not accept the payload.
@@ -113,7 +116,7 @@ class Connection:
         response = cast("Response", answer)
         if response.status_code != 200:
             raise _failure(response, doing, missing_is_refused=missing_is_refused)
-        if "text/html" in response.headers.get("Content-Type", ""):
+        if not is_page and "text/html" in response.headers.get("Content-Type", ""):
             # A login page answers 200: if that counted as success, the data would be lost.
             raise BlockedError(f"{doing}: a web page answered, not MLflow", help=LOGIN)
         return response
@@ -248,7 +251,8 @@ def _is_ambiguous(name: str) -> bool:
 def _server_version(connection: Connection) -> str | None:
     """Return the version of the server, ``None`` when it gives none, e.g. because a gateway passes API calls only."""
     try:
-        answer = connection.request("GET", _VERSION).text.strip()
+        # Flask's default: the bare number, as text/html.
+        answer = connection.request("GET", _VERSION, is_page=True).text.strip()
     except (BlockedError, Refused):
         return None
     return answer if release_of(answer) else None

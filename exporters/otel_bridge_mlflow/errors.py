@@ -42,9 +42,10 @@ _WORDS_OF_A_BLOCK = {
 }
 _PASSING = re.compile(
     # SQLite; PostgreSQL, which names its constraint; MySQL, which names the table's key.
-    r"unique constraint failed: (tags|params|latest_metrics|trace_tags|trace_request_metadata)\."
+    r"unique constraint failed: (tags|params|latest_metrics|trace_tags|trace_request_metadata|assessments)\."
     r'|duplicate key value violates unique constraint "(tag|param|latest_metric|trace_tag|trace_request_metadata)_pk"'
-    r"|duplicate entry .*'(tags|params|latest_metrics|trace_tags|trace_request_metadata)\.primary'"
+    r'|duplicate key value violates unique constraint "assessments_pkey"'
+    r"|duplicate entry .*'(tags|params|latest_metrics|trace_tags|trace_request_metadata|assessments)\.primary'"
     r"|queuepool limit of size|connection (is|was) (already )?closed|connection already closed"
     r"|server closed the connection|until invalid transaction is rolled back",
     re.DOTALL,

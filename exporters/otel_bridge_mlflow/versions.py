@@ -1,7 +1,7 @@
 """Determines what the installed MLflow and its server can do, from calls and fields.
 
-A server exposes neither calls nor fields. Its version decides one ability that no answer reveals: an MLflow server
-older than 3.6 accepts traces and never shows them.
+A server exposes neither calls nor fields. Its version decides what no answer reveals: an MLflow server older than 3.6
+accepts traces and never shows them, and one older than 3.13 cannot start a trace a second time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ HINTS: Final = {
 }
 """Text of an error to the command that fixes it, where the package at fault is not MLflow."""
 _TRACES_FROM: Final = (3, 6)
+_STARTS_FROM: Final = (3, 13)
+"""The first server on which a repeated ``start_trace`` adds to the trace; older ones answer with an error."""
 _CLIENT: Final = (
     ("get_run", "run_id"),
     ("search_runs", "experiment_ids", "filter_string", "max_results", "order_by"),
@@ -62,10 +64,12 @@ class MlflowAbilities:
     Attributes:
         left_out: Why rollouts and their evaluations are left out; empty when they are written.
         degraded: One sentence for each ability that is missing.
+        starts_traces: Whether the server takes the rewards of a rollout in one call.
     """
 
     left_out: str = ""
     degraded: tuple[str, ...] = ()
+    starts_traces: bool = False
 
 
 def abilities_of(package: Package, *, remote: bool, server_version: str | None) -> MlflowAbilities:
@@ -87,7 +91,8 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
     where = f"the MLflow server is {server_version}, which" if old else f"{tracker}"
     left_out = "" if shows and not old else f"{where} does not show traces written this way; 3.7 does"
     found.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
-    return MlflowAbilities(left_out, found.degraded)
+    starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
+    return MlflowAbilities(left_out, found.degraded, starts and hasattr(package.entities, "TraceInfo"))
 
 
 def _shows_traces(package: Package, *, remote: bool) -> bool:

@@ -53,8 +53,9 @@ class MlflowRunWriter:
         self._connection = connection
         self._run = opened
         self._metrics = MetricWriter(connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory)
-        self._traces = TraceWriter(connection, opened, Names("trace tag", connection.rules, memory), memory)
-        self._assessments = AssessmentWriter(connection, memory)
+        self._assessments = AssessmentWriter(connection)
+        trace_tags = Names("trace tag", connection.rules, memory)
+        self._traces = TraceWriter(connection, opened, self._assessments, trace_tags, memory)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
         self._roles = Roles(connection, opened.id)
         tags = Names("summary", connection.rules, memory)
@@ -79,17 +80,12 @@ class MlflowRunWriter:
             self._metrics.write(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Store *rollouts* as traces linked to the run; their rewards wait for `process_backlog`."""
+        """Store *rollouts* as traces linked to the run, with their rewards as assessments."""
         if self._leaves_out("rollouts", len(rollouts)):
             return
         with self._outcomes():
             self._roles.note(rollouts)
-            try:
-                self._traces.write(rollouts)
-            except ExporterError as exc:
-                self._assessments.backlog([each for each in rollouts if each.position < (exc.position or 0)])
-                raise
-            self._assessments.backlog(rollouts)
+            self._traces.write(rollouts)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Add spans that arrived late to the traces of their rollouts; other traces are skipped."""
@@ -104,16 +100,6 @@ class MlflowRunWriter:
         with self._outcomes():
             self._roles.note(media)
             self._media.write(media)
-
-    def process_backlog(self) -> bool:
-        """Write a few of the waiting rewards as assessments; return whether none is left."""
-        with self._outcomes():
-            return self._assessments.process_backlog()
-
-    @property
-    def backlog(self) -> int:
-        """Return how many rewards wait for `process_backlog`."""
-        return self._assessments.waiting
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Set *values* as assessments of their traces."""
@@ -139,13 +125,11 @@ class MlflowRunWriter:
             self._summary.write(values)
 
     def durable(self) -> Position | None:
-        """Return ``None``: when a call returns, its data is in MLflow or in the destination's memory."""
+        """Return ``None``: when a call returns, its data is in MLflow."""
         return None
 
     def end(self, status: Status) -> None:
-        """Write all waiting rewards, then set the run's status and its end time."""
-        while not self.process_backlog():
-            pass
+        """Set the run's status and its end time."""
         with self._outcomes(), as_bridge_errors(f"ending MLflow run {self._run.id}"):
             self._roles.confirm()
             self._connection.client.set_terminated(self._run.id, status=_STATUS[status])

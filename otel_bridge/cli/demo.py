@@ -144,7 +144,6 @@ class _DemoProgress:
         self._bar = Progress(*columns, console=console)
         self._roles: dict[str, TaskID] = {}
         self._delivery: TaskID | None = None
-        self._most_deferred = 0
         self._line_s = time.monotonic()
 
     def __enter__(self) -> _DemoProgress:
@@ -175,15 +174,12 @@ class _DemoProgress:
         self._print_line()
 
     def _show_delivery(self, report: Report) -> None:
-        """Show how many records all trackers have, and how many values that a tracker deferred, as `status` counts."""
+        """Show how many records all trackers have, as `status` counts them."""
         if self._delivery is None:
             self._delivery = self._bar.add_task("records in the trackers", total=None)
         trackers = report.exporters.values()
-        deferred = sum(tracker.backlog for tracker in trackers)
-        self._most_deferred = max(self._most_deferred, deferred)
-        written = sum(tracker.written for tracker in trackers) + self._most_deferred - deferred
-        total = report.position * len(trackers) + self._most_deferred
-        self._bar.update(self._delivery, total=total, completed=written)
+        written = sum(tracker.written for tracker in trackers)
+        self._bar.update(self._delivery, total=report.position * len(trackers), completed=written)
 
     def _print_line(self) -> None:
         """Print one line of progress if the output is not a terminal and the last line is `_LINE_S` old."""
@@ -227,7 +223,7 @@ class _Started:
 
 def _deliver(progress: _DemoProgress, started: _Started) -> None:
     """Wait until each tracker has all records or is blocked, or until nothing progressed for `_SILENCE_S`."""
-    delivered: list[tuple[str, int, int, int]] = []
+    delivered: list[tuple[str, int, int]] = []
     last_progress_s = time.monotonic()
     while time.monotonic() - last_progress_s < _SILENCE_S:
         report = started.report()
@@ -236,7 +232,7 @@ def _deliver(progress: _DemoProgress, started: _Started) -> None:
             trackers = list(report.exporters.values())
             if report.ended or (trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)):
                 return
-            counts = [(tracker.state, tracker.written, tracker.durable, tracker.backlog) for tracker in trackers]
+            counts = [(tracker.state, tracker.written, tracker.durable) for tracker in trackers]
             if counts != delivered:
                 delivered = counts
                 last_progress_s = time.monotonic()

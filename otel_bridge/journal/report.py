@@ -87,7 +87,6 @@ class ExporterReport:
         missed: Records that were deleted before this exporter was first named, which it never gets.
         found: One line about what the tracker already held of the run when this bridge first opened it.
         rows_per_s: Rows written per second, over the last half minute.
-        backlog: Size of the backlog, e.g. MLflow's assessments, which the tracker gets when no record waits.
         degraded: One sentence for each ability that the installed version of the tracker lacks.
         left_out: Records that were not written because the tracker lacks an ability: reason to count.
     """
@@ -107,7 +106,6 @@ class ExporterReport:
     missed: int = 0
     found: str = ""
     rows_per_s: float = 0.0
-    backlog: int = 0
     degraded: list[str] = field(default_factory=list[str])
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 

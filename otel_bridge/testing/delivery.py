@@ -1,8 +1,7 @@
 """Give records to a writer as the bridge's delivery does, in the caller's thread: for tests of writers.
 
 Consecutive records of one kind go in one call; a permanent error costs the record it names and the rest goes on; a
-retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent;
-what it deferred is done when nothing else waits.
+retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.exporter import (
     Exporter,
     ExporterSettings,
-    HasBacklog,
     RunInfo,
     RunWriter,
     WriterMemory,
@@ -89,27 +87,7 @@ def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = 
         batch = list(group)
         for start in range(0, len(batch), CALL_RECORDS):
             refused += _deliver_call(writer, batch[start : start + CALL_RECORDS], tries)
-    process_backlog(writer, tries=tries)
     return refused
-
-
-def process_backlog(writer: RunWriter, *, tries: int = 3) -> None:
-    """Let *writer* do what it deferred.
-
-    Raises:
-        RetryableError: *tries* calls failed.
-        BlockedError: As the writer raised it.
-    """
-    failures = 0
-    while isinstance(writer, HasBacklog):
-        try:
-            if writer.process_backlog():
-                return
-        except RetryableError as exc:  # noqa: PERF203  # a few tries
-            failures += 1
-            if failures == tries:
-                raise
-            time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
 
 
 def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[int]:

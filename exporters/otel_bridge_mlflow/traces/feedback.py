@@ -1,21 +1,14 @@
-"""Rewards, their parts and evaluations -> feedback on traces, and the queue of feedback to write. No MLflow here.
-
-An assessment costs a server about 7 ms, twice as much as its trace, and no call accepts several. So the values of a
-rollout wait in the destination's memory, where they survive a kill, until no row or rollout waits.
-"""
+"""Rewards, their parts and evaluations -> feedback on traces. Pure: no MLflow here."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, TypeAlias, cast
+from typing import Final
 
-from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Evaluation, RolloutRecord
 from otel_bridge_mlflow.traces.spans import clean_text
 
@@ -25,10 +18,6 @@ _NAME_LENGTH: Final = 250
 _HASH_DIGITS: Final = 8
 _TAKEN: Final = re.compile(r"(rewards\.)*(reward)?")
 """Names of parts that get the prefix ``rewards.``, because they are empty or equal to another assessment's name."""
-_Row: TypeAlias = tuple[str, str, float | str, int, str | None, list[tuple[str, str]]]
-_SLOT: Final = "feedback/"
-_BATCH: Final = 64
-"""Values in one entry of the memory, which is stored again whenever some of them are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,66 +78,6 @@ def feedback_of(evaluation: Evaluation) -> Feedback:
         rationale=None if evaluation.explanation is None else clean_text(evaluation.explanation),
         metadata=tuple(metadata),
     )
-
-
-class PendingFeedback:
-    """Queues rewards to be written, oldest first. Values survive a kill once `add` has returned.
-
-    Args:
-        memory: The destination's memory: an entry for each batch of an `add`, until all of the batch is written.
-    """
-
-    def __init__(self, memory: WriterMemory) -> None:
-        self._memory = memory
-        self._batches = {key: _decoded(value) for key, value in memory.items(_SLOT)}
-        self._next = 1 + max((int(key.removeprefix(_SLOT)) for key in self._batches), default=0)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._batches.values()))
-
-    def add(self, values: Sequence[Feedback]) -> None:
-        """Append *values* to the queue."""
-        for start in range(0, len(values), _BATCH):
-            key = f"{_SLOT}{self._next:012d}"
-            self._next += 1
-            self._batches[key] = {value.id: value for value in values[start : start + _BATCH]}
-            self._store(key)
-
-    def first(self, count: int) -> list[Feedback]:
-        """Return the *count* oldest values, or fewer."""
-        return list(islice((value for batch in self._batches.values() for value in batch.values()), count))
-
-    def forget(self, values: Sequence[Feedback]) -> None:
-        """Remove *values*, and all waiting values of the same trace and name."""
-        ids = {value.id for value in values}
-        for key, batch in list(self._batches.items()):
-            if ids.isdisjoint(batch):
-                continue
-            self._batches[key] = {name: value for name, value in batch.items() if name not in ids}
-            self._store(key)
-
-    def _store(self, key: str) -> None:
-        batch = self._batches[key]
-        if not batch:
-            del self._batches[key]
-            self._memory.delete(key)
-            return
-        rows = [
-            (value.rollout_id, value.name, value.value, value.time_unix_ns, value.rationale, value.metadata)
-            for value in batch.values()
-        ]
-        self._memory.put(key, json.dumps(rows).encode())
-
-
-def _decoded(data: bytes) -> dict[str, Feedback]:
-    values = [_restored(row) for row in cast("list[_Row]", json.loads(data))]
-    return {value.id: value for value in values}
-
-
-def _restored(row: _Row) -> Feedback:
-    """Return the feedback of a stored entry."""
-    rollout_id, name, value, time_unix_ns, rationale, metadata = row
-    return Feedback(rollout_id, name, value, time_unix_ns, rationale, tuple((key, text) for key, text in metadata))
 
 
 def _value(value: float) -> float | str:

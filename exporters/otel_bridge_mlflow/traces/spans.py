@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -24,6 +26,23 @@ TAG_PREFIX = "mlflow.traceTag."
 TRACE_NAME = "mlflow.traceName"
 """The tag that MLflow shows as the name of a trace."""
 _TWICE = frozenset({semconv.GEN_AI_INPUT_MESSAGES, semconv.GEN_AI_OUTPUT_MESSAGES})
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContent:
+    """Holds what MLflow gets of one trace at once.
+
+    Attributes:
+        id: MLflow's id of the trace.
+        spans: Its spans, at least one.
+        session: Group of its rollout, if it has one.
+        rewards: Rewards of its rollout, as MLflow's assessments.
+    """
+
+    id: str
+    spans: Sequence[trace_pb2.Span]
+    session: str | None = None
+    rewards: Sequence[Any] = ()
 
 
 def trace_id_of(rollout_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Rollouts -> traces of MLflow, linked to the run.
+"""Rollouts -> traces of MLflow with their rewards, linked to the run.
 
 A server accepts OTLP at ``/v1/traces``; for a database, MLflow's store writes the same spans. Both upsert by (trace,
 span), so that a redelivered rollout changes nothing. A request is all or nothing: a refused request is halved until the
@@ -6,21 +6,13 @@ bad rollout is found.
 
 MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and below 3.10 no session
 either. So the first rollout that a writer stores is read back. What is missing there is then set by a separate call
-for this rollout and all later ones. OTLP adds a second layer of JSON to attributes. Below 3.18, MLflow's readers
-removed it; from 3.18 on, its server does before it stores them. A database is written without that server, so that the
-layer is removed here.
+for this rollout and all later ones.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
-
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
+from collections.abc import Mapping, Sequence
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
@@ -30,9 +22,13 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.runs import OpenMlflowRun
+from otel_bridge_mlflow.traces.assessments import AssessmentWriter
+from otel_bridge_mlflow.traces.database import DatabaseTraces
+from otel_bridge_mlflow.traces.server import ServerTraces
 from otel_bridge_mlflow.traces.spans import (
     SESSION_LENGTH,
     TRACE_NAME,
+    TraceContent,
     clean_text,
     message_of,
     name_of,
@@ -45,9 +41,6 @@ _log = logging.getLogger(__name__)
 REQUEST_ROLLOUTS = 50
 """MLflow links at most 100 traces in one call (sqlalchemy_store.py, link_traces_to_run)."""
 REQUEST_BYTES = 8 << 20
-_TRACES = "/v1/traces"
-_UNWRAP = "strip_otlp_double_encoding"
-_ONE_TRACE = "must belong to the same trace"
 _SESSION = "mlflow.trace.session"
 _GROUP = "group"
 """Tag for the group of a rollout in an MLflow without sessions."""
@@ -59,24 +52,31 @@ class TraceWriter:
     Args:
         connection: The store.
         run: The run.
+        assessments: Makes the rewards.
         names: Names of trace tags.
         memory: Memory that keeps the size of a request.
     """
 
-    def __init__(self, connection: Connection, run: OpenMlflowRun, names: Names, memory: WriterMemory) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        run: OpenMlflowRun,
+        assessments: AssessmentWriter,
+        names: Names,
+        memory: WriterMemory,
+    ) -> None:
         self._connection = connection
+        self._assessments = assessments
         self._run = run
         self._names = names
         self._size = RequestSize(REQUEST_ROLLOUTS, memory=memory, key="request_size/traces")
-        self._send: Callable[[Sequence[list[trace_pb2.Span]]], None]
-        self._send = self._post if connection.settings.remote else self._log
-        self._make = _span_maker(connection)
-        self._one_trace_a_call = False
+        kind = ServerTraces if connection.settings.remote else DatabaseTraces
+        self._traces: ServerTraces | DatabaseTraces = kind(connection, run.experiment_id)
         self._tags_missing: bool | None = None
         self._session_missing: bool | None = None
 
     def write(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Store *rollouts* and link them to the run.
+        """Store *rollouts* with their rewards, and link them to the run.
 
         Raises:
             PermanentError: A rollout is refused; the rollouts before it are stored.
@@ -94,29 +94,31 @@ class TraceWriter:
         for trace in traces:
             spans = [message_of(trace.id, span) for span in trace.spans]
             try:
-                self._send([spans])
+                self._traces.write([TraceContent(trace_id_of(trace.id), spans)])
             except Refused as exc:
                 raise PermanentError(f"spans of rollout {trace.id}: {exc}", position=trace.position) from exc
             except ExporterError as exc:
                 exc.position = trace.position
                 raise
 
-    def _batch(self, rollouts: Sequence[RolloutRecord], start: int) -> list[list[trace_pb2.Span]]:
-        batch: list[list[trace_pb2.Span]] = []
+    def _batch(self, rollouts: Sequence[RolloutRecord], start: int) -> list[TraceContent]:
+        batch: list[TraceContent] = []
         size = 0
         for rollout in rollouts[start : start + self._size.now]:
             spans = spans_of(rollout, self._names.name, self._connection.rules.trace_tag_length)
             size += sum(span.ByteSize() for span in spans)
             if batch and size > REQUEST_BYTES:
                 break
-            batch.append(spans)
+            session = clean_text(rollout.group)[:SESSION_LENGTH] if rollout.group else None
+            batch.append(TraceContent(trace_id_of(rollout.id), spans, session, self._assessments.rewards(rollout)))
         return batch
 
-    def _write_batch(self, rollouts: Sequence[RolloutRecord], batch: Sequence[list[trace_pb2.Span]]) -> None:
+    def _write_batch(self, rollouts: Sequence[RolloutRecord], batch: Sequence[TraceContent]) -> None:
         position = rollouts[0].position
         try:
             with self._size.request(len(batch)):
-                self._send(batch)
+                unwritten = self._traces.write(batch)
+                self._assessments.write_rewards(unwritten)
                 self._link(batch)
             self._set_missing_tags(rollouts)
         except Refused as exc:
@@ -129,40 +131,10 @@ class TraceWriter:
             exc.position = position if exc.position is None else exc.position
             raise
 
-    def _post(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
-        request = trace_service_pb2.ExportTraceServiceRequest()
-        # An empty resource, because MLflow would create a tag for each of its attributes in every trace.
-        scope = request.resource_spans.add().scope_spans.add()
-        for spans in batch:
-            scope.spans.extend(spans)
-        headers = {"Content-Type": "application/x-protobuf", "x-mlflow-experiment-id": self._run.experiment_id}
-        self._connection.request("POST", _TRACES, data=request.SerializeToString(), headers=headers)
-
-    def _log(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
-        make, store = self._make, self._connection.store
-        traces = [[make(span) for span in spans] for spans in batch]
-        if not self._one_trace_a_call:
-            try:
-                with as_bridge_errors(self._doing(len(batch))):
-                    store.log_spans(self._run.experiment_id, [span for spans in traces for span in spans])
-            except Refused as exc:
-                if len(batch) == 1 or _ONE_TRACE not in str(exc):
-                    raise
-                self._one_trace_a_call = True  # MLflow below 3.13
-            else:
-                return
-        with as_bridge_errors(self._doing(len(batch))):
-            for spans in traces:
-                store.log_spans(self._run.experiment_id, spans)
-
-    def _link(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
+    def _link(self, batch: Sequence[TraceContent]) -> None:
         """Link the traces to the run, because servers below MLflow 3.15 ignore the header that does this."""
         with as_bridge_errors(f"linking {len(batch)} traces to MLflow run {self._run.id}"):
-            ids = [trace_id_of(spans[0].trace_id.hex()) for spans in batch]
-            self._connection.client.link_traces_to_run(ids, self._run.id)
-
-    def _doing(self, count: int) -> str:
-        return f"storing {count} traces in {self._connection.shown}"
+            self._connection.client.link_traces_to_run([trace.id for trace in batch], self._run.id)
 
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Set the tags that MLflow did not create from the roots' attributes."""
@@ -204,21 +176,3 @@ class TraceWriter:
         limit = self._connection.rules.trace_tag_length
         tags = {self._names.name(tag): value[:limit] for tag, value in tags_of(rollout).items()}
         return {TRACE_NAME: name_of(rollout), **tags}
-
-
-def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
-    """Return a function from an OTLP span to the span that the installed MLflow stores in a database."""
-    make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
-    unwrap: Any = None
-    with suppress(ImportError):
-        unwrap = getattr(importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None)
-    if unwrap is None:
-        return make
-
-    def unwrapped(message: trace_pb2.Span) -> Any:
-        span = make(message)
-        if (held := getattr(span, "_span", None)) is not None:  # as MLflow's own server does (server/otel_api.py)
-            held._attributes = unwrap(held._attributes)
-        return span
-
-    return unwrapped

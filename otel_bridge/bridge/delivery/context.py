@@ -154,7 +154,6 @@ class Progress:
         damaged: Whether it found the ledger damaged and waits for a new one.
         resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
         found: One line about what the tracker already held of the run at the first open; empty for nothing.
-        backlog: Size of the work that its writer deferred.
         settled: Whether its tracker's run has ended or was never opened.
         degraded: One sentence for each signal that the other end of ``otlp`` lacks.
         final_position: Position of the last record for it; ``None`` when there is no last one.
@@ -177,7 +176,6 @@ class Progress:
     settings: ExporterSettings | None = None
     damaged: bool = False
     found: str = ""
-    backlog: int = 0
     settled: bool = False
     degraded: tuple[str, ...] = ()
     final_position: Position | None = None

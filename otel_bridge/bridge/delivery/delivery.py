@@ -112,7 +112,7 @@ class Delivery:
                 return self._retry_dead_letter(dead_letter, target, at)
             self._batch = self.dead_letters.end_batch(at) or self._fetch(at, target[0])
         batch = self._batch
-        if batch.calls or batch.end is not None or (at.backlog and self._writer.opened is None):
+        if batch.calls or batch.end is not None:
             opened = self._opened_for(target, at, end=batch.end)
             if opened is None:
                 self._read_again()
@@ -120,8 +120,8 @@ class Delivery:
             if batch.calls:
                 self._writer.write(opened, batch, ordered=target[0].ordered)
                 return 0.0
-            if batch.end is not None and not self._pass_end(opened, batch, batch.end):
-                return 0.0
+            if batch.end is not None:
+                self._pass_end(opened, batch, batch.end)
         self._advance(batch.through, batch)
         self._batch = None
         return self._wait_s(batch)
@@ -238,16 +238,13 @@ class Delivery:
         self._position.advance(through, batch, reports_durable=None if opened is None else opened.reports_durable)
 
     # --- the end of the run, and of a step ----------------------------------------------------------------------------
-    def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> bool:
-        """End the run in the tracker, unless the end is cancelled; return whether that is done, backlog included."""
+    def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> None:
+        """End the run in the tracker, unless a record for this exporter followed the end meanwhile."""
         # While the writer is open: only it can return whether its records are durable.
         self._advance(end.position - 1, batch)
-        if self._is_over(batch, end) and not self._caught_up(opened):
-            return False
-        if self._is_over(batch, end):  # no record for this exporter followed the end meanwhile
+        if self._is_over(batch, end):
             self._end_run(opened, end)
         self.dead_letters.ended()
-        return True
 
     def _is_over(self, batch: Batch, end: End) -> bool:
         """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
@@ -272,11 +269,11 @@ class Delivery:
     def _wait_s(self, batch: Batch) -> float | None:
         """Return the seconds to the step after *batch*: 0 when more is left, else until a poll, ``None`` for neither.
 
-        After a batch of all available records the exporter pauses, unless it has a backlog or dead letters to do, or
-        the run has just ended.
+        After a batch of all available records the exporter pauses, unless dead letters are to be retried, or the run
+        has just ended.
         """
         wait_s = 0.0 if self._has_more() else self._settled_wait_s()
-        may_pause = batch.whole and batch.end is None and not (self.dead_letters.waiting or self.progress.backlog)
+        may_pause = batch.whole and batch.end is None and not self.dead_letters.waiting
         pause_s = self._writer.throttle.pause_s(wanted=may_pause)
         self.pausing = bool(pause_s)
         if not pause_s:
@@ -284,13 +281,10 @@ class Delivery:
         return min(pause_s, wait_s) if wait_s else pause_s
 
     def _has_more(self) -> bool:
-        """Return whether records, dead letters or deferred work are left; do some of the deferred work."""
+        """Return whether records or dead letters are left."""
         position, wanted = self._ledger.position, self.requests.final_position
         last = position if wanted is None else min(position, wanted.position)
-        if self.dead_letters.waiting or last > self._position.now.written:
-            return True
-        opened = self._writer.opened
-        return opened is not None and not self._caught_up(opened)
+        return bool(self.dead_letters.waiting) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
         """Show that nothing is left to write; return the seconds to the next poll of what is durable."""
@@ -304,13 +298,6 @@ class Delivery:
         # A run that was never opened because it had no row has also ended once its end is passed.
         self._position.show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
         return None if in_doubt is None else DURABLE_POLL_S
-
-    def _caught_up(self, opened: OpenWriter) -> bool:
-        """Let the writer do some of its deferred work; return whether none is left."""
-        done = self._writer.process_backlog(opened)
-        if not done and self._position.failing:  # a writer without any work to do proves nothing
-            self._retry.over()
-        return done
 
     # --- requests, and the end of the exporter ------------------------------------------------------------------------
     def _run_requests(self) -> None:

@@ -242,11 +242,6 @@ class DeliveryPosition:
             self._found = what
             self._log_line(f"{self._name}: {what}")
 
-    def backlog(self, count: int) -> None:
-        """Store the size of the work that the writer deferred."""
-        if count != self.now.backlog:
-            self.save(dataclasses.replace(self.now, backlog=count))
-
     def damaged(self, reason: str) -> None:
         """Show that the ledger was found damaged."""
         self.progress = dataclasses.replace(self.progress, damaged=True, reason=shown(reason))
@@ -266,5 +261,5 @@ class DeliveryPosition:
             self._name, state, reason, help_, url=at.url, destination=destination_of(self._settings),
             written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters,
             evicted=at.evicted, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
-            backlog=at.backlog, settled=at.settled,
+            settled=at.settled,
         )  # fmt: skip

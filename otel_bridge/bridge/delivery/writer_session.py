@@ -26,12 +26,10 @@ from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import (
     Exporter,
     ExporterSettings,
-    HasBacklog,
     RunInfo,
     RunWriter,
     WritesMedia,
     WritesSummary,
-    backlog_of,
     degraded_of,
     found_of,
     left_out_of,
@@ -147,7 +145,6 @@ class WriterSession:
             batch.calls.appendleft(unwritten)
         if written is not None:
             self._count(opened, batch, written.records, through=written.records[-1].position, ordered=ordered)
-        self._position.backlog(backlog_of(opened.writer))  # after the count: the ledger may fail to store the backlog
         if error is None:
             self._retry.wrote()
         elif self._retry.is_for_good(error):
@@ -171,7 +168,6 @@ class WriterSession:
             self._set_aside(batch.record, error)
         batch.tried(is_written=error is None)
         opened.newly_left_out()  # not counted, as the position of a dead letter is behind what was counted
-        self._position.backlog(backlog_of(opened.writer))
 
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         """Make *call*; return the exception that it ended with, ``None`` when its records are written."""
@@ -239,12 +235,6 @@ class WriterSession:
         if held > at.durable:
             self._position.save(dataclasses.replace(at, durable=min(held, at.written)))
 
-    def process_backlog(self, opened: OpenWriter) -> bool:
-        """Let the writer do some of its deferred work; return whether none is left."""
-        done = opened.caught_up()
-        self._position.backlog(backlog_of(opened.writer))
-        return done
-
     def close(self) -> bool:
         """Close the writer, if one is open; return whether that failed."""
         opened, self.opened = self.opened, None
@@ -298,10 +288,6 @@ class OpenWriter:
     def queried(self, now_s: float) -> None:
         """Store when the writer was last queried about what is durable."""
         self.queried_s = now_s
-
-    def caught_up(self) -> bool:
-        """Let the writer do some of its deferred work; return whether none is left."""
-        return self.writer.process_backlog() if isinstance(self.writer, HasBacklog) else True
 
 
 def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Position) -> Destination:

@@ -36,7 +36,7 @@ CREATE TABLE destinations (
     dead INTEGER NOT NULL DEFAULT 0,
     opened INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, end_status TEXT NOT NULL DEFAULT '',
     url TEXT, tracker_run_id TEXT, missed INTEGER NOT NULL DEFAULT 0,
-    backlog INTEGER NOT NULL DEFAULT 0, degraded TEXT NOT NULL DEFAULT '[]', left_out TEXT NOT NULL DEFAULT '{}',
+    degraded TEXT NOT NULL DEFAULT '[]', left_out TEXT NOT NULL DEFAULT '{}',
     UNIQUE (exporter, variables));
 CREATE TABLE memory (
     destination INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,

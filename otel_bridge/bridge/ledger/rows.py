@@ -39,7 +39,6 @@ class Destination:
         ended: Position of the last end that was acted on, 0 without one.
         tracker_run_id: The tracker's own id of the run, if its writer reports one.
         missed: Number of records that were deleted before this destination was first named.
-        backlog: Size of the work that its writer deferred, because records go first.
         degraded: One sentence for each ability that its tracker lacked when it was last opened.
         left_out: Records that its writers left out because the tracker lacks an ability: reason to count.
     """
@@ -61,7 +60,6 @@ class Destination:
     dead_letters: int = 0
     tracker_run_id: str | None = None
     missed: int = 0
-    backlog: int = 0
     degraded: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -138,7 +136,7 @@ def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
     """Return every destination."""
     found = sql.execute(
         "SELECT id, exporter, variables, named, written, durable, counted, rows, rollouts, evicted, dead, opened, "
-        "ended, end_status, url, tracker_run_id, missed, backlog, degraded, left_out FROM destinations ORDER BY id"
+        "ended, end_status, url, tracker_run_id, missed, degraded, left_out FROM destinations ORDER BY id"
     )
     return [_destination(tuple(row)) for row in found]
 
@@ -156,11 +154,11 @@ def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[S
 
 def _destination(row: tuple[Any, ...]) -> Destination:
     number, exporter, variables, named, written, durable, counted, rows, rollouts, evicted = row[:10]
-    dead, opened, ended, status, url, tracker_run_id, missed, backlog, degraded, left_out = row[10:]
+    dead, opened, ended, status, url, tracker_run_id, missed, degraded, left_out = row[10:]
     return Destination(
         id=number, exporter=exporter, variables=json.loads(variables), named=bool(named), written=written,
         durable=durable, counted=counted, rows=rows, rollouts=rollouts, evicted=evicted, dead_letters=dead,
         opened=bool(opened), ended=ended, end_status=Status(status) if status else None, url=url,
-        tracker_run_id=tracker_run_id, missed=missed, backlog=backlog,
+        tracker_run_id=tracker_run_id, missed=missed,
         degraded=tuple(json.loads(degraded)), left_out=json.loads(left_out),
     )  # fmt: skip

@@ -239,12 +239,12 @@ class Ledger:
         with self.database.transaction() as sql:
             sql.execute(
                 "UPDATE destinations SET written = ?, durable = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "
-                "ended = ?, end_status = ?, url = ?, tracker_run_id = ?, backlog = ?, degraded = ?, "
+                "ended = ?, end_status = ?, url = ?, tracker_run_id = ?, degraded = ?, "
                 "left_out = ? WHERE id = ?",
                 (
                     destination.written, destination.durable, destination.counted, destination.rows,
                     destination.rollouts, int(destination.opened), destination.ended, status, destination.url,
-                    destination.tracker_run_id, destination.backlog, json.dumps(destination.degraded),
+                    destination.tracker_run_id, json.dumps(destination.degraded),
                     json.dumps(destination.left_out), destination.id,
                 ),
             )  # fmt: skip

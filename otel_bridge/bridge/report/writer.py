@@ -205,7 +205,6 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_
         dead_letters=0 if at is None else at.dead_letters,
         tracker_run_id=None if at is None else at.tracker_run_id,
         missed=0 if at is None else at.missed,
-        backlog=0 if at is None else at.backlog,
         degraded=[*(progress.degraded if at is None else at.degraded)],
         left_out={} if at is None else dict(at.left_out),
     )

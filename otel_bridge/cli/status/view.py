@@ -54,9 +54,7 @@ def run_table(
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts.append(_roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders))
     parts.append(_trackers(report, state, now_ns))
-    parts += [
-        Text(line, style="dim") for line in (*_media(report), *_backlogs(report), *_degraded(report), *_former(report))
-    ]
+    parts += [Text(line, style="dim") for line in (*_media(report), *_degraded(report), *_former(report))]
     parts += [Text(line, style="yellow") for line in _alerts(report, now_ns)]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
@@ -195,7 +193,6 @@ def state_line(state: RunState, *, here: bool) -> str:
     trackers = (
         "; ".join(
             f"{name} {_exporter_state(one, served=state.bridge_alive)}, {max(report.position - one.written, 0)} waiting"
-            + f", {one.backlog} rewards deferred" * bool(one.backlog)
             + f", {one.reason}" * bool(one.reason)
             for name, one in report.exporters.items()
         )
@@ -345,15 +342,6 @@ def _alerts(report: Report, now_ns: int) -> Sequence[str]:
 def _media(report: Report) -> Sequence[str]:
     """Return a line with the number of media; nothing without any."""
     return (f"{report.media:,} media logged",) if report.media else ()
-
-
-def _backlogs(report: Report) -> Sequence[str]:
-    """Return one line for each tracker with a backlog: rewards that it gets once nothing else waits."""
-    return [
-        f"{name}: {exporter.backlog:,} rewards wait until all rows and rollouts are delivered"
-        for name, exporter in report.exporters.items()
-        if exporter.backlog
-    ]
 
 
 def _degraded(report: Report) -> Sequence[str]:

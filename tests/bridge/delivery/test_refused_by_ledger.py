@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from otel_bridge.bridge.delivery.worker import DeliveryWorker
-from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.errors import PermanentError
 from support.bridge.bridge_doubles import refused, until
-from support.bridge.delivery_bench import Bench, Tracker, end, late, rollout, row
+from support.bridge.delivery_bench import Bench, Tracker, end, late, row
 
 
 def _wrote(position: int) -> Callable[..., bool]:
@@ -37,27 +37,6 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
     assert set(bench.tracker.kept) == {1, 2, 3, 5, 6, 7, 8, 9, 10}
     assert bench.dead() == [(4, "no")]
     assert (bench.delivery.progress.written, bench.delivery.progress.rows) == (10, 9)
-
-
-def test_a_call_that_failed_is_made_again_although_what_was_put_off_could_not_be_noted(tmp_path: Path) -> None:
-    tracker, calls = Tracker(), [0]
-    tracker.backlog = 0  # type: ignore[attr-defined]  # a writer that puts off
-
-    def fails(_: object) -> Exception | None:
-        calls[0] += 1
-        if calls[0] != 2:
-            return None
-        tracker.backlog = 1  # type: ignore[attr-defined]
-        return RetryableError("the tracker is down")
-
-    tracker.fails = fails
-    bench = Bench(tmp_path, tracker)
-    bench.ledger.commit([row(1), row(2), rollout(3), rollout(4), row(5), row(6)])
-    refusals = refused(bench.ledger, "save", lambda at: at.backlog == 1)
-
-    bench.run()
-
-    assert (refusals(), set(tracker.kept)) == (1, {1, 2, 3, 4, 5, 6})
 
 
 def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(tmp_path: Path) -> None:

@@ -94,42 +94,6 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     assert asleep == (True, Outcome.BUSY)
 
 
-class Later:
-    """Puts one thing off, before a writer of a recorder, and does it once it may."""
-
-    def __init__(self, inner: RunWriter, may: threading.Event) -> None:
-        self._inner, self._may = inner, may
-        self.backlog = 1
-        self.asked = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def process_backlog(self) -> bool:
-        self.asked += 1
-        self.backlog = 0 if self._may.wait(0.02) else 1
-        return not self.backlog
-
-
-def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path: Path) -> None:
-    folder, recorder, may = run_folder(tmp_path), RecordingTracker(), threading.Event()
-    process, writers = Process.start(folder, "memory"), list[Later]()
-
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
-        writers.append(Later(recorder.exporter.open(run, settings, memory), may))
-        return writers[-1]  # type: ignore[return-value]
-
-    chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
-    later = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
-    with serving(tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: later))):
-        process.log(1)
-        until(lambda: bool(writers) and writers[0].asked > 40)  # it was idle for eight times as long as it may be
-        may.set()
-        until(lambda: delivering() == 0)
-
-    assert len(writers) == 1
-
-
 def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

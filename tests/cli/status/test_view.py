@@ -57,18 +57,6 @@ def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -
     ]
 
 
-def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    report = Report(exporters={"mlflow": ExporterReport(backlog=1234), "trackio": ExporterReport()})
-
-    show(console, "r1", report)
-
-    assert (
-        console.file.getvalue().splitlines()[-1]
-        == "mlflow: 1,234 rewards wait until all rows and rollouts are delivered"
-    )
-
-
 @pytest.mark.parametrize(
     ("processes", "said"),
     [

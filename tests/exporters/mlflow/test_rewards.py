@@ -1,23 +1,24 @@
-"""Rewards wait until nothing else does: they survive a kill, come once, and never keep a row or rollout waiting."""
+"""Rewards come with their rollouts: in the same transaction, once, whatever is killed or redelivered."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import otel_bridge_mlflow
-from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import HasBacklog, RunInfo
-from otel_bridge.records import RolloutRecord, Status
-from otel_bridge.testing import MemoryTable, deliver, samples
-from otel_bridge_mlflow.traces import assessments
-from otel_bridge_mlflow.traces.feedback import PendingFeedback, rewards_of
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import RolloutRecord
+from otel_bridge.testing import samples
+from otel_bridge_mlflow.traces import database
 from support.trackers import mlflow_reading
 from support.trackers.mlflow_writing import opened
 
 exporter = otel_bridge_mlflow.exporter
+ALL = [("answer", 0.5), ("format", 0.25), ("reward", 0.75)]
 
 
 @pytest.fixture(scope="module")
@@ -44,54 +45,91 @@ def shown(uri: str, run: RunInfo) -> dict[str, list[tuple[str, object]]]:
     }
 
 
-ALL = [("answer", 0.5), ("format", 0.25), ("reward", 0.75)]
+def rows_of_rewards(uri: str, rollout: RolloutRecord) -> int:
+    """The rows that a rollout has in MLflow's table of assessments, whether or not MLflow shows its trace."""
+    import sqlite3
+
+    with sqlite3.connect(uri.removeprefix("sqlite:///")) as sql:
+        counted = sql.execute("SELECT count(*) FROM assessments WHERE trace_id = ?", (f"tr-{rollout.id}",))
+        return int(counted.fetchone()[0])
 
 
-def test_a_rollout_is_shown_before_its_rewards_which_come_once_the_writer_is_asked_to_catch_up(
-    uri: str, run: RunInfo
+def kill_in_a_child(uri: str, run: RunInfo, records: Sequence[RolloutRecord], statement: str) -> int:
+    """Write *records* in a forked child that is killed before the first *statement*; return its wait status."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    try:
+        from sqlalchemy import event
+        from sqlalchemy.engine import Engine
+
+        writer = opened(uri, run)
+        event.listen(Engine, "before_cursor_execute", lambda *call: statement in call[2] and os.kill(os.getpid(), 9))
+        writer.write_rollouts(records)
+    finally:
+        os._exit(1)
+
+
+def test_a_rollout_is_shown_with_its_rewards_at_once(uri: str, run: RunInfo) -> None:
+    one, two = rollouts(run, 2)
+
+    opened(uri, run).write_rollouts([one, two])
+
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO assessments", "INSERT INTO entity_associations"])
+def test_a_bridge_killed_while_it_writes_rewards_is_followed_by_one_that_writes_each_once(
+    uri: str, run: RunInfo, statement: str
 ) -> None:
-    memory = MemoryTable()
-    writer, (one, two) = opened(uri, run, memory), rollouts(run, 2)
+    one, two = rollouts(run, 2)
+    opened(uri, run)
 
-    writer.write_rollouts([one, two])
-    before = shown(uri, run)
-    assert isinstance(writer, HasBacklog)
-    waited = writer.backlog
-    finished = [writer.process_backlog(), writer.process_backlog(), writer.process_backlog()]
+    killed = kill_in_a_child(uri, run, [one, two], statement)
+    left = rows_of_rewards(uri, one)
+    opened(uri, run).write_rollouts([one, two])
 
-    assert before == {one.id: [], two.id: []}
-    assert (waited, finished, writer.backlog) == (6, [False, True, True], 0)
+    assert (killed, left) == (9, 0 if statement == "INSERT INTO assessments" else 3)
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
-    assert list(memory.items("feedback/")) == []
+    assert (rows_of_rewards(uri, one), rows_of_rewards(uri, two)) == (3, 3)
 
 
-def test_rewards_that_waited_when_the_bridge_was_killed_are_written_by_the_next_one(uri: str, run: RunInfo) -> None:
-    memory, (one, two) = MemoryTable(), rollouts(run, 2)
-    first = opened(uri, run, memory)
-    first.write_rollouts([one])
-    first.write_rollouts([two])
-    left = memory.snapshot()
-    first.process_backlog()
+def test_rewards_are_in_the_transaction_of_the_spans(uri: str, run: RunInfo) -> None:
+    (one,) = rollouts(run, 1)
+    opened(uri, run)
 
-    second = opened(uri, run, left)
-    second.write_rollouts([two])
-    deliver(second, [])
+    kill_in_a_child(uri, run, [one], "INSERT INTO assessments")
 
-    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+    assert mlflow_reading.contents(uri, run).rollouts == []
+    with pytest.raises(Exception, match="not found"):
+        mlflow_reading.client(uri).get_trace(f"tr-{one.id}")
 
 
-def test_the_end_of_the_run_waits_for_the_rewards(uri: str, run: RunInfo) -> None:
-    writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
+def test_a_redelivered_rollout_does_not_take_back_a_later_reward(uri: str, run: RunInfo) -> None:
+    writer, (one,) = opened(uri, run), rollouts(run, 1)
     writer.write_rollouts([one])
 
-    writer.end(Status.FINISHED)
+    writer.write_evaluations([samples.evaluation(one, 0.125, name="reward")])
+    writer.write_rollouts([one])
 
-    assert shown(uri, run) == {one.id: ALL}
+    assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("name", "value"), [("_SESSIONS", "Sessions"), ("_ROWS", "mlflow.no_rows")])
+def test_an_mlflow_with_other_sessions_or_rows_gets_each_reward_by_a_call(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(database, name, value)
+    writer, (one, two) = opened(uri, run), rollouts(run, 2)
+
+    writer.write_rollouts([one])
+    writer.write_rollouts([one, two])
+
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
 def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those_that_come_after_it(
-    uri: str, run: RunInfo, killed: bool
+    uri: str, run: RunInfo
 ) -> None:
     said = {
         "reward": [None, "since B"],
@@ -101,12 +139,7 @@ def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those
     }
     (plain,) = rollouts(run, 1)
     one = replace(plain, remarks=said, advantage=2.0)
-    memory = MemoryTable()
-    writer = opened(uri, run, memory)
-    writer.write_rollouts([one])
-    if killed:
-        writer = opened(uri, run, memory.snapshot())
-    deliver(writer, [])
+    opened(uri, run).write_rollouts([one])
 
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     (trace,) = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
@@ -121,76 +154,6 @@ def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those
     ]
 
 
-def test_a_later_reward_goes_before_the_one_that_waits(uri: str, run: RunInfo) -> None:
-    writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
-    writer.write_rollouts([one])
-
-    writer.write_evaluations([samples.evaluation(one, 0.125, name="reward")])
-    deliver(writer, [])
-
-    assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
-
-
-def test_rollouts_before_a_failing_one_get_their_rewards_too(
-    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, (one, two) = opened(uri, run, MemoryTable()), rollouts(run, 2)
-
-    def fails_at_the_second(given: list[RolloutRecord]) -> None:
-        write([each for each in given if each is one])
-        if two in given:
-            raise RetryableError("down", position=two.position)
-
-    write = writer._traces.write
-    monkeypatch.setattr(writer._traces, "write", fails_at_the_second)
-    with pytest.raises(RetryableError):
-        writer.write_rollouts([one, two])
-    monkeypatch.undo()
-    deliver(writer, [two])
-
-    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
-
-
-def test_the_rewards_of_a_deleted_trace_cost_no_others(uri: str, run: RunInfo) -> None:
-    writer, (one, two) = opened(uri, run, MemoryTable()), rollouts(run, 2)
-    writer.write_rollouts([one, two])
-    (held,) = mlflow_reading.runs_of(uri, run)
-    mlflow_reading.client(uri).delete_traces(held.info.experiment_id, trace_ids=[f"tr-{one.id}"])
-
-    deliver(writer, [])
-
-    assert shown(uri, run) == {two.id: ALL}
-
-
-def test_beyond_a_limit_rollouts_wait_for_their_rewards(
-    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assessments, "_MOST_WAITING", 4)
-    memory = MemoryTable()
-    writer, many = opened(uri, run, memory), rollouts(run, 4)
-
-    writer.write_rollouts(many)
-
-    assert sum(len(values) for values in shown(uri, run).values()) == 8
-    assert len(PendingFeedback(memory)) == 4
-
-
-def test_what_waits_is_remembered_by_batch_and_forgotten_when_done(run: RunInfo) -> None:
-    memory = MemoryTable()
-    waiting, (one, two) = PendingFeedback(memory), rollouts(run, 2)
-    waiting.add(list(rewards_of(one)))
-    waiting.add(list(rewards_of(two)))
-
-    waiting.forget(waiting.first(4))
-    again = PendingFeedback(memory)
-    again.add(list(rewards_of(one))[:1])
-
-    assert [(value.rollout_id, value.name) for value in again.first(9)] == [
-        (two.id, "format"), (two.id, "answer"), (one.id, "reward"),
-    ]  # fmt: skip
-    assert [key for key, _ in memory.items()] == ["feedback/000000000002", "feedback/000000000003"]
-
-
 def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value_of_its_name_replaces(
     uri: str, run: RunInfo
 ) -> None:
@@ -199,11 +162,10 @@ def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value
         "reward": 1.0, "rewards.reward": 2.0, "": 3.0, "rewards.": 4.0, f"{long}a": 5.0, f"{long}b": 6.0, long: 7.0,
         "nul\0": 8.0, "nul�": 9.0, "rewards.format": 10.0,
     }  # fmt: skip
-    writer = opened(uri, run, MemoryTable())
+    writer = opened(uri, run)
     (one,) = samples.placed([samples.rollout(seed=run.id, reward=0.5, rewards=parts)])
 
     writer.write_rollouts([one])
-    deliver(writer, [])
     before = shown(uri, run)[one.id]
     late = ((f"{long}a", 50.0), ("rewards.reward", 20.0), ("reward", 0.25), ("nul\0", 80.0))
     writer.write_evaluations([samples.evaluation(one, value, name=name) for name, value in late])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import RolloutRecord, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
+from otel_bridge_mlflow.traces.server import ServerTraces
 from support.free_ports import free_port
 from support.media_samples import image, media, text
 from support.trackers import mlflow_reading
@@ -52,6 +55,14 @@ def proxy(server: str) -> Iterator[FaultProxy]:
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(tmp_path, tmp_path.name)
+
+
+STARTS = "/api/3.0/mlflow/traces"
+
+
+def starts_traces(writer: Any) -> bool:
+    """Whether the server of *writer* takes the rewards of a rollout in one call."""
+    return writer._connection.abilities.starts_traces
 
 
 def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
@@ -179,7 +190,9 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
     records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
 
-    for path in ("log-batch", "/v1/traces", "/assessments"):
+    for path in ("log-batch", STARTS, "/v1/traces", "/assessments"):
+        if path == STARTS and not starts_traces(writer):
+            continue
         proxy.lose_answer, proxy.path = True, path
         with pytest.raises(RetryableError):
             deliver(writer, records, tries=1)
@@ -191,6 +204,80 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run
     assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
     assert [held.reward for held in contents.rollouts] == [0.75] * 3
     assert contents.evaluations == [(rollouts[0].id, "judge", 0.5)]
+
+
+def test_the_rewards_of_a_rollout_are_in_one_call_and_a_later_evaluation_is_a_call_of_its_own(
+    proxy: FaultProxy, store: str, run: RunInfo
+) -> None:
+    writer = opened(proxy.url, run)
+    if not starts_traces(writer):
+        pytest.skip("a server below 3.13 gets a call for each reward")
+    rollouts = samples.placed([samples.rollout(n, seed=run.id) for n in range(3)])
+    proxy.seen.clear()
+
+    writer.write_rollouts(rollouts)
+    calls = list(proxy.seen)
+    writer.write_evaluations([samples.evaluation(rollouts[0], 0.5)])
+
+    assert [calls.count(f"POST {path}") for path in (STARTS, "/v1/traces")] == [3, 1]
+    assert not [call for call in calls if call.endswith("/assessments")]
+    assert len([call for call in proxy.seen if call.endswith("/assessments")]) == 1
+    contents = mlflow_reading.contents(store, run)
+    assert [(held.reward, held.parts) for held in contents.rollouts] == [(0.75, {"format": 0.25, "answer": 0.5})] * 3
+    assert contents.evaluations == [(rollouts[0].id, "judge", 0.5)]
+
+
+@pytest.mark.parametrize("error", [None, "it broke"])
+def test_a_trace_that_is_started_with_its_rewards_shows_what_one_of_spans_alone_shows(
+    server: str, run: RunInfo, error: str | None
+) -> None:
+    with_rewards = samples.rollout(seed=f"{run.id} with", error=error)
+    without = samples.rollout(seed=f"{run.id} without", error=error, reward=None, rewards={})
+
+    opened(server, run).write_rollouts(samples.placed([with_rewards, without]))
+
+    infos = [mlflow_reading.client(server).get_trace(f"tr-{one.id}").info for one in (with_rewards, without)]
+    fields = [
+        (
+            info.state,
+            info.request_time,
+            info.execution_duration,
+            info.request_preview,
+            info.trace_metadata.get("mlflow.trace.session"),
+            info.trace_metadata.get("mlflow.trace.tokenUsage"),
+            info.tags.get("mlflow.traceName"),
+        )
+        for info in infos
+    ]
+    assert fields[0] == fields[1]
+
+
+def test_a_bridge_killed_between_the_rewards_and_the_spans_is_followed_by_one_that_writes_both_once(
+    server: str, store: str, run: RunInfo
+) -> None:
+    if not starts_traces(opened(server, run)):
+        pytest.skip("a server below 3.13 gets the spans first")
+    rollouts = samples.placed([samples.rollout(n, seed=run.id) for n in range(2)])
+
+    child = os.fork()
+    if not child:
+        try:
+            writer = opened(server, run)
+            ServerTraces._post = lambda *_: os.kill(os.getpid(), 9)
+            writer.write_rollouts(rollouts)
+        finally:
+            os._exit(1)
+    killed = os.waitpid(child, 0)[1]
+    opened(server, run).write_rollouts(rollouts)
+
+    assert killed == 9
+    contents = mlflow_reading.contents(store, run)
+    assert sorted((held.id, held.reward, held.spans) for held in contents.rollouts) == sorted(
+        (rollout.id, 0.75, 4) for rollout in rollouts
+    )
+    for rollout in rollouts:
+        assessments = mlflow_reading.client(server).get_trace(f"tr-{rollout.id}").info.assessments
+        assert sorted(one.name for one in assessments) == ["answer", "format", "reward"]
 
 
 def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_again(

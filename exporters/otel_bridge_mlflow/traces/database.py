@@ -1,0 +1,166 @@
+"""Traces -> a database, through MLflow's own store: spans and rewards in one transaction.
+
+MLflow's store has no call that writes both. It opens a session for its spans, and commits it. So the rewards are added
+to that session as MLflow's own rows, before its commit. A store without such a session, or without these rows, leaves
+the rewards to calls of their own.
+
+OTLP adds a second layer of JSON to attributes. Below 3.18, MLflow's readers removed it; from 3.18 on, its server does
+before it stores them. A database is written without that server, so that the layer is removed here.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge.capabilities import accepts
+from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.errors import as_bridge_errors
+from otel_bridge_mlflow.traces.spans import TraceContent
+
+_UNWRAP: Final = "strip_otlp_double_encoding"
+_ONE_TRACE: Final = "must belong to the same trace"
+_SESSIONS: Final = "ManagedSessionMaker"
+_ROWS: Final = "mlflow.store.tracking.dbmodels.models"
+
+
+class DatabaseTraces:
+    """Writes traces to a database.
+
+    Args:
+        connection: The store.
+        experiment_id: MLflow's experiment.
+    """
+
+    def __init__(self, connection: Connection, experiment_id: str) -> None:
+        self._shown = connection.shown
+        self._experiment_id = experiment_id
+        self._store = StoreWithRewards(connection.store)
+        self._span_of = _span_maker(connection)
+        self._one_trace_a_call = False
+
+    def write(self, traces: Sequence[TraceContent]) -> list[Any]:
+        """Store *traces*; return the rewards that could not be written with them.
+
+        Raises:
+            Refused: A trace is refused; none is stored, below MLflow 3.13 none after it.
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
+        with as_bridge_errors(f"storing {len(traces)} traces in {self._shown}"):
+            if not self._one_trace_a_call:
+                try:
+                    return self._log(traces)
+                except Exception as exc:
+                    if len(traces) == 1 or _ONE_TRACE not in str(exc):
+                        raise
+                    self._one_trace_a_call = True  # MLflow below 3.13
+            unwritten: list[Any] = []
+            for trace in traces:
+                unwritten += self._log([trace])
+            return unwritten
+
+    def _log(self, traces: Sequence[TraceContent]) -> list[Any]:
+        spans: list[Any] = []
+        rewards: list[Any] = []
+        for trace in traces:
+            spans += map(self._span_of, trace.spans)
+            rewards += trace.rewards
+        return self._store.log_spans(self._experiment_id, spans, rewards)
+
+
+class StoreWithRewards:
+    """Adds assessments to the transaction in which MLflow's store writes their traces; for one thread.
+
+    Args:
+        store: MLflow's store of a database.
+    """
+
+    def __init__(self, store: Any) -> None:
+        # A copy, because the sessions of the original are those of every other user of this store.
+        self._store = copy.copy(store)
+        self._open_session: Any = getattr(store, _SESSIONS, None)
+        self._rows: Any = None
+        self._rewards: list[Any] = []
+        self._depth = 0
+        # MLflow 3.14 and newer declare which sessions write.
+        self._declares_writes = accepts(store, _SESSIONS, "read_only")
+        with suppress(ImportError, AttributeError):
+            rows: Any = importlib.import_module(_ROWS)
+            if callable(rows.SqlAssessments.from_mlflow_entity) and self._open_session is not None:
+                self._store.ManagedSessionMaker = self._session
+                self._rows = rows
+
+    def log_spans(self, experiment_id: str, spans: Sequence[Any], rewards: Sequence[Any]) -> list[Any]:
+        """Store *spans*, with *rewards* in the same transaction; return the rewards that are not stored.
+
+        Raises:
+            Exception: MLflow's own. Nothing is stored then.
+        """
+        self._rewards = list(rewards)
+        try:
+            self._store.log_spans(experiment_id, spans)
+            return self._rewards
+        finally:
+            self._rewards = []
+
+    @contextmanager
+    def _session(self, *args: Any, **named: Any) -> Generator[Any]:
+        """Open a session of MLflow's store; before its commit, add the rewards whose traces it holds."""
+        self._depth += 1
+        unwritten = self._rewards
+        try:
+            with self._open_session(*args, **named) as session:
+                yield session
+                # MLflow reads the experiment in a session within the one that writes.
+                writes = not self._declares_writes or named.get("read_only") is False
+                if self._depth == 1 and writes and unwritten:
+                    unwritten = self._add(session)
+        finally:
+            self._depth -= 1
+        # Only now, behind the commit: MLflow repeats a transaction that met a deadlock.
+        self._rewards = unwritten
+
+    def _add(self, session: Any) -> list[Any]:
+        """Add the rewards to *session*, except those that its database holds; return those without a trace."""
+        assessments, traces = self._rows.SqlAssessments, self._rows.SqlTraceInfo
+        trace_ids = {reward.trace_id for reward in self._rewards}
+        columns = (traces.request_id, traces.experiment_id, traces.timestamp_ms)
+        stored_traces = {row[0]: row for row in session.query(*columns).filter(traces.request_id.in_(trace_ids))}
+        stored_ids = session.query(assessments.assessment_id).filter(assessments.trace_id.in_(trace_ids))
+        redelivered = {row[0] for row in stored_ids}
+        unwritten: list[Any] = []
+        for reward in self._rewards:
+            trace = stored_traces.get(reward.trace_id)
+            if trace is None:
+                unwritten.append(reward)
+            elif reward.assessment_id not in redelivered:
+                row = assessments.from_mlflow_entity(reward)
+                # Copies of the trace's columns, which MLflow's charts read; below 3.16 there are none.
+                row.experiment_id = trace[1]
+                row.trace_timestamp_ms = trace[2]
+                session.add(row)
+        return unwritten
+
+
+def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
+    """Return a function from an OTLP span to the span that the installed MLflow stores in a database."""
+    make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
+    unwrap: Any = None
+    with suppress(ImportError):
+        unwrap = getattr(importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None)
+    if unwrap is None:
+        return make
+
+    def unwrapped(message: trace_pb2.Span) -> Any:
+        span = make(message)
+        if (held := getattr(span, "_span", None)) is not None:  # as MLflow's own server does (server/otel_api.py)
+            held._attributes = unwrap(held._attributes)
+        return span
+
+    return unwrapped
