@@ -51,7 +51,8 @@ def _medium_of(value: Any) -> Media | None:
     return None
 
 
-def _table_of(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> Table:
+def table_of(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> Table:
+    """Return a table whose cells are media where they show any."""
     return Table([*columns], [[_cell(cell) for cell in row] for row in rows])
 
 
@@ -62,7 +63,7 @@ def _cell(value: Any) -> object:
 
 def _trackio_table(table: Any) -> Table:
     names = dict.fromkeys(name for row in table.data for name in row)
-    return _table_of(names, [[row.get(name) for name in names] for row in table.data])
+    return table_of(names, [[row.get(name) for name in names] for row in table.data])
 
 
 _OF_WANDB: Final[Mapping[str, Callable[[Any], Media]]] = {
@@ -70,7 +71,7 @@ _OF_WANDB: Final[Mapping[str, Callable[[Any], Media]]] = {
     "Audio": lambda value: Audio(value._path, caption=value._caption),
     "Video": lambda value: Video(value._path, value._caption),
     "Html": lambda value: Html(value.html),
-    "Table": lambda value: _table_of(value.columns, value.data),
+    "Table": lambda value: table_of(value.columns, value.data),
 }
 """Name of a class of W&B to what makes our object of one."""
 _OF_TRACKIO: Final[Mapping[str, Callable[[Any], Media]]] = {

@@ -13,7 +13,6 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.values import Html, Markdown, Table, media_in
 from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
-from otel_bridge.errors import any_error
 
 _PROMPT: Final = re.compile(r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$")
 _RESPONSE: Final = re.compile(
@@ -35,9 +34,6 @@ _CLOCKS: Final = frozenset({*_STEP, "epoch"})
 _EVAL: Final = ("val", "eval", "test")
 _EVAL_TABLES: Final = frozenset({"sample_completions"})
 """Tables of an evaluation whose key does not say so: open-instruct's."""
-_MAX_TABLES: Final = 256
-_MAX_ROWS: Final = 100_000
-"""Most rows of a table whose hashes are remembered."""
 _PLAIN: Final = frozenset({str, int, float, bool})
 _ABSENT: Final = frozenset({"NAType", "NaTType"})
 """Types by which pandas means an absent value."""
@@ -69,61 +65,16 @@ class TableRollouts:
         return len(self.columns["responses"])
 
 
-class SeenTables:
-    """Holds hashes of the rows of the table last logged under each key."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, tuple[list[int], int]] = {}
-
-    def new_rows(
-        self, key: str, rows: Sequence[Sequence[Any]], step: int, *, own_step: bool
-    ) -> Sequence[Sequence[Any]]:
-        """Return the rows that were not in the table logged before.
-
-        Args:
-            key: Key of the table.
-            rows: All its rows.
-            step: Step at which it is logged.
-            own_step: Whether the rows hold their step, so that equal rows are one row.
-        """
-        hashes = [_hash(row) for row in rows]
-        before, step_before = self._rows.get(key, ([], step))
-        if len(self._rows) >= _MAX_TABLES and key not in self._rows:
-            del self._rows[next(iter(self._rows))]
-        self._rows[key] = (hashes[-_MAX_ROWS:], step)
-        if hashes == before and not own_step and step != step_before:
-            return rows  # the same text again in a later step
-        return rows[_overlap(before, hashes) :]
-
-
-def _overlap(before: list[int], now: list[int]) -> int:
-    """Return how many first rows of *now* are the last rows of *before*: all of a grown table, most of a window."""
-    if now[: len(before)] == before:
-        return len(before)
-    if len(now) == len(before):
-        for dropped in range(1, len(before) // 2 + 1):
-            if before[dropped:] == now[: len(now) - dropped]:
-                return len(now) - dropped
-    return 0
-
-
-def _hash(row: Sequence[Any]) -> int:
-    try:
-        return hash(tuple("nan" if cell != cell else cell for cell in row))  # noqa: PLR0124  # a NaN equals no other
-    except any_error():  # a list of messages, an array
-        return hash(tuple(map(repr, row)))
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
     """Reads the rows of a table of prompts and responses; `of` makes one.
 
     Attributes:
-        width: Number of columns.
+        labels: Names of the columns, all different.
         samples: Columns of each sample in a row: several of a wide table.
     """
 
-    width: int
+    labels: Sequence[str]
     samples: Sequence[_Roles]
 
     @classmethod
@@ -150,21 +101,41 @@ class RolloutTable:
         whole_rows = [row for row in rows if len(row) == len(names)]
         if not samples or not all(_holds_texts(roles, row) for row in whole_rows for roles in samples):
             return None
-        return cls(len(names), samples)
+        return cls(labels, samples)
 
-    def rollouts(self, rows: Iterable[Sequence[Any]], count: CountCell) -> list[TableRollouts]:
-        """Return the rollouts in *rows* by step; cells that cannot be recorded are counted with *count*."""
+    def rollouts(self, rows: Iterable[Sequence[Any]], count: CountCell, ids: Sequence[str] = ()) -> list[TableRollouts]:
+        """Return the rollouts in *rows* by step.
+
+        Args:
+            rows: Rows of the table.
+            count: Counts cells that cannot be recorded.
+            ids: Ids of the rollouts of *rows*, where a row has one sample.
+        """
         groups: dict[tuple[int | None, bool], TableRollouts] = {}
-        for row in rows:
-            if len(row) != self.width:
-                count("", f"row of {len(row)} cells in place of {self.width}")
+        for number, row in enumerate(rows):
+            if len(row) != len(self.labels):
+                count("", f"row of {len(row)} cells in place of {len(self.labels)}")
                 continue
             for roles in self.samples:
                 step = None if roles.step is None else whole(row[roles.step])
-                is_prompted = roles.prompt is not None and not _is_missing(row[roles.prompt])
+                is_prompted = roles.prompt is not None and not is_missing(row[roles.prompt])
                 group = groups.setdefault((step, is_prompted), TableRollouts(step))
                 _add(group.columns, roles, row, count, is_prompted=is_prompted)
+                if ids:
+                    group.columns.setdefault("ids", []).append(ids[number])
         return list(groups.values())
+
+    def evaluation_of(self, column: str) -> str | None:
+        """Return as which evaluation a later cell of *column* completes its rollout; ``None`` when it cannot."""
+        if len(self.samples) > 1 or column not in self.labels:
+            return None
+        roles = self.samples[0]
+        index = self.labels.index(column)
+        if index in {roles.prompt, roles.response, roles.step}:
+            return None
+        if index == roles.advantage:
+            return "advantage"
+        return "reward" if list(roles.rewards.values()) == [index] else column
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
@@ -280,10 +251,10 @@ def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
 def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
     """Return whether prompt and response of a row are texts or messages, as far as the row has them."""
     cells = [row[index] for index in (roles.prompt, roles.response) if index is not None]
-    return all(_is_missing(cell) or _is_text(cell) for cell in cells)
+    return all(is_missing(cell) or _is_text(cell) for cell in cells)
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
     """Return whether a cell is empty: ``None``, what a data frame has for it, an empty text or list."""
     if isinstance(cell, str | list | tuple | Mapping):
         return not cell
@@ -317,7 +288,7 @@ def _add(
     """Append one sample to the lists of `log_generations`; what its columns do not mean is a fact of it."""
     facts = dict(roles.facts)
     response = row[roles.response]
-    sample: dict[str, Any] = {"responses": None if _is_missing(response) else response}
+    sample: dict[str, Any] = {"responses": None if is_missing(response) else response}
     if is_prompted and roles.prompt is not None:
         sample["prompts"] = row[roles.prompt]
     if roles.advantage is not None:
@@ -350,7 +321,7 @@ def _facts_of(row: Sequence[Any], facts: Mapping[str, int], count: CountCell) ->
     cells: dict[str, Any] = {}
     for name, index in facts.items():
         cell = row[index]
-        if _is_missing(cell):
+        if is_missing(cell):
             continue
         try:
             cells[name] = _fact(cell)

@@ -11,7 +11,7 @@ import pandas
 import PIL.Image
 import pytest
 
-from otel_bridge.capture.tables import RolloutTable, SeenTables, TableRollouts, split_of
+from otel_bridge.capture.tables import RolloutTable, TableRollouts, split_of
 from otel_bridge.emit.media.values import Html
 
 
@@ -217,30 +217,3 @@ def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one(
         (None, {"prompts": [[message]], "responses": ["a"], "metadata": [None]}),
         (None, {"responses": ["b", [message, "c"], None], "metadata": [None, None, None]}),
     ]
-
-
-def test_a_table_that_grows_gives_its_new_rows_only() -> None:
-    seen = SeenTables()
-    rows = [[step, "p", f"r{step}"] for step in range(4)]
-
-    assert seen.new_rows("t", rows[:2], 1, own_step=True) == rows[:2]
-    assert seen.new_rows("t", rows[:2], 1, own_step=True) == []
-    assert seen.new_rows("t", rows[:4], 2, own_step=True) == rows[2:]
-    assert seen.new_rows("other", rows[:4], 2, own_step=True) == rows
-
-
-def test_a_window_of_the_last_rows_gives_its_new_rows_only() -> None:
-    seen, rows = SeenTables(), [["p", [n]] for n in range(6)]
-
-    seen.new_rows("t", rows[:4], 1, own_step=False)
-
-    assert seen.new_rows("t", rows[1:5], 2, own_step=False) == rows[4:5]
-
-
-def test_the_same_rows_of_another_step_are_new_unless_they_hold_their_step() -> None:
-    seen, rows = SeenTables(), [["p", "r", math.nan], ["p", "r", -math.nan]]
-
-    assert seen.new_rows("t", rows, 1, own_step=False) == rows
-    assert seen.new_rows("t", rows, 1, own_step=False) == []
-    assert seen.new_rows("t", rows, 2, own_step=False) == rows
-    assert seen.new_rows("t", rows, 3, own_step=True) == []

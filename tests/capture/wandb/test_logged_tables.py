@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -79,3 +80,50 @@ def test_every_cell_of_a_data_frame_is_in_the_rollout_a_picture_in_its_question_
     assert (report.drops, report.drop_keys) == (
         {"not_captured": 1}, {"not_captured": "completions: plot (wandb.Histogram)"}
     )  # fmt: skip
+
+
+def test_a_table_that_gets_a_further_column_completes_its_rollouts_and_records_none_again(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    wandb.init(project="p", name="e")
+    table = wandb.Table(columns=["prompt", "response"], data=[["q", "a"], ["q", "b"]], log_mode="MUTABLE")
+    wandb.log({"samples": table}, step=1)
+    table.add_column("score", [0.5, 1.0])
+    table.add_column("judge", ["good", "bad"])
+    table.add_column("trace", [["x"], ["y"]])
+    wandb.log({"samples": table}, step=2)
+    """
+
+    captured(tmp_path, code)
+
+    kept = rollouts(tmp_path)
+    assert sorted((one["step"], one["reward"], one["messages"][1]["content"]) for one in kept) == [
+        (1, 0.5, "a"), (1, 1.0, "b")
+    ]  # fmt: skip
+    report = report_of(runs(tmp_path))
+    assert (report.drops, report.drop_keys) == (
+        {"not_captured": 2}, {"not_captured": "samples: trace (list added to a recorded row)"}
+    )  # fmt: skip
+
+
+def test_w_and_b_shows_the_new_rows_with_every_column_and_picture_of_the_program(tmp_path: Path) -> None:
+    code = """
+    import numpy as np, wandb
+    wandb.init(project="p", name="e")
+    picture = wandb.Image(np.zeros((2, 2, 3), dtype=np.uint8))
+    rows = [["q", "a", np.int64(3), picture], ["q", "b", np.int64(4), None]]
+    for count in (1, 2):
+        table = wandb.Table(columns=["prompt", "response", "n", "image"], data=rows[:count])
+        wandb.log({"samples": table}, step=count)
+    """
+
+    captured(tmp_path, code, exporters="file,wandb", WANDB_MODE="offline")
+
+    media = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"]
+    assert [(one["key"], one["step"]) for one in media] == [("samples", 1), ("samples", 2)]
+    folder = only_folder(runs(tmp_path)).path / "file"
+    first, second = (json.loads((folder / one["items"][0]["file"]).read_text()) for one in media)
+    assert first["columns"] == second["columns"] == ["prompt", "response", "n", "image"]
+    assert (first["rows"][0][:3], second["rows"]) == (["q", "a", 3], [["q", "b", 4, None]])
+    assert first["rows"][0][3] is not None
+    assert len(rollouts(tmp_path)) == 2

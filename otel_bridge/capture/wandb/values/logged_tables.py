@@ -7,12 +7,16 @@ from typing import Any, Final
 
 from otel_bridge import settings
 from otel_bridge.capture.counts import counts
-from otel_bridge.capture.tables import RolloutTable, SeenTables, TableRollouts, has_step, split_of
+from otel_bridge.capture.media import table_of
+from otel_bridge.capture.tables import CountCell, RolloutTable, TableRollouts, has_step, split_of
+from otel_bridge.capture.wandb.values.seen_rows import MAX_ROWS, CompletedCell, SeenTables
 from otel_bridge.emit.config.snapshot import EVAL
+from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.run import Run
 
 _KEY: Final = "wandb_key"
 """Entry of a rollout's metadata: the key of its table, by which two tables of one step differ."""
+_WANDB: Final = "wandb"
 _CALL: Final = "wandb.Table: rollouts"
 
 
@@ -39,6 +43,8 @@ class TableRecorder:
     ) -> bool:
         """Record the new rows of a table; return whether it is one of prompts and responses.
 
+        W&B shows the rows as the program's table as well: its rollouts' table has other columns, and text only.
+
         Args:
             key: Key of the table.
             table: A ``wandb.Table``.
@@ -46,26 +52,41 @@ class TableRecorder:
             logged: Keys that were logged before, which name reward functions.
             row_keys: Keys of the row logged with it, and of the one before.
         """
-        columns = list(table.columns)
         rows = [list(cells) for cells in table.data]
-        rollout_table = RolloutTable.of(columns, rows, logged)
+        rollout_table = RolloutTable.of(table.columns, rows, logged)
         if rollout_table is None:
             return False
-        role, step = place
-        split = split_of(key, *row_keys)
 
         def count(column: str, kind: str) -> None:
             counts.not_captured(f"{_CALL}: cells of {kind}")
             self._run.count_drop("not_captured", key=f"{key}: {column} ({kind})")
 
-        new_rows = self._seen.new_rows(key, rows, step, own_step=has_step(columns))
-        for rollouts in rollout_table.rollouts(new_rows, count):
+        if len(rows) > MAX_ROWS:
+            count("", f"rows beyond {MAX_ROWS}")
+        role, step = place
+        new = self._seen.new_rows(key, table, rows[:MAX_ROWS], step, own_step=has_step(table.columns))
+        for cell in new.completed:
+            self._complete(rollout_table, cell, role, count)
+        if _WANDB in self._run.facts.choice.names and (new.rows or new.completed):
+            shown_rows = rows if new.completed else new.rows
+            self._run.log({key: table_of(table.columns, shown_rows)}, step, role=role)
+        ids = new.ids if len(rollout_table.samples) == 1 else ()
+        split = split_of(key, *row_keys)
+        for rollouts in rollout_table.rollouts(new.rows, count, ids):
             own_step = step if rollouts.step is None else rollouts.step
             self._count(rollouts, own_step, role, split)
             metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
             keyed = [{**(facts or {}), _KEY: key} for facts in metadata]
             self._run.log_generations(**rollouts.columns, metadata=keyed, step=own_step, split=split, role=role)
         return True
+
+    def _complete(self, table: RolloutTable, cell: CompletedCell, role: str | None, count: CountCell) -> None:
+        """Record a number or text that a recorded row has got since as an evaluation of its rollout."""
+        name = table.evaluation_of(cell.column)
+        if name is None or not (isinstance(cell.value, str) or coerce.number(cell.value) is not None):
+            count(cell.column, f"{type(cell.value).__name__} added to a recorded row")
+        else:
+            self._run.log_reward(cell.row_id, cell.value, name, role=role)
 
     def _count(self, rollouts: TableRollouts, step: int, role: str | None, split: str) -> None:
         """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
