@@ -39,6 +39,7 @@ ELSEWHERE = {
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
     ("docs/exporters.md", "bash"): 1,  # as in README.md
     ("docs/many-machines.md", "bash"): 1,  # test_many_machines
+    ("docs/many-machines.md", "sh"): 1,  # as in README.md
     ("docs/many-machines.md", "python"): 2,  # and tests/e2e/programs/test_ray_actors
     ("docs/mlflow.md", "bash"): 1,  # as in README.md
     ("docs/own-exporter.md", "python"): 2,  # test_pages, test_examples
@@ -83,7 +84,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
                 found[page, language] = found.get((page, language), 0) + 1
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
-    here |= {("docs/media.md", "python"): 1, ("docs/phases.md", "python"): 1}
+    here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
@@ -214,13 +215,15 @@ def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_p
 
 
 def test_the_program_with_media_leaves_their_files(tmp_path: Path) -> None:
-    (code,) = blocks("docs/media.md", "python")
+    code, rollout = blocks("docs/media.md", "python")
 
-    folder = run(tmp_path, code)
+    folder = run(tmp_path, code.replace("run.finish()", f"{rollout}run.finish()"))
 
     media = {str(line["key"]): line["items"] for line in records(RunFolder.at(folder)) if line["kind"] == "media"}
     assert {key: [item["type"] for item in items] for key, items in media.items()} == {
         "trainer/sample": ["image"], "trainer/grid": ["image", "image"], "trainer/answers": ["table"],
         "trainer/notes": ["markdown"],
     }  # fmt: skip
+    (recorded,) = rollouts(tmp_path)
+    assert "data:image/png;base64," in str(recorded["messages"])
     assert (folder / "file" / media["trainer/notes"][0]["file"]).read_text() == "**Good** so far."
