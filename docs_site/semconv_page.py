@@ -106,9 +106,10 @@ def page(registry: Registry | None = None) -> str:
             server_header=semconv.HEADER_SERVER,
         )
     ]
+    explained: set[str] = set()
     for chapter, title, about in _CHAPTERS:
         parts.append(f"## {title}\n\n{about}\n")
-        parts += [_section(group, registry, titles) for group in registry.chapters[chapter]]
+        parts += [_section(group, registry, titles, explained) for group in registry.chapters[chapter]]
     return "\n".join([*parts, _file("foot.md")])
 
 
@@ -123,7 +124,8 @@ def _title(group: Mapping[str, Any]) -> str:
     return f"{str(group['type']).capitalize()} `{name}`"
 
 
-def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, str]) -> str:
+def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, str], explained: set[str]) -> str:
+    """Return the section of *group*; notes of attributes in *explained* are on the page already."""
     lines = [f"### {titles[group['id']]}\n", _paragraph(group["brief"])]
     if group["type"] == "metric":
         lines.append(f"Instrument {group['instrument']}, unit `{group['unit']}`.\n")
@@ -136,8 +138,9 @@ def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, 
         own = ", and these:" if group.get("attributes") else "."
         lines.append(f"The {group['type']} has the attributes of [{title}](#{_anchor(title)}){own}\n")
     if group.get("attributes"):
-        rows = [_row({**registry.attributes[one["ref"]], **one}) for one in group["attributes"]]
-        lines.append(_table("attribute", rows))
+        attributes = [{**registry.attributes[one["ref"]], **one} for one in group["attributes"]]
+        lines.append(_table("attribute", map(_row, attributes)))
+        lines += _notes(attributes, explained)
     if "body" in group:
         lines += _body(group["body"])
     return "\n".join(lines)
@@ -162,15 +165,25 @@ def _row(attribute: Mapping[str, Any]) -> str:
     template = _TEMPLATE.fullmatch(kind) if isinstance(kind, str) else None
     if template is not None:
         name, kind = f"{name}.<key>", template[1]
-    about = " ".join(" ".join((attribute["brief"], attribute.get("note", ""))).split())
     cells = (
         f"`{name}`",
         _type(kind),
         _level(attribute.get("requirement_level", "recommended")),
         _examples(attribute),
-        about,
+        " ".join(attribute["brief"].split()),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _notes(attributes: Iterable[Mapping[str, Any]], explained: set[str]) -> list[str]:
+    """Return one list of the notes that are not on the page yet, and add their attributes to *explained*."""
+    items: list[str] = []
+    for attribute in attributes:
+        if not attribute.get("note") or attribute["ref"] in explained:
+            continue
+        explained.add(attribute["ref"])
+        items.append(_paragraph(f"* `{attribute['ref']}`: {attribute['note']}", indent="  "))
+    return ["".join(items)] if items else []
 
 
 def _type(kind: str | Mapping[str, Any]) -> str:
@@ -199,8 +212,10 @@ def _table(first: str, rows: Iterable[str]) -> str:
     return "\n".join((head, *rows)) + "\n"
 
 
-def _paragraph(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+def _paragraph(text: str, *, indent: str = "") -> str:
+    words = " ".join(text.split())
+    lines = textwrap.fill(words, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines + "\n"
 
 
 def _anchor(title: str) -> str:

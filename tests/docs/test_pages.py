@@ -22,9 +22,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SOURCES = sorted(path for root in ("otel_bridge", "exporters", "collector") for path in (ROOT / root).rglob("*.py"))
 NO_REASONS = {"drop/", "replace"}
 GENERATED = {"settings.md", "semantic-conventions.md", "versions.md"}
-WRITTEN = [path for path in sorted(ROOT.glob("docs/**/*.md")) if path.name not in GENERATED]
 MAX_WORDS = 30_000
-MAX_WORDS_OF_A_CELL = 30
+MAX_WORDS_OF_A_CELL = 35
 
 
 def page(name: str) -> str:
@@ -75,12 +74,14 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 def test_the_pages_are_few_enough_words_to_be_read() -> None:
-    pages = [path for path in WRITTEN if path.parent.name != "decisions"]
+    pages = [
+        path for path in ROOT.glob("docs/**/*.md") if path.name not in GENERATED and path.parent.name != "decisions"
+    ]
 
     assert sum(len(path.read_text("utf-8").split()) for path in pages) <= MAX_WORDS
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_cell_of_a_table_is_a_paragraph(path: Path) -> None:
     rows = re.findall(r"^\|.*\|$", path.read_text("utf-8"), re.MULTILINE)
     cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
