@@ -108,8 +108,7 @@ class _Run:
         values = {key: (minute + at) / 7 for at, key in enumerate(_KEYS)}
         parts: list[bytes] = []
         for role, encoder in self._encoders.items():
-            row = encoder.encode_known(values, time_ns, minute, None, minute + 1)
-            scope = encoder.encode(values, time_ns, minute, None, minute + 1) if row is None else row
+            scope = encoder.encode(values, time_ns, minute, None, minute + 1)
             parts.append(message(1, message(1, self._resources[role]) + message(2, scope)))
         return b"".join(parts)
 

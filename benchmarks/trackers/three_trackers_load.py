@@ -32,8 +32,7 @@ def requests(name: str, rows: int) -> list[bytes]:
     scopes: list[bytes] = []
     for step, values in enumerate(rows_of(rows)):
         time_ns = _T0 + step * _STEP_NS
-        known = encoder.encode_known(values, time_ns, step, None, step + 1)
-        scopes.append(encoder.encode(values, time_ns, step, None, step + 1) if known is None else known)
+        scopes.append(encoder.encode(values, time_ns, step, None, step + 1))
         if len(scopes) == ROWS_A_REQUEST or step == rows - 1:
             parts = [ScopeMetrics.FromString(scope) for scope in scopes]
             whole = ExportMetricsServiceRequest(

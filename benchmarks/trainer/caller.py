@@ -14,7 +14,7 @@ from benchmarks.results import Result, median
 _ROUNDS = 7
 _ROWS = {"ours": 4000, "trackio": 2000, "wandb": 300, "mlflow": 20}
 _PAUSE_S = 0.0005
-_TIMES = {"tight": {"trackio": 3, "wandb": 10, "mlflow": 500}, "paced": {"trackio": 2, "wandb": 10}}
+_TIMES = {"tight": {"trackio": 2, "wandb": 10, "mlflow": 500}, "paced": {"trackio": 2, "wandb": 10}}
 
 
 def run() -> list[Result]:
@@ -24,7 +24,7 @@ def run() -> list[Result]:
         logs = {"ours": stack.enter_context(peers.ours())}
         for name in ("trackio", "wandb", "mlflow"):
             logs[name] = stack.enter_context(getattr(peers, name)())
-        return [*_keys(logs, 10, "tight", 5.0), *_keys(logs, 10, "paced", None), *_keys(logs, 100, "tight", 35.0)]
+        return [*_keys(logs, 10, "tight", 10.0), *_keys(logs, 10, "paced", None), *_keys(logs, 100, "tight", 70.0)]
 
 
 def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | None) -> list[Result]:

@@ -86,7 +86,7 @@ class Recorder:
         self.drops = Drops()
         self._busy = False
         self._waiting: deque[Callable[[], object]] = deque()
-        self._encoder = RowEncoder(role=self._role)
+        self._encoder = RowEncoder()
         self._names: tuple[object, ...] = ()
         self._seq: int = 0
         self._event_seq: int = 0
@@ -119,7 +119,11 @@ class Recorder:
             if step is None and holds_nothing(values, self.drops.count):
                 self._open_steps.discard(role)  # an empty row has no step, but ends one that is open, as in W&B
                 return
-            seq, now, payload, media, again = self._seq, _now or time_ns(), None, None, False
+            seq = self._seq
+            now = _now or time_ns()
+            payload = None
+            media: list[FoundMedia] = []
+            again = False
             try:
                 self._busy = True
                 if not self._last_ns < now < self._check_again:
@@ -133,11 +137,7 @@ class Recorder:
                     self._open_steps.discard(role)
                 # Before the write: afterwards a signal handler may raise, and a number used twice would lose a row.
                 self._seq = seq + 1
-                if type(values) is dict and not _own:
-                    payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
-                if payload is None:
-                    media = list[FoundMedia]()
-                    payload = self._encoded(values, now, step, role, seq + 1, own=_own, media=media)  # pyright: ignore[reportUnknownArgumentType]
+                payload = self._encoded(values, now, step, role, seq + 1, own=_own, media=media)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
                     self._seq = seq
                 elif (writer := self._segment.writer) is None or self._closed:
@@ -224,7 +224,8 @@ class Recorder:
                 self._ended = self._closed = True
                 return None
             if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
-                self._busy, self._encoder = False, RowEncoder(role=self._role)
+                self._busy = False
+                self._encoder = RowEncoder()
             self._drain_queue()
             count_unclosed(self.folder.run_id)
             self._ending = True
@@ -441,22 +442,19 @@ class OpenRowRecorder(Recorder):
         now = time_ns()
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
-        at, payload = row.time_ns or now, None
-        given: tuple[object, ...] = (shown, *values) if values.__class__ is dict else ()
-        if given and given == self._part_names:  # most parts have the names of the previous one
-            payload = self._encoder.encode_known_part(values, at, step, role, self._seq + 1)
-        if payload is None:
-            numbers = flatten(values, self.drops.count)
-            if not numbers:
-                return
-            names = (shown, *numbers)
-            if names != self._part_names:
-                numbers = distinct(numbers, shown, self.drops.count)
-                self._part_names = names if len(numbers) == len(names) - 1 else ()
-                self._part_keys = frozenset(key_of(shown, key) for key in numbers)
-            payload = self._encoder.encode_part(numbers, at, step, role)
+        time_ns_of_row = row.time_ns or now
+        numbers = flatten(values, self.drops.count)
+        if not numbers:
+            return
+        names = (shown, *numbers)
+        if names != self._part_names:  # most parts have the names of the previous one
+            numbers = distinct(numbers, shown, self.drops.count)
+            self._part_names = names if len(numbers) == len(names) - 1 else ()
+            self._part_keys = frozenset(key_of(shown, key) for key in numbers)
+        payload = self._encoder.encode_part(numbers, time_ns_of_row, step, role)
         if not row.time_ns:
-            self._last_ns = row.time_ns = at
+            row.time_ns = time_ns_of_row
+            self._last_ns = time_ns_of_row
         if self._append(_METRICS, payload, now):
             row.keys |= self._part_keys
 

@@ -57,7 +57,7 @@ def test_each_part_is_appended_at_once_and_the_number_last_with_the_final_step(t
         assert (run.last_step(), recorder.drops.counts) == (7, {"text": 1})
 
 
-def test_rows_of_known_names_are_encoded_by_a_template_as_without_one(tmp_path: Path) -> None:
+def test_the_parts_of_many_rows_keep_their_values_steps_and_numbers(tmp_path: Path) -> None:
     with run_in(tmp_path, role="train") as run:
         recorder = recorder_of(run)
         for step in range(300):  # numbers and steps of one byte and of two

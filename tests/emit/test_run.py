@@ -180,7 +180,7 @@ def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
 def test_a_row_may_have_a_time_of_its_own_in_unix_nanoseconds(tmp_path: Path) -> None:
     at = 1_600_000_000_000_000_000
     with run_in(tmp_path) as run:
-        for _ in range(4):  # from the third on a row of these keys is packed by a template
+        for _ in range(4):
             run.log({"loss": 1.0})
         run.log({"loss": 2.0}, step=9, time_unix_ns=at)
         otel_bridge.log({"loss": 3.0, "n": 1}, time_unix_ns=np.int64(at), commit=False)

@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.config.hyperparameters import Unreadable, bases_of, entries_of, is_list_like
@@ -52,6 +52,9 @@ def flatten(values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None
         drop: Callable that counts what is left out.
         media: List that gets the media in *values*; ``None`` to count them as objects.
     """
+    plain = _plain_row(values) if type(values) is dict else None  # pyright: ignore[reportUnknownArgumentType]  # any dict
+    if plain is not None:
+        return plain
     out: dict[str, Value] = {}
     keyed = _Keyed(drop, media)
     if isinstance(values, Mapping):
@@ -60,6 +63,19 @@ def flatten(values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None
         keyed.key = type(values).__name__
         keyed("not_a_mapping", 1)
     return out
+
+
+def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
+    """Return a copy of *values* if `flatten` would take all of it as it is: most rows, in a fifth of the time."""
+    row = values.copy()  # in one call, so that no other thread changes it meanwhile
+    if len(row) > MAX_KEYS:
+        return None
+    for key, value in row.items():
+        if type(value) is not float and (type(value) is not int or not -_INT64 <= value < _INT64):
+            return None
+        if type(key) is not str or not 0 < len(key) <= MAX_KEY_CHARS or key == ROW:
+            return None
+    return row
 
 
 def flatten_all(values: object, drop: CountKeyedDrop) -> dict[str, object]:
@@ -123,14 +139,6 @@ def _shown(key: str, role: str | None) -> str:
     """Return the key that trackers show; the key of a role's own step axis is never used."""
     full = key_of(role, key)
     return f"{full}_value" if full == axis_of(role) else full
-
-
-def roles_with_equal_keys(names: Collection[str]) -> frozenset[str]:
-    """Return the roles under which two of *names* are one key: for ``loss`` and ``actor/loss`` the role ``actor``."""
-    known = set(names)
-    return frozenset(
-        name[:at] for name in known for at, char in enumerate(name) if char == "/" and name[at + 1 :] in known
-    )
 
 
 def _flatten_into(
