@@ -185,8 +185,7 @@ class Ingest:
                 if identity.id in self._runs:
                     self._runs.pop(identity.id).close()
             raise
-        self._counters.requests[signal.name.lower()] += 1
-        self._counters.rejected += rejected.items
+        self._counters.accept(signal.name.lower(), rejected.items)
         return rejected if rejected.reason else None
 
     def refuse(self, reason: str) -> None:

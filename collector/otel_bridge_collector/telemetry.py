@@ -49,6 +49,11 @@ class Counters:
     _logged_s: dict[str, float] = field(default_factory=dict[str, float])
     _logged: Counter[str] = field(default_factory=Counter[str])
 
+    def accept(self, signal: str, rejected: int) -> None:
+        """Count an accepted request, *rejected* points, spans or records of which were not."""
+        self.requests[signal] += 1
+        self.rejected += rejected
+
     def refuse(self, answer: ErrorResponse, protocol: str, error: BaseException) -> None:
         """Count a refusal; each reason is logged at once and then once a minute, with the number of refusals."""
         reason = answer.reason
