@@ -107,6 +107,11 @@ class Row:
     attempt: int = 1
     position: Position = 0
 
+    @property
+    def of_statistics(self) -> bool:
+        """Whether the row holds the statistics of a step's rollouts, made by the translation."""
+        return self.id.startswith(STATISTICS_ID)
+
 
 Message: TypeAlias = dict[str, Json]
 """One message in OpenAI's chat format: ``role``, ``content``, and where they apply ``tool_calls``, ``tool_call_id``."""
@@ -365,6 +370,8 @@ class End:
 Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | Alert | End
 
 AXIS: Final = "step"
+STATISTICS_ID: Final = "s:"
+"""Beginning of the ids of rows that hold the statistics of rollouts."""
 
 
 def axis_of(role: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
-from otel_bridge_trackio.settings import TIMEOUT_S, TrackioSettings
+from otel_bridge_trackio.settings import ALL_SERIES, TIMEOUT_S, TrackioSettings
 from otel_bridge_trackio.versions import TESTED_WITH
 from otel_bridge_trackio.writer import open_writer, probe, tracker_counts
 
@@ -19,6 +19,6 @@ exporter = Exporter(
     takes_late_spans=True,
     probe=probe,
     tested_with=TESTED_WITH,
-    settings=(TIMEOUT_S,),
+    settings=(ALL_SERIES, TIMEOUT_S),
     window_records=4_000,  # each call of Trackio's store first runs its whole schema, which takes 3 to 6 ms
 )

@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
-from otel_bridge.records import AXIS, Distribution, Evaluation, Json, PlainTrace, RolloutRecord, Row, Span, Value
+from otel_bridge.records import (
+    AXIS,
+    Distribution,
+    Evaluation,
+    Json,
+    Message,
+    PlainTrace,
+    RolloutRecord,
+    Row,
+    Span,
+    Value,
+)
 
 Payload: TypeAlias = dict[str, Json]
 
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in the same way."""
+_MOSTLY_CONSTANT: Final = frozenset({"total", "kept", "max"})
+"""Last parts of the keys of statistics that follow from the configuration of most jobs."""
+_PREVIEW_CHARS: Final = 200
+_NO_STEPS: Final[Mapping[str, int]] = {}
 
 
 def timestamp(time_unix_ns: int) -> str:
@@ -33,15 +48,28 @@ def _second(unix_s: int) -> str:
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def row_metrics(row: Row) -> Payload:
-    """Return the metrics of one row: its values and, so that any of them can be the x axis, every known step axis."""
-    steps, values = row.steps, row.values
-    if _plain(tuple(steps), tuple(values)) and Distribution not in map(type, values.values()):
-        return cast("Payload", {**steps, **values})
-    metrics: Payload = {axis: step for axis, step in steps.items() if axis != AXIS}
+def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
+    """Return the metrics of one row.
+
+    Trackio's own step is the row's, so that a step axis beside it would only be one more chart: a zigzag, since the
+    rows of all roles carry it. The numbers of rollouts and the greatest values of a step follow from the configuration
+    of most jobs, and would be charts of constants.
+
+    Args:
+        row: The row.
+        all_series: Whether the row also gets every known step axis and those statistics.
+    """
+    axes = row.steps if all_series else _NO_STEPS
+    values = row.values
+    if row.of_statistics and not all_series:
+        values = {key: value for key, value in values.items() if key.rpartition("/")[2] not in _MOSTLY_CONSTANT}
+    if _plain(tuple(row.steps), tuple(values)) and Distribution not in map(type, values.values()):
+        return cast("Payload", {**axes, **values})
+    metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
-        # A key with the name of an axis is stored beside the axis; others are renamed as Trackio's own log() does.
-        taken = key in RESERVED or key.startswith("__") or key in metrics
+        # A key with the name of an axis is stored beside the axis, under the same name where no axis is written; others
+        # are renamed as Trackio's own log() does.
+        taken = key in RESERVED or key.startswith("__") or key in row.steps
         metrics[f"__{key}" if taken else key] = histogram(value) if isinstance(value, Distribution) else value
     return metrics
 
@@ -69,11 +97,25 @@ def histogram(value: Distribution) -> Payload:
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
     """Return *rollout* as a payload of ``trackio.Trace``; unless *spans*, its spans are JSON text in its metadata."""
     shown: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
-    trace: Payload = {"_type": "trackio.trace", "messages": [*rollout.messages]}
+    trace: Payload = {"_type": "trackio.trace", "messages": _previewed(rollout.messages)}
     if spans:
         return {**trace, "metadata": _metadata(rollout), "spans": shown}
     # ASCII, because a lone surrogate in a text must not lose the whole trace.
     return {**trace, "metadata": _metadata(rollout, spans=json.dumps(shown))}
+
+
+def _previewed(messages: Sequence[Message]) -> list[Json]:
+    """Return *messages*, of which the list of traces shows the text of the first assistant turn below the question.
+
+    A turn that only calls tools has none. It gets a part of its own type that holds the beginning of the last answer.
+    """
+    shown: list[Json] = [*messages]
+    turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    answers = [text for index in turns if isinstance(text := messages[index].get("content"), str) and text]
+    if turns and answers and not messages[turns[0]].get("content"):
+        part: Payload = {"type": "preview_of_the_answer", "text": answers[-1][:_PREVIEW_CHARS]}
+        shown[turns[0]] = {**messages[turns[0]], "content": [part]}
+    return shown
 
 
 def evaluation_trace(evaluation: Evaluation) -> Payload:
@@ -83,6 +125,7 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
         if evaluation.value is None
         else f"{evaluation.value:g}" + (f" ({evaluation.label})" if evaluation.label else "")
     )
+    status = f"{evaluation.name} {shown}"
     text = f"{evaluation.name} = {shown} for rollout {evaluation.rollout_id}"
     content = f"{text}: {evaluation.explanation}" if evaluation.explanation else text
     metadata: Payload = {
@@ -90,12 +133,14 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
         "name": evaluation.name,
         "value": evaluation.value,
         "step": evaluation.step,
+        "status": status,
     }
     if evaluation.label:
         metadata["label"] = evaluation.label
     return {
         "_type": "trackio.trace",
-        "messages": [{"role": "system", "content": content}],
+        # A message of another role would be "(no user message)" in the list.
+        "messages": [{"role": "user", "content": content}],
         "metadata": metadata,
         "spans": [],
     }
@@ -114,6 +159,8 @@ def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
 
 def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
     known: dict[str, Json] = {
+        # The list of traces shows this text; it has no column for a role or a reward.
+        "status": rollout.metadata.get("status") or _status(rollout),
         "step": rollout.step,
         "split": rollout.split,
         "group": rollout.group,
@@ -137,8 +184,17 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
         "trace_id": rollout.id,
         **({} if spans is None else {"spans": spans}),
     }
-    free = {f"metadata.{key}" if key in known else key: value for key, value in rollout.metadata.items()}
+    own = {key: value for key, value in rollout.metadata.items() if key != "status"}
+    free = {f"metadata.{key}" if key in known else key: value for key, value in own.items()}
     return {**{key: value for key, value in known.items() if value is not None}, **free}
+
+
+def _status(rollout: RolloutRecord) -> str | None:
+    """Return the text of the column of states: "error", or the role and the reward; ``None`` without both."""
+    if rollout.error:
+        return "error"
+    reward = None if rollout.reward is None else f"reward {rollout.reward:.4g}"
+    return " · ".join(part for part in (rollout.role, reward) if part) or None
 
 
 def _staleness(rollout: RolloutRecord) -> int | None:

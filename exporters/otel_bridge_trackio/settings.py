@@ -19,11 +19,18 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
-from otel_bridge.settings import Setting, seconds
+from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
 TIMEOUT_S = Setting(
     "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a Trackio server or Space."
+)
+ALL_SERIES = Setting(
+    "OTEL_BRIDGE_TRACKIO_ALL_SERIES",
+    False,
+    flag,
+    "Write the step axis of every role to each row, so that it can be the x axis, and the statistics `total`, `kept` "
+    "and `max` of rollouts.",
 )
 _MODES = ("auto", "sqlite", "jsonl")
 
@@ -57,12 +64,14 @@ class TrackioSettings:
         remote: The server that rows are sent to instead of the local store.
         inbox: Whether files for the dashboard are written instead of the database, because `directory` is on a network
             file system.
+        all_series: Setting `ALL_SERIES`.
     """
 
     directory: Path
     is_default: bool
     remote: Remote | None = None
     inbox: bool = False
+    all_series: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> TrackioSettings:
@@ -74,7 +83,8 @@ class TrackioSettings:
         chosen = env.get("TRACKIO_DIR")
         directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
         remote, inbox = _remote(env, cwd), _inbox(env, directory)
-        return cls(directory, not chosen, remote, inbox=inbox and remote is None)
+        inbox = inbox and remote is None
+        return cls(directory, not chosen, remote, inbox=inbox, all_series=ALL_SERIES.read(env))
 
     @property
     def destination(self) -> Mapping[str, str]:

@@ -82,7 +82,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 class TrackioRunWriter:
     """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable.
 
-    Sixteen attributes, because five of them are fields that the contract of exporters names.
+    Seventeen attributes, because five of them are fields that the contract of exporters names.
 
     """
 
@@ -96,6 +96,7 @@ class TrackioRunWriter:
         self.tracker_run_id = self._run_id = run.id
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
+        self._all_series = settings.all_series
         self.left_out: Counter[str] = Counter()
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._summary: dict[str, Scalar] = {}
@@ -111,9 +112,8 @@ class TrackioRunWriter:
         entries: list[StoreEntry] = []
         for row in rows:
             step = row.step if row.step is not None else steps.next(row)
-            entries.append(
-                StoreEntry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), row_metrics(row))
-            )
+            metrics = row_metrics(row, all_series=self._all_series)
+            entries.append(StoreEntry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), metrics))
         try:
             self._write(entries)
         except ExporterError as exc:
@@ -179,7 +179,9 @@ class TrackioRunWriter:
                 raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
             except OSError as exc:
                 raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
-            metrics: Payload = {axis: last for axis, last in record.steps.items() if axis != AXIS}
+            metrics: Payload = {}
+            if self._all_series:
+                metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
             log_id = self._log_id(record.id)
             self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics | found)])
 

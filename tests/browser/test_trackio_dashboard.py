@@ -31,7 +31,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run the three roles of the example into Trackio and serve its dashboard."""
     folder = tmp_path_factory.mktemp("roles")
     store = folder / "store"
-    env = environment(folder, OTEL_BRIDGE_EXPORTERS="trackio", TRACKIO_DIR=str(store))
+    variables = {"OTEL_BRIDGE_EXPORTERS": "trackio", "TRACKIO_DIR": str(store), "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1"}
+    env = environment(folder, **variables)
     commands = [[sys.executable, str(ROLES / f"{role}.py")] for role in ("trainer", "explorer", "evaluator")]
     started = [subprocess.Popen(one, cwd=folder, env=env, stderr=subprocess.DEVNULL) for one in commands]
     assert [process.wait(120) for process in started] == [0, 0, 0]

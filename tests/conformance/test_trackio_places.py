@@ -14,6 +14,7 @@ from support.trackers import conformance_reading, trackio_space
 from support.trackers.trackio_server import TOKEN, TrackioServer
 
 pytestmark = pytest.mark.slow
+EVERYTHING = {"OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1"}
 
 
 class TestTrackioServer(ConformanceSuite):
@@ -28,7 +29,7 @@ class TestTrackioServer(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, server: TrackioServer) -> Mapping[str, str]:
-        return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}
+        return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN, **EVERYTHING}
 
     @pytest.fixture
     def read(self, server: TrackioServer) -> ReadShown:
@@ -49,7 +50,7 @@ class TestTrackioSpace(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, server: TrackioServer) -> Mapping[str, str]:
-        return {trackio_space.URL: server.url, "PYTHONPATH": str(conformance_reading.TESTS)}
+        return {trackio_space.URL: server.url, "PYTHONPATH": str(conformance_reading.TESTS), **EVERYTHING}
 
     @pytest.fixture
     def read(self, server: TrackioServer) -> ReadShown:
@@ -68,7 +69,7 @@ class TestTrackioInbox(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
-        return {"TRACKIO_DIR": str(tmp_path / "shared"), "TRACKIO_STORAGE_MODE": "jsonl"}
+        return {"TRACKIO_DIR": str(tmp_path / "shared"), "TRACKIO_STORAGE_MODE": "jsonl", **EVERYTHING}
 
     @pytest.fixture
     def read(self, tmp_path: Path) -> ReadShown:

@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
-from otel_bridge.records import Row, axis_of, key_of
+from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
 from otel_bridge.sampling_rule import FIRST, Candidate, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.options import TranslationOptions
@@ -194,7 +194,9 @@ class StepSampler:
     def row(self, step: SampledStep) -> Row:
         """Return the statistics of a closed step as a row; later statistics of the same step have another id."""
         role, split, attempt = step.track
-        identity = f"s:{role}:{split}:{self._stepless_number(step) if step.number is None else step.number}"
+        identity = (
+            f"{STATISTICS_ID}{role}:{split}:{self._stepless_number(step) if step.number is None else step.number}"
+        )
         identity += f":a{attempt}" if attempt > 1 else ""
         axis = axis_of(step.role) if step.number is not None else None
         steps = dict(self._axes())

@@ -56,7 +56,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     root = tmp_path_factory.mktemp("demo")
     for name in ("here", "temp"):
         (root / name).mkdir()
-    env = environment(root, TMPDIR=str(root / "temp"), WANDB_MODE="online", MLFLOW_TRACKING_URI="http://nowhere:1")
+    ignored = {"WANDB_MODE": "online", "MLFLOW_TRACKING_URI": "http://nowhere:1"}
+    env = environment(root, TMPDIR=str(root / "temp"), OTEL_BRIDGE_TRACKIO_ALL_SERIES="1", **ignored)
     directory = root / "shown"
     done = otel_bridge("demo", "--steps", str(STEPS), "--dir", str(directory), cwd=root / "here", env=env)
     assert run_folders(directory / "runs"), done.stderr

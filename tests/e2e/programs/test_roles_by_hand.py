@@ -34,6 +34,7 @@ def places(folder: Path) -> dict[str, str]:
         "OTEL_BRIDGE_RUN_NAME": "by-hand",
         "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",  # relative: meant from the working folder
         "TRACKIO_DIR": str(folder / "trackio"),
+        "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1",
         "WANDB_MODE": "offline",
         "WANDB_DIR": ".",
     }

@@ -19,7 +19,7 @@ from otel_bridge.exporter import RunInfo, RunWriter, WritesPlainTraces, found_of
 from otel_bridge.records import Distribution, Evaluation, PlainTrace, RolloutRecord, Row, Span, Status
 from otel_bridge.testing import MemoryTable
 from otel_bridge_trackio import exporter
-from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
+from otel_bridge_trackio.payload import histogram, rollout_trace, row_metrics, timestamp
 from support.trackers import trackio_store
 from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, spans_of
 
@@ -57,16 +57,16 @@ def config(run: RunInfo) -> dict[str, object] | None:
     return trackio_store.storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
 
 
-def test_rows_keep_step_event_time_and_every_known_axis(run: RunInfo) -> None:
+def test_rows_keep_step_and_event_time_and_no_axis_beside_trackios_own(run: RunInfo) -> None:
     writer = opened(run)
 
     writer.write_rows([loss(1), loss(2, math.nan), loss(3, -math.inf)])
 
     rows = logs(run)
-    assert [(row["step"], row["timestamp"], row["explorer/step"]) for row in rows] == [
-        (step, timestamp(NOW + step * 1_000_000_000), 7) for step in (1, 2, 3)
+    assert [(row["step"], row["timestamp"]) for row in rows] == [
+        (step, timestamp(NOW + step * 1_000_000_000)) for step in (1, 2, 3)
     ]
-    assert [row["trainer/step"] for row in rows] == [1, 2, 3]
+    assert {key for row in rows for key in row} == {"step", "timestamp", "trainer/loss"}
     assert rows[0]["trainer/loss"] == 0.5
     assert math.isnan(rows[1]["trainer/loss"])
     assert rows[2]["trainer/loss"] == -math.inf
@@ -107,6 +107,7 @@ def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: R
     assert trace["messages"] == list(rollout.messages)
     metadata = {key: value for key, value in trace["metadata"].items() if key != "spans"}  # text, below Trackio 0.37
     assert metadata == {
+        "status": "explorer · reward 1",
         "step": 4, "split": "train", "group": "p1", "sample": 0, "reward": 1.0, "rewards": {"format": 0.2},
         "policy_version": 3, "staleness": 1, "role": "explorer", "trace_id": rollout.id,
         "metadata.reward": "mine", "topic": "sums",
@@ -127,7 +128,7 @@ def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
     (trace,) = traces(run)
     assert trace["key"] == "explorer/rollouts/late"
     assert trace["messages"] == [
-        {"role": "system", "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so"}
+        {"role": "user", "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so"}
     ]
 
 
@@ -327,10 +328,46 @@ def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() 
 def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwritten() -> None:
     row = loss(3, values={"step": 1.0, "time": 2.0, "__x": 3.0, "trainer/step": 99.0, "loss": 4.0})
 
-    assert row_metrics(row) == {
-        "trainer/step": 3, "explorer/step": 7, "__step": 1.0, "__time": 2.0, "____x": 3.0,
-        "__trainer/step": 99.0, "loss": 4.0,
-    }  # fmt: skip
+    shown = {"__step": 1.0, "__time": 2.0, "____x": 3.0, "__trainer/step": 99.0, "loss": 4.0}
+    assert row_metrics(row) == shown
+    assert row_metrics(row, all_series=True) == {"trainer/step": 3, "explorer/step": 7, **shown}
+
+
+def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only_on_request() -> None:
+    names = ("total", "kept", "reward/mean", "reward/max", "staleness/max")
+    statistics = {f"explorer/rollouts/{name}": 1.0 for name in names}
+    row = loss(3, id="s:explorer:train:3", steps={}, values=statistics)
+
+    assert row_metrics(row) == {"explorer/rollouts/reward/mean": 1.0}
+    assert row_metrics(row, all_series=True) == statistics
+    assert row_metrics(replace(row, id="m:a:3")) == statistics  # a program's own
+
+
+def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward() -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    talk = [{"role": "user", "content": "2+2?"}, call, {"role": "tool", "content": "4"}]
+    talk.append({"role": "assistant", "content": "It is 4."})
+    rollout = RolloutRecord(
+        id="4bf92f3577b34da6a3ce929d0e0e4736", role="explorer", key="explorer/rollouts", step=4, axis="explorer/step",
+        start_unix_ns=NOW, end_unix_ns=NOW, messages=talk, reward=0.75,
+    )  # fmt: skip
+
+    shown = rollout_trace(rollout)
+
+    preview = {**call, "content": [{"type": "preview_of_the_answer", "text": "It is 4."}]}
+    assert shown["messages"] == [talk[0], preview, *talk[2:]]
+    assert rollout.messages[1] == call
+    assert status_of(rollout) == "explorer · reward 0.75"
+    assert status_of(replace(rollout, reward=None)) == "explorer"
+    assert status_of(replace(rollout, error="sandbox died")) == "error"
+    assert status_of(replace(rollout, metadata={"status": "mine"})) == "mine"
+
+
+def status_of(rollout: RolloutRecord) -> object:
+    """What the column of states shows."""
+    metadata = rollout_trace(rollout)["metadata"]
+    assert isinstance(metadata, dict)
+    return metadata["status"]
 
 
 def test_importing_the_exporter_imports_no_trackio() -> None:

@@ -144,7 +144,7 @@ def _trackio_here(run: RunInfo) -> Shown:
     for trace in SQLiteStorage.get_traces(run.project, run_id=run.id):
         if trace["key"].endswith("/late"):
             continue
-        metadata, messages = trace["metadata"], trace["messages"]
+        metadata, messages = trace["metadata"], [_without_preview(message) for message in trace["messages"]]
         tools = sum(span["kind"] == "tool" for span in trace["spans"])
         cell = {**metadata, "answer": messages[-1]["content"] if messages else ""}
         assert metadata["trace_id"] not in rollouts
@@ -169,6 +169,14 @@ def _whole_key(key: str) -> str:
     """A W&B table is closed after a hundred increments and goes on as ``<key>_2``."""
     head, _, number = key.rpartition("_")
     return head if number.isdigit() else key
+
+
+def _without_preview(message: dict[str, Any]) -> dict[str, Any]:
+    """*message* without the part that the exporter adds for Trackio's list."""
+    match message["content"]:
+        case [{"type": "preview_of_the_answer"}]:
+            return {**message, "content": None}
+    return message
 
 
 def _shown(contents: Contents, rollouts: dict[str, ShownRollout], conversations: Any = None) -> Shown:
