@@ -19,8 +19,9 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.companions import LOG_BYTES, Companions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.errors import ConfigError
+from otel_bridge.errors import ConfigError, JournalError
 from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import NOT_SERVED
 from otel_bridge.settings import environment
 
@@ -88,7 +89,8 @@ class _ServedFolders:
         host.serve()
         for run_id, status in host.progress().items() or [(name, None)]:
             reason = status.reason if status else ""
-            log_line(f"{run_id}: the bridge {os.getpid()}" + (f"{NOT_SERVED}{reason}" if reason else " ends"))
+            ending = _ending(RunFolder(self._path.parent, run_id), reason)
+            log_line(f"{run_id}: the bridge {os.getpid()}{ending}")
         if host.hanging:
             log_line(f"{name}: the writers of {', '.join(host.hanging)} hang and are left")
             os._exit(0)
@@ -99,6 +101,19 @@ class _ServedFolders:
         signal.alarm(LONGEST_STOP_S)  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
         if self._host is not None:
             self._host.request_stop(STOP_S)
+
+
+def _ending(folder: RunFolder, reason: str) -> str:
+    """Return how the log reports the end of this bridge, which did not serve *folder* if there is a *reason*.
+
+    Programs that begin at once each start a bridge. All but one find the lock held, which is as it should be.
+    """
+    if not reason:
+        return " ends"
+    with contextlib.suppress(JournalError):
+        if probe(folder.lock_path):
+            return " ends: another bridge serves the run"
+    return f"{NOT_SERVED}{reason}"
 
 
 def log_line(line: str) -> None:

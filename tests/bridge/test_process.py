@@ -56,6 +56,21 @@ def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_
 
 
 @pytest.mark.slow
+def test_the_log_of_a_bridge_that_finds_another_one_at_work_holds_no_word_of_alarm(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    Process.start(folder, "file").log(1)
+    lock = folder.lock()
+    assert lock.acquire()
+
+    second = _main(folder)
+
+    assert second.wait(20) == 0
+    begun, ended = (line.partition(": ")[2] for line in folder.log_path.read_text().splitlines())
+    assert begun == f"the bridge {second.pid} begins"
+    assert ended == f"the bridge {second.pid} ends: another bridge serves the run"
+
+
+@pytest.mark.slow
 def test_eight_programs_that_begin_at_once_share_one_bridge(tmp_path: Path) -> None:
     program = (
         "import sys, otel_bridge\n"

@@ -316,7 +316,8 @@ class ActiveRuns:
         try:
             run = self._opener.open(folder, self._idle_runs.take(folder.path))
         except (FolderLockedError, FormatVersionError) as exc:
-            self.failures.report(folder.path, f"{folder.run_id}: {exc}")
+            if not self._until_done:  # the plain bridge and `drain` report the reason when they end
+                self.failures.report(folder.path, f"{folder.run_id}: {exc}")
             self._put_off(folder, str(exc), AGAIN_S)
             return False
         except Exception as exc:  # noqa: BLE001  # the other runs are served in any case
