@@ -49,6 +49,15 @@ class OpenMlflowRun:
     tags: Mapping[str, str]
     found: str = ""
 
+    @property
+    def page(self) -> str:
+        """Return the path of the run's charts, below the address of MLflow.
+
+        Without the workflow MLflow 3.17 opens in its GenAI mode and lists the run among evaluations, whatever the
+        experiment's tag ``mlflow.experimentKind`` is. Older ones ignore it.
+        """
+        return f"#/experiments/{self.experiment_id}/runs/{self.id}/model-metrics?workflowType=machine_learning"
+
 
 def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> OpenMlflowRun:
     """Find or create the MLflow run of *run* and make it RUNNING.

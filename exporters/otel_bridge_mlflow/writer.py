@@ -71,7 +71,7 @@ class MlflowRunWriter:
         """Return the address of the run on a server, ``None`` for a database."""
         if not self._connection.settings.remote:
             return None
-        return f"{self._connection.shown}/#/experiments/{self._run.experiment_id}/runs/{self._run.id}"
+        return f"{self._connection.shown}/{self._run.page}"
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*, merged into batches."""

@@ -333,7 +333,8 @@ def test_the_url_shows_the_run_and_nothing_is_printed(
 
     assert capsys.readouterr().out == ""
     (held,) = mlflow_reading.runs_of(server, run)
-    assert writer.url == f"{server}/#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
+    page = f"#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
+    assert writer.url == f"{server}/{page}/model-metrics?workflowType=machine_learning"
 
 
 def test_something_that_is_not_a_mlflow_server_blocks(run: RunInfo, proxy: FaultProxy) -> None:
