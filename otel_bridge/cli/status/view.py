@@ -274,13 +274,14 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
     timed = now_ns is not None and not report.ended
     if has_roles:
         table.add_column("role")
-    for column in ("last step", "rows", "processes", *(["last row"] if timed else [])):
+    running = report.status == "running"
+    for column in ("last step", "rows", *(["processes"] if running else []), *(["last row"] if timed else [])):
         table.add_column(column, justify="right")
     for role, step in sorted(steps.items()):
         axis = axis_of(role or None)
         cells = [role or "-"] if has_roles else []
         cells += [str(step), str(report.rows_by_axis.get(axis, 0))]
-        cells.append(_processes(report, role, unseen_senders=unseen_senders))
+        cells += [_processes(report, role, unseen_senders=unseen_senders)] if running else []
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
             cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")
@@ -296,9 +297,9 @@ def _last_steps(report: Report) -> dict[str, int]:
 
 
 def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
-    """Return how many processes of *role* are alive; empty when the run is over or none is known."""
+    """Return how many processes of *role* are alive; empty when none is known."""
     processes = report.roles.get(role)
-    if processes is None or report.status != "running":
+    if processes is None:
         return ""
     note = " when last seen" if unseen_senders else ""
     return f"{processes.alive} of {processes.processes} alive{note}"

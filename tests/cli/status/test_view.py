@@ -162,7 +162,9 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
 
     show(console, "9f2c", report)
 
-    assert said in [" ".join(line.split()) for line in console.export_text().splitlines()]
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert said in lines
+    assert ("role last step rows processes" in lines) == (status == "running")
 
 
 @pytest.mark.parametrize(
