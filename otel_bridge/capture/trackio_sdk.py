@@ -16,7 +16,7 @@ from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.process_runs import begin_run
-from otel_bridge.capture.trackio_traces import rollout_of_trace
+from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts
 from otel_bridge.capture.wandb.values.plain_values import text_of
 from otel_bridge.emit import api
@@ -175,7 +175,8 @@ class TrackioRecording:
         counts.captured("trackio.init", run=run)
         self.run = run
         self._texts = LatestTexts(run.summary)
-        run.call_before_end(lambda _run: self._texts.flush())
+        self._traces = TraceReader()
+        run.call_before_end(lambda _run: self._end())
         self.next_step = 0 if (last := run.last_step()) is None else last + 1
 
     def log(self, metrics: Any, step: int | None = None) -> None:
@@ -210,6 +211,12 @@ class TrackioRecording:
         except any_error():  # objects of the user's
             self.run.count_drop("internal_error")
 
+    def _end(self) -> None:
+        self._texts.flush()
+        unfinished = self._traces.unfinished()
+        if unfinished:
+            self.run.count_drop("rollout_unfinished", unfinished)
+
     def _value(self, value: Any) -> Any:
         """Return a medium in our form, and any other value as it is."""
         shown = media_of(value)
@@ -224,8 +231,10 @@ class TrackioRecording:
 
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
         try:
-            rollouts.append(rollout_of_trace(trace, key))
-            counts.captured("trackio.Trace: rollouts", run=self.run)
+            rollout = self._traces.rollout(trace, key)
+            counts.captured("trackio.Trace: " + ("calls" if rollout is None else "rollouts"), run=self.run)
+            if rollout is not None:
+                rollouts.append(rollout)
         except any_error():  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 

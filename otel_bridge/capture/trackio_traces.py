@@ -1,10 +1,15 @@
-"""Turn a ``trackio.Trace`` (messages, metadata, spans) into a rollout."""
+"""Turn a ``trackio.Trace`` (messages, metadata, spans) into a rollout.
+
+verl logs a trace for each call of a loop: its tools, its generations, and at last the loop itself (verl 0.9.1,
+``rollout_trace.py``). Those of one rollout share sample, step and number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
+from otel_bridge.emit.messages.fields import entries_of
 from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -12,6 +17,89 @@ _FIELDS: Final = ("advantage", "finish_reason", "group", "sample", "policy_versi
 _REWARDS: Final = ("reward", "score")
 _EVAL: Final = ("val", "eval", "test")
 _ANSWER: Final = "assistant"
+_SAMPLE: Final = {"sample_index": "group", "rollout_n": "sample"}
+"""Names of verl to those of a rollout."""
+_CALL_INPUTS: Final = frozenset({"parameters", "prompt_ids", "responses_ids"})
+"""Inputs of calls inside a loop of verl: of a tool, of a generation, of the parser of tool calls."""
+_LOOP: Final = "run"
+_MAX_CALLS: Final = 10_000
+_RolloutKey: TypeAlias = "tuple[object, ...]"
+
+
+class TraceReader:
+    """Turns traces into rollouts, those of verl's tools into tool calls of the rollout of their loop."""
+
+    def __init__(self) -> None:
+        self._calls: dict[_RolloutKey, list[Mapping[str, Any]]] = {}
+        self._count = 0
+
+    def rollout(self, trace: Any, key: str) -> Rollout | None:
+        """Return the rollout of a trace; ``None`` for a call inside a loop, which belongs to the rollout that follows.
+
+        Args:
+            trace: A ``trackio.Trace``.
+            key: The key under which it was logged.
+        """
+        metadata: Mapping[str, Any] = trace.metadata or {}
+        if metadata.get("sample_index") is None or "op" not in metadata:
+            return rollout_of_trace(trace, key)
+        rollout_key = tuple(str(metadata.get(name)) for name in ("sample_index", "rollout_n", "step", "validate"))
+        if _is_inner(metadata) and self._count < _MAX_CALLS:
+            self._calls.setdefault(rollout_key, []).append(metadata)
+            self._count += 1
+            return None
+        calls = self._calls.pop(rollout_key, [])
+        self._count -= len(calls)
+        return _with_calls(rollout_of_trace(trace, key), calls)
+
+    def unfinished(self) -> int:
+        """Return the number of calls whose loop has not been logged, and forget them."""
+        count = self._count
+        self._calls = {}
+        self._count = 0
+        return count
+
+
+def _is_inner(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a trace of verl is of a call inside a loop."""
+    inputs = metadata.get("inputs")
+    is_loop = str(metadata["op"]).rpartition(".")[2] == _LOOP
+    return (
+        not is_loop and isinstance(inputs, Mapping) and not _CALL_INPUTS.isdisjoint(cast("Mapping[str, Any]", inputs))
+    )
+
+
+def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
+    """Add calls of tools to a rollout, ahead of its last message; other calls are facts of it."""
+    messages: list[object] = []
+    others: list[object] = []
+    for number, call in enumerate(calls):
+        inputs: Mapping[str, Any] = call["inputs"]
+        if "parameters" not in inputs:
+            others.append(
+                {name: call.get(name) for name in ("op", "inputs", "output", "exception_type") if name in call}
+            )
+            continue
+        name = str(call["op"]).rpartition(".")[0] or str(call["op"])
+        call_id = f"call_{number}"
+        function = {"name": name, "arguments": inputs["parameters"]}
+        messages.append({"role": _ANSWER, "content": None, "tool_calls": [{"id": call_id, "function": function}]})
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result_of(call)})
+    rollout.messages = [*rollout.messages[:-1], *messages, *rollout.messages[-1:]]
+    if others:
+        rollout.metadata["calls"] = others
+    return rollout
+
+
+def _result_of(call: Mapping[str, Any]) -> Any:
+    """Return what a tool returned, the text of verl's ``ToolResponse``, or the type of what it raised."""
+    if "exception_type" in call:
+        return call["exception_type"]
+    output = call.get("output")
+    entries = entries_of(output)
+    answer: Any = entries[0] if entries else None
+    text: Any = cast("Mapping[str, Any]", answer).get("text") if isinstance(answer, Mapping) else None
+    return cast("object", answer) if text is None else text
 
 
 def rollout_of_trace(trace: Any, key: str) -> Rollout:
@@ -24,6 +112,9 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
     metadata: dict[str, Any] = dict(trace.metadata or {})
     spans: list[Mapping[str, Any]] = list(getattr(trace, "spans", None) or [])  # since Trackio 0.30
     reward = next((metadata.pop(name) for name in _REWARDS if _is_number(metadata.get(name))), None)
+    for name, field in _SAMPLE.items():
+        if metadata.get(name) is not None and metadata.get(field) is None:
+            metadata[field] = metadata.pop(name)
     fields = {name: metadata.pop(name) for name in _FIELDS if metadata.get(name) is not None}
     split = metadata.pop("split", None)
     validate = metadata.get("validate") is True

@@ -117,6 +117,40 @@ def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(t
     assert "Trackio project initialized" not in output
 
 
+def test_calls_of_tools_in_verls_loops_are_spans_of_their_rollout_and_the_sample_is_its_group(tmp_path: Path) -> None:
+    code = """
+import trackio
+
+def trace(op, sample, number, inputs, output, messages=()):
+    metadata = {"op": op, "backend": "trackio", "experiment_name": "e", "inputs": inputs, "sample_index": sample,
+                "step": 1, "rollout_n": number, "validate": False, "status": "success", "output": output}
+    messages = [*messages, {"role": "assistant", "content": "done"}]
+    trackio.log({"rollout_trace/" + op: trackio.Trace(messages=messages, metadata=metadata)}, step=1)
+
+trackio.init(project="p", name="e")
+for sample in (7, 8):
+    for number in (0, 1):
+        trace("Search.execute", sample, number, {"parameters": {"q": "x"}}, [{"text": "found"}, 0.0, {}])
+        trace("Client.generate", sample, number, {"prompt_ids": [1]}, {"token_ids": [2]})
+        question = [{"role": "user", "content": "q"}]
+        trace("ToolAgentLoop.run", sample, number, {"sampling_params": {}}, {"num_turns": 3}, question)
+trace("Search.execute", 9, 0, {"parameters": {}}, [{"text": "found"}, 0.0, {}])
+trackio.finish()
+"""
+
+    captured(tmp_path, code)
+
+    kept = [record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"]
+    assert sorted((one["group"], one["sample"]) for one in kept) == [("7", 0), ("7", 1), ("8", 0), ("8", 1)]
+    assert {tuple(span["name"] for span in one["spans"] if span["kind"] == "tool") for one in kept} == {
+        ("execute_tool Search",)
+    }  # fmt: skip
+    assert [message["role"] for message in kept[0]["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert kept[0]["messages"][2]["content"] == "found"
+    assert [call["op"] for call in kept[0]["metadata"]["calls"]] == ["Client.generate"]
+    assert report_of(runs(tmp_path)).drops == {"rollout_unfinished": 1}
+
+
 def test_verls_calls_give_two_rows_and_five_rollouts(tmp_path: Path) -> None:
     captured(tmp_path, VERL)
 
