@@ -145,6 +145,7 @@ SECTIONS: Sequence[Section] = (
             settings.MAX_KEYS,
             settings.MAX_OPEN_TRACES,
             settings.MAX_OPEN_TRACE_BYTES,
+            settings.TIMELINE_BYTES,
             settings.CUMULATIVE_HISTOGRAMS,
         ),
     ),

@@ -175,6 +175,12 @@ MAX_OPEN_TRACES = Setting(
 MAX_OPEN_TRACE_BYTES = Setting(
     "OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES", 1 << 30, size_bytes, "Most bytes of traces that wait for spans."
 )
+TIMELINE_BYTES = Setting(
+    "OTEL_BRIDGE_TIMELINE_BYTES",
+    64 << 20,
+    size_bytes,
+    "Most bytes of a run's timeline; the newest and the slowest steps are kept longest.",
+)
 ROLLOUT_BYTES = Setting(
     "OTEL_BRIDGE_ROLLOUT_BYTES", 4 << 20, size_bytes, "Largest rollout; longer content is truncated and marked."
 )

@@ -34,6 +34,7 @@ class BridgeOptions:
         idle_s: Seconds without work after which a run closes its writers, threads and ledger until something arrives;
             ``None`` to keep them open.
         max_open_runs: Most active runs at a time; ``None`` for as many as the limit of open files allows.
+        timeline_bytes: Most bytes of a run's timeline.
         stall_s: Silence of the thread that reads run folders after which it counts as stalled.
         webhook: Whether alerts are also posted to the webhook.
     """
@@ -54,6 +55,7 @@ class BridgeOptions:
     idle_s: float | None = None
     lazy: bool = False
     max_open_runs: int | None = None
+    timeline_bytes: int = settings.TIMELINE_BYTES.default
     stall_s: float = settings.STALL_S.default
     webhook: bool = False
 
@@ -72,6 +74,7 @@ class BridgeOptions:
             max_bytes=settings.MAX_BYTES.read(env),
             max_open_runs=settings.MAX_OPEN_RUNS.read(env),
             stall_s=settings.STALL_S.read(env),
+            timeline_bytes=settings.TIMELINE_BYTES.read(env),
             webhook=bool(settings.ALERT_WEBHOOK.read(env)),
         )
 

@@ -189,7 +189,7 @@ def _evicted(folder: RunFolder, report: ReportWriter, log_line: Callable[[str], 
 
 def _open_ledger(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> Ledger:
     shared = options.exclusive or network_file_system(folder.path) is not None
-    ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
+    ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared, timeline_bytes=options.timeline_bytes)
     if aside is not None:
         log_line(f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again")
     return ledger

@@ -23,12 +23,13 @@ _COMMANDS: Final = {
     "drain": "deliver the records in run folders",
     "status": "show what each run has emitted and delivered",
     "rollouts": "show rollouts: messages, tool calls, rewards",
+    "timeline": "show where the time of each step went, or write it for Perfetto",
     "dead-letters": "list, retry or discard records that a tracker refused",
     "finish": "mark a run as ended if its processes cannot report it",
     "doctor": "check the settings, the trackers and this machine",
 }
 
-_PACKAGES = frozenset({"run", "serve", "status", "rollouts", "doctor"})
+_PACKAGES = frozenset({"run", "serve", "status", "rollouts", "timeline", "doctor"})
 
 
 class _Commands(click.Group):

@@ -29,6 +29,7 @@ from otel_bridge.translation.metrics.third_party_points import Found, ThirdParty
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.phases.span import split_phases
+from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
@@ -202,6 +203,10 @@ class Translator:
             if number != _number(self._state, key):
                 self._state.set(key, number)
 
+    def take_phases(self) -> list[TimelinePhase]:
+        """Return the phases since the last call, for the timeline."""
+        return self._phases.take_new()
+
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
         """Process spans of a rollout of this run that another run received."""
         records = self.rollouts.adopt(stray, now_unix_ns)
@@ -299,8 +304,8 @@ class Translator:
                 who = context.producer.attributes, context.process.instance
                 phases, scope = split_phases(received)
                 if phases:
-                    role = context.producer.third_party_role
-                    records += self._phases.take(context.process, role, phases, frame.now_unix_ns)
+                    received_ns = frame.append_unix_ns if frame.held else 0
+                    records += self._phases.take(context, phases, frame.now_unix_ns, received_ns=received_ns)
                 if scope is None:
                     continue
                 if scope.scope.name != semconv.SCOPE_NAME:

@@ -322,7 +322,7 @@ class SegmentReader:
         changes = self.state.changes()
         sources = [tail.source for tail in self.tails.values() if tail.moved]
         if records or changes or sources:
-            self._ledger.commit(records, changes, sources)
+            self._ledger.commit(records, changes, sources, self.translator.take_phases())
             self.state.committed()
             for tail in self.tails.values():
                 tail.committed()

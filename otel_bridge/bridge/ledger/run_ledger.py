@@ -28,8 +28,10 @@ from otel_bridge.bridge.ledger.rows import (
     destinations_of,
     put_source,
 )
+from otel_bridge.bridge.ledger.timeline import TimelineStore
 from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, RolloutRecord, Row
+from otel_bridge.translation.phases.timeline import TimelinePhase
 
 DEAD_LETTERS_KEPT: Final = 10_000
 """Number of dead letters whose content is kept for each destination; older ones are only counted."""
@@ -102,6 +104,7 @@ class Ledger:
     Args:
         path: The SQLite file.
         exclusive: See `Database`.
+        timeline_bytes: Limit of the timeline; 0: none is stored.
 
     Attributes:
         position: Position of the last record.
@@ -109,8 +112,10 @@ class Ledger:
         recent: The records committed last, in memory.
     """
 
-    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
+    def __init__(self, path: Path, *, exclusive: bool = False, timeline_bytes: int = 0) -> None:
         self.database = Database(path, exclusive=exclusive)
+        with self.database.transaction() as sql:
+            self._timeline = TimelineStore(sql, timeline_bytes)
         view = self.view()
         self.position: Position = view.position()
         self.counts = RecordCounts.stored(view)
@@ -126,6 +131,7 @@ class Ledger:
         records: Sequence[Record],
         changes: Sequence[tuple[str, bytes | None]] = (),
         sources: Iterable[SegmentPosition] = (),
+        phases: Sequence[TimelinePhase] = (),
     ) -> Position:
         """Store one batch of the reader in one transaction, as a whole or not at all.
 
@@ -134,6 +140,7 @@ class Ledger:
                 row is marked with its position.
             changes: State keys with their encoded values; ``None`` deletes.
             sources: Positions up to which segments are read now.
+            phases: Phases for the timeline.
 
         Returns:
             The last position.
@@ -155,6 +162,7 @@ class Ledger:
                 sql.executemany("DELETE FROM state WHERE key = ?", [(key,) for key, value in changes if value is None])
             for source in sources:
                 put_source(sql, source)
+            self._timeline.add(sql, phases, records)
         if encoded:
             _mark(records, first)
             self.recent.add(records, encoded)
@@ -394,14 +402,16 @@ def _mark(records: Sequence[Record], first: Position) -> None:
             object.__setattr__(record, "position", position)
 
 
-def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:
+def open_or_rebuild(path: Path, *, exclusive: bool = False, timeline_bytes: int = 0) -> tuple[Ledger, Path | None]:
     """Open the ledger. A damaged ledger is set aside and a new one created, to be filled from the remaining segments.
+
+    Args are those of `Ledger`.
 
     Returns:
         The ledger, and the new path of the damaged one, ``None`` when the ledger was sound.
     """
     try:
-        return Ledger(path, exclusive=exclusive), None
+        return Ledger(path, exclusive=exclusive, timeline_bytes=timeline_bytes), None
     except LedgerDamagedError:
         aside = set_aside(path)
-        return Ledger(path, exclusive=exclusive), aside
+        return Ledger(path, exclusive=exclusive, timeline_bytes=timeline_bytes), aside

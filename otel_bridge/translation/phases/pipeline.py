@@ -15,13 +15,17 @@ from typing import Final, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge import semconv
 from otel_bridge.records import Record, Row, axis_of, key_of
+from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.phases.span import PhaseSpan, read_phase
 from otel_bridge.translation.phases.step import PhaseStep, Track, stored_steps
 from otel_bridge.translation.phases.step_times import RankTimes, step_values
+from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.state import TranslationState, count, name_first
@@ -78,21 +82,44 @@ class PhasePipeline:
         forgotten = cast("list[tuple[str, int, int]] | None", state.get(_FORGOTTEN)) or []
         self._forgotten: dict[Track, int] = {(role, attempt): number for role, attempt, number in forgotten}
         self._changed: dict[tuple[Track, int], PhaseStep] = {}
+        self._new: list[TimelinePhase] = []
         self._checked_ns = 0
 
-    def take(self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int) -> list[Record]:
-        """Take phases of *process*, of its own *role*; return the rows of steps that every process has passed."""
+    def take(
+        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int, *, received_ns: int
+    ) -> list[Record]:
+        """Take phases of one process; return the rows of steps that every process has passed.
+
+        Args:
+            context: The process.
+            spans: Its phases.
+            now_unix_ns: Now.
+            received_ns: Time at which a receiver accepted them; 0: the process wrote them here.
+        """
+        process, producer = context.process, context.producer
         further: set[str | None] = set()
         for span in spans:
             phase = read_phase(span)
             if phase is None:
                 self._drop(INVALID, span.name)
-            elif self._add(process, phase.role or role, phase, now_unix_ns):
-                further.add(phase.role or role)
+                continue
+            role = phase.role or producer.third_party_role
+            size = self._open_phases + self._closed_phases
+            if self._add(process, role, phase, now_unix_ns):
+                further.add(role)
+            if self._open_phases + self._closed_phases > size:
+                host = text_in(producer.attributes, semconv.HOST_NAME)
+                new = TimelinePhase(phase, role or "", process.rank, process.instance, host, received_ns)
+                self._new.append(new)
         records: list[Record] = []
         for advanced in further:
             records += self._close_passed(advanced, now_unix_ns)
         return records + self._bounded()
+
+    def take_new(self) -> list[TimelinePhase]:
+        """Return the phases since the last call."""
+        new, self._new = self._new, []
+        return new
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""

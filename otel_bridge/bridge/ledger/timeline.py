@@ -1,0 +1,182 @@
+"""Timeline of a run: phases, rollouts, marks of steps and rates, kept in the ledger within a limit of bytes.
+
+A part is what one batch brought of one role and step. When the limit is reached, whole steps are deleted: half of the
+room is for the newest steps, the other half for the slowest of the others.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+from otel_bridge.bridge.ledger.codec import decode_value, encode_value
+from otel_bridge.bridge.ledger.database import DatabaseReader
+from otel_bridge.records import Record, RolloutRecord, Row, axis_of
+from otel_bridge.translation.phases.timeline import TimelinePhase
+
+_ROW_BYTES: Final = 80
+"""Bytes that SQLite needs for a part beside its data."""
+_SPARE: Final = 0.9
+"""Share of the limit to which steps are deleted, so that not every batch deletes some."""
+_RATES: Final = re.compile(r"throughput|tokens?_?(per|/)_?s|tok/s|queue|gpu.*util", re.IGNORECASE)
+_STATISTICS: Final = ("p:", "s:")
+"""Beginnings of the ids of rows that the bridge made; such a row does not mark a step."""
+_MAX_RATES: Final = 64
+_MAX_SPANS: Final = 400
+"""Most spans of a rollout on the timeline."""
+_MAX_NAME_CHARS: Final = 128
+
+
+class TimelineEvent(NamedTuple):
+    """Holds one event of the timeline.
+
+    Attributes:
+        kind: ``phase``, ``rollout``, ``turn``, ``tool``, ``span`` or ``mark``.
+        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the step.
+        track: Instance of the process of a phase; id of the rollout of its spans; else empty.
+        start_ns: Start by the sender's clock.
+        end_ns: End by the sender's clock.
+        facts: For a phase ``rank``, ``host``, ``outer`` and ``received_ns``; for a rollout its ``reward``, ``group``
+            and ``error``; for a mark the rates of its row.
+    """
+
+    kind: str
+    name: str
+    track: str
+    start_ns: int
+    end_ns: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStep:
+    """Holds the events of one step of a role."""
+
+    role: str
+    step: int
+    events: list[TimelineEvent]
+
+
+class TimelineStore:
+    """Stores the timeline of one ledger. Nothing is stored before the first phase or rollout with times.
+
+    Args:
+        sql: Connection of the ledger.
+        limit_bytes: Most bytes of the timeline; 0: there is none.
+    """
+
+    def __init__(self, sql: sqlite3.Connection, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        total = sql.execute("SELECT sum(size) FROM timeline").fetchone()[0]
+        self._size = cast("int | None", total) or 0
+        self._rates: set[str] = set()
+        self._known_keys: set[str] = set()
+
+    def add(self, sql: sqlite3.Connection, phases: Iterable[TimelinePhase], records: Sequence[Record]) -> None:
+        """Store what a batch brought, in the transaction of *sql*."""
+        if not self._limit:
+            return
+        parts: dict[tuple[str, int], list[TimelineEvent]] = {}
+        for phase in phases:
+            parts.setdefault((phase.role, phase.phase.step), []).append(_of_phase(phase))
+        for record in records:
+            if isinstance(record, RolloutRecord) and record.timed:
+                step = record.step if record.step is not None else -1
+                parts.setdefault((record.role or "", step), []).extend(_of_rollout(record))
+        if self._size or parts:
+            self._add_marks(parts, records)
+        for (role, step), events in parts.items():
+            data = encode_value([list(event) for event in events])
+            times = min(event.start_ns for event in events), max(event.end_ns for event in events)
+            size = len(data) + _ROW_BYTES
+            statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
+            sql.execute(statement, (role, step, *times, size, data))
+            self._size += size
+        if self._size > self._limit:
+            self._evict(sql)
+
+    def _add_marks(self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]) -> None:
+        for record in records:
+            if type(record) is not Row or record.id.startswith(_STATISTICS):
+                continue
+            rates = self._rates_of(record)
+            role = record.role or ""
+            step = record.step if record.step is not None else record.steps.get(axis_of(record.role), -1)
+            if record.step is not None or rates:
+                mark = TimelineEvent("mark", "", "", record.time_unix_ns, record.time_unix_ns, rates)
+                parts.setdefault((role, step), []).append(mark)
+
+    def _rates_of(self, row: Row) -> dict[str, float]:
+        """Return the values of *row* whose keys name a rate, a queue or the use of a GPU."""
+        values = row.values
+        if not self._known_keys.issuperset(values):
+            for key in values.keys() - self._known_keys:
+                if len(self._rates) < _MAX_RATES and _RATES.search(key):
+                    self._rates.add(key)
+            self._known_keys.update(values)
+        return {key: value for key in self._rates & values.keys() if isinstance(value := values[key], (int, float))}
+
+    def _evict(self, sql: sqlite3.Connection) -> None:
+        """Delete whole steps until the timeline is within its limit."""
+        found = sql.execute(
+            "SELECT role, step, sum(size), max(end_ns) - min(start_ns) FROM timeline "
+            "GROUP BY role, step ORDER BY max(id) DESC"
+        )
+        steps = cast("list[tuple[str, int, int, int]]", found.fetchall())
+        room = int(self._limit * _SPARE / 2)
+        newest, older = _within(steps, room)
+        older.sort(key=lambda step: -step[3])
+        slowest, deleted = _within(older, room)
+        sql.executemany("DELETE FROM timeline WHERE role = ? AND step = ?", [step[:2] for step in deleted])
+        self._size = sum(step[2] for step in (*newest, *slowest))
+
+
+def _within(
+    steps: list[tuple[str, int, int, int]], room: int
+) -> tuple[list[tuple[str, int, int, int]], list[tuple[str, int, int, int]]]:
+    """Return the first steps that fit in *room* bytes, and the rest."""
+    used = 0
+    for number, step in enumerate(steps):
+        used += step[2]
+        if used > room:
+            return steps[:number], steps[number:]
+    return steps, []
+
+
+def _of_phase(phase: TimelinePhase) -> TimelineEvent:
+    span = phase.phase
+    facts: dict[str, Any] = {"rank": phase.rank, "host": phase.host}
+    if span.outer:
+        facts["outer"] = span.outer
+    if phase.received_ns:
+        facts["received_ns"] = phase.received_ns
+    return TimelineEvent("phase", span.name, phase.instance, span.start_unix_ns, span.end_unix_ns, facts)
+
+
+def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
+    facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
+    facts = {name: value for name, value in facts.items() if value is not None}
+    yield TimelineEvent("rollout", rollout.id, "", rollout.start_unix_ns, rollout.end_unix_ns, facts)
+    kinds = {"generation": "turn", "tool": "tool"}
+    for span in rollout.spans[1:_MAX_SPANS]:
+        kind = kinds.get(span.kind, "span")
+        yield TimelineEvent(kind, span.name[:_MAX_NAME_CHARS], rollout.id, span.start_unix_ns, span.end_unix_ns, {})
+
+
+def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[TimelineStep]:
+    """Return the events of the steps from *first* to *last* of every role, in the order of roles and steps."""
+    steps: dict[tuple[str, int], TimelineStep] = {}
+    with reader.snapshot() as sql:
+        if not sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'timeline'").fetchone():
+            return []  # no bridge of this version has opened the ledger
+        found = sql.execute(
+            "SELECT role, step, data FROM timeline WHERE step BETWEEN ? AND ? ORDER BY role, step, id", (first, last)
+        )
+        for role, step, data in cast("Iterable[tuple[str, int, bytes]]", found):
+            part = steps.setdefault((role, step), TimelineStep(role, step, []))
+            events = cast("list[list[Any]]", decode_value(data))
+            part.events.extend(TimelineEvent(*event) for event in events)
+    return [*steps.values()]

@@ -1,0 +1,1 @@
+"""Command ``otel-bridge timeline``."""

@@ -1,0 +1,88 @@
+"""Timeline -> lines for a terminal: one bar a step and role, by phase. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from otel_bridge.bridge.ledger.timeline import TimelineStep
+from otel_bridge.text.printable import shown
+from otel_bridge.translation.phases.step_times import PREFIX, STEP, PhaseTime, RankTimes, step_values
+
+_FILLS: Final = ("█", "▓", "▒", "░", "▚", "▞", "▟", "▙")
+_STYLES: Final = ("blue", "green", "yellow", "magenta", "cyan", "red", "white", "bright_blue")
+_IDLE: Final = "·"
+_SLOW: Final = 1.5
+"""Ratio of the slowest rank to the others from which on it is named."""
+
+
+def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
+    """Return the bars of *steps* of one role, and a line that names the phases; empty without any phase.
+
+    Args:
+        steps: Steps of the role.
+        width: Columns of the longest bar.
+    """
+    ranks = {step.step: _ranks(step) for step in steps}
+    values = {number: step_values(of_step) for number, of_step in ranks.items() if of_step}
+    if not values:
+        return []
+    longest_s = max(of_step[PREFIX + STEP] for of_step in values.values()) or 1.0
+    names = list(dict.fromkeys(name for of_step in ranks.values() for name in _outermost(of_step)))
+    lines = [_legend(names)]
+    for number, of_step in values.items():
+        columns = max(round(width * of_step[PREFIX + STEP] / longest_s), 1)
+        line = Text(f"{number:>8} {of_step[PREFIX + STEP]:>9.3f} s  ")
+        line.append_text(_bar(of_step, names, columns))
+        line.append(" " * (width - columns))
+        line.append(_slow_rank(of_step, names))
+        lines.append(line)
+    return lines
+
+
+def _ranks(step: TimelineStep) -> list[RankTimes]:
+    ranks: dict[str, RankTimes] = {}
+    for event in step.events:
+        if event.kind == "phase":
+            rank = ranks.setdefault(event.track, RankTimes(event.facts.get("rank", 0), forked=False))
+            rank.phases.add(PhaseTime(event.name, event.facts.get("outer", ""), event.start_ns, event.end_ns))
+    return list(ranks.values())
+
+
+def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
+    """Return the names of the outermost phases, in the order of their first start."""
+    phases = sorted((phase.start_ns, phase) for rank in ranks for phase in rank.phases)
+    return [phase.name for _, phase in phases if phase.name != STEP and phase.outer in {"", STEP}]
+
+
+def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:
+    """Return *columns* characters, shared by the seconds of each phase and the idle time."""
+    seconds = [values.get(PREFIX + name, 0.0) for name in names]
+    total_s = sum(seconds) + values[f"{PREFIX}idle"] or 1.0
+    bar = Text()
+    reached_s = 0.0
+    for index, taken_s in enumerate(seconds):
+        before = round(columns * reached_s / total_s)
+        reached_s += taken_s
+        bar.append(_FILLS[index % 8] * (round(columns * reached_s / total_s) - before), style=_STYLES[index % 8])
+    bar.append(_IDLE * (columns - len(bar)), style="dim")
+    return bar
+
+
+def _legend(names: Sequence[str]) -> Text:
+    legend = Text(" " * 22)
+    for index, name in enumerate(names):
+        legend.append(f"{_FILLS[index % 8]} {shown(name)}  ", style=_STYLES[index % 8])
+    legend.append(f"{_IDLE} idle", style="dim")
+    return legend
+
+
+def _slow_rank(values: dict[str, float | int], names: Sequence[str]) -> str:
+    """Return the slowest rank of the phase in which it is furthest behind the others; empty if none is far behind."""
+    ratios = {name: values.get(f"{PREFIX}slowest_ratio/{name}", 0.0) for name in names}
+    name = max(ratios, key=lambda phase: ratios[phase], default="")
+    if not name or ratios[name] < _SLOW:
+        return ""
+    return f"  rank {values[f'{PREFIX}slowest_rank/{name}']}: {ratios[name]:.1f}x in {shown(name)}"

@@ -1,0 +1,90 @@
+"""Clocks of machines -> shifts onto the clock of the receiver, by the times at which phases arrived. Pure.
+
+A phase arrives after its end. So the smallest time from an end to an arrival is the difference of the two clocks and
+the shortest way through the network. The way alone cannot be measured from one side. It is called the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
+
+_PLAUSIBLE_NS: Final = 2_000_000_000
+"""Delay of a clock that needs no other reason than batches and the network."""
+_TYPICAL: Final = 0.1
+"""Quantile of the delays: what exceeds the smallest one up to here is the usual change of the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineClock:
+    """Describes the clock of one machine against that of the receiver.
+
+    Attributes:
+        host: Name of the machine; instance of the process if the machine is unknown.
+        shift_ns: Added to its times.
+        error_ns: How far its shifted times may be off.
+    """
+
+    host: str
+    shift_ns: int = 0
+    error_ns: int = 0
+
+    def note(self) -> str:
+        """Return one line on the shift and the error; empty for the machine of the bridge."""
+        if not self.shift_ns and not self.error_ns:
+            return ""
+        error = f"within {self.error_ns / 1e6:.0f} ms"
+        if not self.shift_ns:
+            return f"clock of {self.host}: as the receiver's, {error}"
+        direction = "ahead" if self.shift_ns < 0 else "behind"
+        return f"clock of {self.host}: {abs(self.shift_ns) / 1e9:.3f} s {direction} of the receiver's, aligned {error}"
+
+
+def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
+    """Return the clock of each machine that sent phases, by `host_of`."""
+    delays: dict[str, list[int]] = {}
+    for event in events:
+        if event.kind == "phase":
+            of_host = delays.setdefault(host_of(event), [])
+            if received_ns := event.facts.get("received_ns"):
+                of_host.append(received_ns - event.end_ns)
+    return {host: _clock(host, sorted(of_host)) for host, of_host in delays.items()}
+
+
+def host_of(event: TimelineEvent) -> str:
+    """Return the machine of a phase."""
+    return event.facts.get("host") or event.track
+
+
+def aligned(steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]) -> list[TimelineStep]:
+    """Return *steps* with all times on the clock of the receiver.
+
+    Rollouts and rows do not name their machine. They are shifted where all phases of their role are of one machine.
+    """
+    hosts: dict[str, set[str]] = {}
+    for step in steps:
+        hosts.setdefault(step.role, set()).update(host_of(event) for event in step.events if event.kind == "phase")
+    shifted: list[TimelineStep] = []
+    for step in steps:
+        of_role = hosts[step.role]
+        role_shift_ns = clocks[next(iter(of_role))].shift_ns if len(of_role) == 1 else 0
+        events: list[TimelineEvent] = []
+        for event in step.events:
+            shift_ns = clocks[host_of(event)].shift_ns if event.kind == "phase" else role_shift_ns
+            events.append(event._replace(start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns))
+        shifted.append(TimelineStep(step.role, step.step, events))
+    return shifted
+
+
+def _clock(host: str, delays: list[int]) -> MachineClock:
+    """Return the clock of a machine; *delays* are sorted, and empty for the machine of the bridge."""
+    if not delays:
+        return MachineClock(host)
+    shortest = delays[0]
+    if 0 <= shortest <= _PLAUSIBLE_NS:
+        return MachineClock(host, error_ns=shortest)
+    typical = delays[int(len(delays) * _TYPICAL)]
+    return MachineClock(host, shift_ns=shortest, error_ns=typical - shortest)

@@ -1,0 +1,99 @@
+"""``otel-bridge timeline``: show where the time of each step went, or write it for a trace viewer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+
+from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
+from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.rollouts.command import chosen_folders
+from otel_bridge.cli.terminal import Terminal, echo
+from otel_bridge.cli.timeline.bars import bars_of
+from otel_bridge.cli.timeline.clocks import MachineClock, aligned, clocks_of
+from otel_bridge.cli.timeline.trace_events import trace_of
+from otel_bridge.journal.folder import RunFolder
+
+_LAST: Final = 20
+"""Number of steps of a role that are shown unless the call names steps."""
+_NEVER: Final = 1 << 62
+_STEPS: Final = re.compile(r"(-?\d+)?(?:(-)(\d+)?)?")
+_BESIDE: Final = 52
+"""Columns beside a bar."""
+
+
+@click.command("timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json")
+@click.argument("run", required=False)
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--steps", "steps", metavar="A-B", help="Only these steps: 7, 10-20, 10-. [default: the last 20]")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write all steps for Perfetto to this file.")
+def command(*, run: str | None, directory: Path | None, steps: str | None, output: Path | None) -> None:
+    """Show one bar a step, by phase, or write the timeline as trace events.
+
+    RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is only one run. DIRECTORY
+    holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Open the written file in
+    https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with its
+    turns and tools.
+    """
+    folders = chosen_folders(directory, run)
+    if len(folders) > 1:
+        raise WrongCallError(f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}")
+    for folder in folders:
+        first, last = _range(steps)
+        found = _read(folder, first, last)
+        if not any(event.kind != "mark" for step in found for event in step.events):
+            echo("no phases and no rollouts with times; see docs/phases.md", err=True)
+            raise SystemExit(1)
+        clocks = clocks_of(event for step in found for event in step.events)
+        if output is not None:
+            output.write_bytes(orjson.dumps(trace_of(aligned(found, clocks))))
+            echo(f"{output}: {len(found)} steps; open it in https://ui.perfetto.dev", err=True)
+        else:
+            _show(found, last_only=steps is None)
+        _notify(clocks)
+
+
+def _range(steps: str | None) -> tuple[int, int]:
+    """Return the first and the last step of *steps*.
+
+    Raises:
+        WrongCallError: It is not a range.
+    """
+    match = _STEPS.fullmatch((steps or "").strip())
+    if match is None or (steps is not None and not steps.strip("- ")):
+        raise WrongCallError(f"--steps {steps!r} is not a range, e.g. 7, 10-20 or 10-")
+    first, dash, last = match.groups()
+    if first is None and dash is None:
+        return -1, _NEVER
+    begin = int(first or 0)
+    if dash is None:
+        return begin, begin
+    return begin, int(last or _NEVER)
+
+
+def _read(folder: RunFolder, first: int, last: int) -> list[TimelineStep]:
+    with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
+        return read_timeline(reader, first, last)
+
+
+def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
+    terminal = Terminal(soft_wrap=True)
+    for role in dict.fromkeys(step.role for step in steps):
+        of_role = [step for step in steps if step.role == role and any(e.kind == "phase" for e in step.events)]
+        lines = bars_of(of_role[-_LAST:] if last_only else of_role, max(terminal.width - _BESIDE, 20))
+        if lines:
+            terminal.print_line(role or "run", style="bold")
+        for line in lines:
+            terminal.print(line)
+
+
+def _notify(clocks: dict[str, MachineClock]) -> None:
+    for clock in clocks.values():
+        if note := clock.note():
+            echo(note, err=True)

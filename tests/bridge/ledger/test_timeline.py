@@ -1,0 +1,122 @@
+"""Tests of the timeline in the ledger: one transaction with the records, its limit, and what is deleted first."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.run_ledger import Ledger
+from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
+from otel_bridge.errors import JournalError
+from otel_bridge.records import RolloutRecord, Row, Span
+from otel_bridge.translation.phases.span import PhaseSpan
+from otel_bridge.translation.phases.timeline import TimelinePhase
+
+T0 = 1_700_000_000_000_000_000
+S = 1_000_000_000
+ALL = (-1, 1 << 62)
+
+
+def phase(step: int, seconds: float = 1.0, rank: int = 0, name: str = "train") -> TimelinePhase:
+    start_ns = T0 + step * 100 * S
+    span = PhaseSpan(name, "", step, None, start_ns, start_ns + round(seconds * S))
+    return TimelinePhase(span, "trainer", rank, f"i{rank}", "node1", 0)
+
+
+def mark(step: int, **values: float) -> Row:
+    return Row(f"m:i0:{step}", "trainer", step, "trainer/step", T0 + step * 100 * S, values or {"trainer/loss": 1.0})
+
+
+def rollout(trace: str, step: int) -> RolloutRecord:
+    start_ns = T0 + step * 100 * S
+    spans = [
+        Span("a", None, "rollout", "span", start_ns, start_ns + S),
+        Span("b", "a", "chat policy", "generation", start_ns, start_ns + S // 2),
+        Span("c", "a", "execute_tool add", "tool", start_ns + S // 2, start_ns + S),
+    ]
+    return RolloutRecord(
+        trace, "explorer", "explorer/rollouts", step, "explorer/step", start_ns, start_ns + S, spans=spans, reward=0.5
+    )
+
+
+def read(path: Path, first: int = ALL[0], last: int = ALL[1]) -> list[TimelineStep]:
+    with contextlib.closing(open_for_reading(path)) as reader:
+        return read_timeline(reader, first, last)
+
+
+def kinds(steps: list[TimelineStep]) -> list[tuple[str, int, list[str]]]:
+    return [(step.role, step.step, [event.kind for event in step.events]) for step in steps]
+
+
+def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
+        ledger.commit([], phases=[phase(1), phase(1, rank=1)])
+        ledger.commit([rollout("t1", 3), mark(1, **{"trainer/tokens_per_s": 9.5})], phases=[phase(2)])
+
+    assert kinds(read(path)) == [
+        ("explorer", 3, ["rollout", "turn", "tool"]), ("trainer", 1, ["phase", "phase", "mark"]),
+        ("trainer", 2, ["phase"]),
+    ]  # fmt: skip
+    assert kinds(read(path, 2, 2)) == [("trainer", 2, ["phase"])]
+    first, second = read(path, 1, 1)[0].events[:2]
+    assert (first.name, first.track, first.end_ns - first.start_ns, first.facts) == (
+        "train", "i0", S, {"rank": 0, "host": "node1"},
+    )  # fmt: skip
+    assert second.facts["rank"] == 1
+    assert read(path, 1, 1)[0].events[2].facts == {"trainer/tokens_per_s": 9.5}
+
+
+def test_rows_alone_make_no_timeline(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
+        ledger.commit([mark(1)])
+
+    assert read(path) == []
+
+
+def test_a_batch_that_is_not_committed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
+        ledger.commit([], phases=[phase(1)])
+        with pytest.raises(JournalError):
+            ledger.commit([], changes=[("key", object())], phases=[phase(2)])  # type: ignore[list-item]
+
+    assert [step.step for step in read(path)] == [1]
+
+
+def test_the_newest_and_the_slowest_steps_are_kept_longest(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    slow = {7, 30, 55}
+    with contextlib.closing(Ledger(path, timeline_bytes=4_000)) as ledger:
+        for step in range(100):
+            ledger.commit([], phases=[phase(step, 50.0 if step in slow else 1.0)])
+
+    steps = [step.step for step in read(path)]
+    assert slow <= {*steps}
+    assert steps[-8:] == [*range(92, 100)]
+    assert len(steps) < 30
+
+
+def test_the_limit_holds_after_a_restart_too(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    for begin in (0, 50):
+        with contextlib.closing(Ledger(path, timeline_bytes=4_000)) as ledger:
+            for step in range(begin, begin + 50):
+                ledger.commit([], phases=[phase(step)])
+
+    assert 10 < len(read(path)) < 30
+
+
+def test_a_ledger_without_the_table_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger, ledger.database.transaction() as sql:
+        sql.execute("DROP TABLE timeline")
+    assert read(path) == []
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
+        ledger.commit([], phases=[phase(1)])
+
+    assert [step.step for step in read(path)] == [1]

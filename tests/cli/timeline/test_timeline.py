@@ -1,0 +1,78 @@
+"""``otel-bridge timeline`` of a real run: bars, the file for Perfetto, and wrong calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import call, ended, environment, otel_bridge, program
+
+JOB = """
+    import otel_bridge
+
+    run = otel_bridge.init("maths", "ppo", role="trainer")
+    for step in range(30):
+        with run.phase("generate", step=step), run.rollout(step=step, role="explorer") as rollout:
+            with rollout.chat("policy", input="2 + 2?") as turn:
+                turn.output = "4"
+            rollout.reward = 1.0
+        with run.phase("train", step=step), run.phase("forward"):
+            pass
+        run.log({"tokens_per_s": 100.0 + step}, step=step)
+    run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("job")
+    done = call(
+        [sys.executable, program(path, "job.py", JOB)], cwd=path, env=environment(path, OTEL_BRIDGE_EXPORTERS="file")
+    )
+    assert done.returncode == 0, done.stderr
+    ended(path / ".otel-bridge")
+    return path
+
+
+def timeline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return otel_bridge("timeline", *arguments, cwd=folder, env=environment(folder, COLUMNS="100"))
+
+
+def test_the_last_steps_are_bars(folder: Path) -> None:
+    done = timeline(folder, "ppo")
+
+    assert done.returncode == 0, done.stderr
+    assert "trainer\n" in done.stdout
+    steps = [int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()]
+    assert steps == [*range(10, 30)]
+
+
+def test_some_steps_are_bars(folder: Path) -> None:
+    done = timeline(folder, "--steps", "3-5")
+
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["3", "4", "5"]
+
+
+def test_the_file_has_all_steps(folder: Path) -> None:
+    done = timeline(folder, "ppo", "-o", "run.json")
+
+    assert done.returncode == 0, done.stderr
+    assert "run.json" in done.stderr
+    events = json.loads((folder / "run.json").read_text("utf-8"))["traceEvents"]
+    spans = [event["name"] for event in events if event["ph"] == "X"]
+    counts = {name: spans.count(name) for name in ("generate", "train", "forward", "chat policy")}
+    assert counts == {"generate": 30, "train": 30, "forward": 30, "chat policy": 30}
+    assert [event["args"]["value"] for event in events if event["name"] == "trainer/tokens_per_s"] == [
+        100.0 + step for step in range(30)
+    ]
+
+
+@pytest.mark.parametrize("steps", ["x", "-", "3-x", ""])
+def test_what_is_not_a_range_is_a_wrong_call(folder: Path, steps: str) -> None:
+    done = timeline(folder, "--steps", steps)
+
+    assert (done.returncode, "is not a range" in done.stderr) == (2, True)
