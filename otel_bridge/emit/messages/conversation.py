@@ -15,7 +15,7 @@ import orjson
 from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.emit.messages import shapes
-from otel_bridge.emit.messages.fields import fields_of, first, text_or_none
+from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
 from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
 from otel_bridge.errors import any_error
@@ -178,7 +178,7 @@ def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
         parts.add_unread(message.value)
         return _of_parts(_USER, parts, None)
     role = message.role or _USER
-    given_parts = fields.get(shapes.PARTS_KEY)
+    given_parts = plain(fields.get(shapes.PARTS_KEY))
     if isinstance(given_parts, (list, tuple)):
         parts.add_content(cast("object", given_parts))
     elif is_item(first(fields, shapes.KIND_KEYS)):

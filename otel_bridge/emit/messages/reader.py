@@ -47,11 +47,11 @@ def messages_of(value: object, role: str = "user") -> list[object]:
                 entries = list(cast("Iterable[object]", sequence))
         except any_error():  # code of the user's own iterable
             return [value]
-    return [entry if type(entry) is dict else _entry(entry, role) for entry in entries]
-
-
-def _entry(entry: object, role: str) -> object:
-    return {"role": role, "content": str.__str__(entry)} if isinstance(entry, str) else entry
+    if any(isinstance(entry, str) for entry in entries):
+        # A text in a sequence may be JSON of a message too: a column of them is a list of texts.
+        of_texts = [_of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry] for entry in entries]
+        entries = [message for messages in of_texts for message in messages]
+    return entries
 
 
 def _of_text(text: str, role: str) -> list[object]:
@@ -139,7 +139,7 @@ def _of_fields(fields: Mapping[str, Any], value: object, depth: int) -> Iterator
         role = "assistant"
     named = str(getattr(role, "value", role) or "")
     named = shapes.ROLES.get(named, named)
-    parts = fields.get(shapes.PARTS_KEY)
+    parts = plain(fields.get(shapes.PARTS_KEY))
     if isinstance(parts, (list, tuple)):
         yield from _by_role(named, cast("Sequence[object]", parts), fields, value)
     elif named or _has_content(fields):

@@ -182,6 +182,7 @@ class ChildSpan(ABC):
             self.metadata = _mapping_of(self.metadata) | others
         self._rollout = rollout
         self._run: EmitRun | None = None
+        self._unread = 0
         self._tracer: RolloutTracer | None = None
         self._span: trace.Span | None = None
         self._token: Token[Context] | None = None
@@ -244,6 +245,8 @@ class ChildSpan(ABC):
         pairs += free_facts(
             semconv.METADATA_PREFIX, _mapping_of(self.metadata), content_filter, options.limits.rollout_bytes
         )
+        if self._unread:
+            run.count_drop("rollout_message", self._unread)
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
@@ -307,6 +310,7 @@ class ChatSpan(ChildSpan):
             if messages is not None and not content_filter.off:
                 content = content_of(messages, limits, role)
                 content_filter.clipped_bytes += content.content_filter.clipped_bytes
+                self._unread += content.conversation.unread
                 pairs.append((key, json_array(content.messages)))
         if content_filter.clipped_bytes:
             pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))

@@ -27,6 +27,8 @@ _CALL: Final = {"type": "tool_call", "id": "c", "name": "search", "arguments": {
 _RESULT: Final = {"type": "tool_call_response", "id": "c", "response": "R"}
 _THOUGHT: Final = {"type": "reasoning", "content": "why"}
 
+LIMITS: Final = MessageLimits(ContentPolicy(), 1 << 20)
+
 
 @dataclasses.dataclass
 class Part:
@@ -210,3 +212,27 @@ def test_whether_a_value_is_a_message_and_whose_is_known_of_every_shape(
     for value in ({"role": "assistant", "content": "A"}, {"type": "ai", "data": {"content": "A"}}, ("ai", "A"),
                   {"message": {"role": "assistant", "content": "A"}}, _PYDANTIC_AI[1]):  # fmt: skip
         assert question(value) == answer
+
+
+def test_texts_of_a_sequence_are_messages_where_they_are_json_of_one() -> None:
+    texts = [
+        '{"role": "user", "content": "Q"}',
+        '[{"role": "assistant", "content": "A"}]',
+        "plain",
+        '{"no": "message"}',
+    ]
+
+    content = content_of(np.array(texts, dtype=object), LIMITS)
+
+    assert [(message.role, orjson.loads(message.json)["parts"][0]["content"]) for message in content.messages] == [
+        ("user", "Q"), ("assistant", "A"), ("user", "plain"), ("user", '{"no": "message"}')
+    ]  # fmt: skip
+    assert content.conversation.unread == 0
+
+
+def test_parts_in_an_array_are_the_parts_of_their_message() -> None:
+    content = content_of([{"role": "model", "parts": np.array([{"text": "A"}], dtype=object)}], LIMITS)
+
+    assert [orjson.loads(message.json) for message in content.messages] == [
+        {"role": "assistant", "parts": [{"type": "text", "content": "A"}]}
+    ]

@@ -390,3 +390,12 @@ def test_threads_that_race_for_the_first_rollout_share_a_tracer() -> None:
 
     assert len(run.roots) == 8
     assert len(run.spans) == 16
+
+
+def test_what_a_chat_cannot_read_is_kept_as_text_and_counted() -> None:
+    run = MemoryRun()
+
+    with opened(run) as rollout, rollout.chat("m", input=[object()]) as turn:
+        turn.output = 7
+
+    assert run.drops == {"rollout_message": 2}
