@@ -12,6 +12,7 @@ import pytest
 
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
+from support.trackers import mlflow_reading
 from support.trainers.command_runs import call, ended, environment, only_folder, records, values
 from support.trainers.stock_programs import GLOBAL_API
 
@@ -83,7 +84,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
             if language != OUTPUT:
                 found[page, language] = found.get((page, language), 0) + 1
 
-    here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
+    here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 2, ("docs/rollouts.md", "python"): 2}
     here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
@@ -139,30 +140,20 @@ def test_the_first_block_of_emitting_is_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_other_blocks_of_emitting_run_one_after_the_other(tmp_path: Path) -> None:
-    _, objects, lists, live, late, beside = blocks("docs/emitting.md", "python")
+def test_the_client_of_a_tracker_in_emitting_writes_to_the_same_run(tmp_path: Path) -> None:
+    _, beside = blocks("docs/emitting.md", "python")
     begin = (
         'from mlflow import MlflowClient\nrun = otel_bridge.init("gsm8k", "ppo-7b")\nrun.log({"loss": 0.5}, step=10)\n'
+        'open("model.txt", "w").close()\n'
     )
-    given = 'open("model.txt", "w").close()\nrollout_id, advantage = rollout.id, 0.4\n'
 
     run(
         tmp_path,
-        begin + live + given + beside + objects + lists + late,
+        begin + beside,
         OTEL_BRIDGE_EXPORTERS="file,mlflow",
-        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db",
-        OTEL_BRIDGE_STEP_WATERMARK_S="600",  # the flush in between makes MLflow's database
+        MLFLOW_TRACKING_URI=mlflow_reading.database(tmp_path),
     )
 
-    found = rollouts(tmp_path)
-    (judged,) = [one for one in found if one["rewards"] == {"judge": 0.7}]
-    assert sorted((str(one["split"]), one["reward"]) for one in found) == [
-        ("eval", 1.0),
-        ("train", 1.0),
-        ("train", 1.0),
-        ("train", 1.2),
-    ]
-    assert judged["advantage"] == 0.4
     assert list(tmp_path.glob("mlruns/**/model.txt")) != []
 
 
@@ -171,9 +162,11 @@ def test_the_blocks_of_the_page_of_rollouts_run(tmp_path: Path) -> None:
 
     run(tmp_path, redact + record)
 
-    found = rollouts(tmp_path)
-    assert sorted(one["reward"] for one in found) == [1.0, 1.0, 1.0]  # type: ignore[type-var]
-    assert {one["role"] for one in found} == {"explorer"}
+    recorded = rollouts(tmp_path)
+    (judged,) = [rollout for rollout in recorded if rollout["rewards"] == {"judge": 0.7}]
+    assert sorted(rollout["reward"] for rollout in recorded) == [1.0, 1.0, 1.0, 1.2]  # type: ignore[type-var]
+    assert (judged["advantage"], len(judged["spans"])) == (0.4, 3)  # type: ignore[arg-type]
+    assert {rollout["role"] for rollout in recorded} == {"explorer"}
 
 
 @pytest.mark.slow
