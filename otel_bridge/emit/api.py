@@ -233,11 +233,12 @@ def log_rollouts(
     step: int | None = None,
     split: str | None = None,
     role: str | None = None,
+    state: str | None = None,
     **named: object,
 ) -> None:
     """Record finished rollouts in the process's run; see `Run.log_rollouts`."""
     run = _process.run or _missing("log_rollouts")
-    run.log_rollouts(finished, *extra, step=step, split=split, role=role, **named)
+    run.log_rollouts(finished, *extra, step=step, split=split, role=role, state=state, **named)
 
 
 def log_generations(*extra: Any, **columns: Any) -> None:

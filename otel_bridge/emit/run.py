@@ -142,6 +142,7 @@ class Run(RecordedFacts):
         step: int | None = None,
         split: str | None = None,
         role: str | None = None,
+        state: str | None = None,
         **named: object,
     ) -> None:
         """Record finished rollouts; only those that are kept for their step leave the process.
@@ -151,6 +152,8 @@ class Run(RecordedFacts):
             step: The consuming step of rollouts that name none; ``None`` for the role's last step.
             split: Split of rollouts that name none.
             role: Another role than the run's own.
+            state: Why the trainer does not use them, e.g. ``filtered``: they count under this name, apart from the
+                others of their split.
             extra: The step; any other positional argument is counted as a drop.
             named: Other names of *finished* and *step*; any other argument is counted as a drop.
         """
@@ -160,7 +163,7 @@ class Run(RecordedFacts):
         found: Any = given.named(ROLLOUTS, finished)
         at: Any = given.next(given.named(STEPS, step))
         given.count_rest()
-        calls.log_rollouts(self, found, step=at, split=split, role=role)
+        calls.log_rollouts(self, found, step=at, split=split, role=role, state=state)
 
     def log_generations(self, *extra: Any, **columns: Any) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.

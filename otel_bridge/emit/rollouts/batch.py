@@ -21,6 +21,7 @@ from otel_bridge.sampling_rule import choose_columns
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
+TRAIN: Final = "train"
 TRACES: Final = 2
 LOGS: Final = 3
 _NOTHING: Final = {type(None)}
@@ -61,8 +62,13 @@ def log_rollouts(
     options: RolloutOptions,
     rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
     defaults: RolloutDefaults,
+    state: str | None = None,
 ) -> None:
-    """Sample, build and append *rollouts*; each step and split among them has its own seats."""
+    """Sample, build and append *rollouts*; each step and split among them has its own seats.
+
+    Those of a *state*, which the trainer does not use, are a split of their own: they have other seats, and do not
+    enter the statistics of those that it uses.
+    """
     entries = _entries(run, rollouts)
     if not entries:
         return
@@ -81,7 +87,14 @@ def log_rollouts(
 
     for of_group, indices in _by_defaults(run, given_columns, own).items():
         columns = _columns(run, given_columns if len(indices) == len(entries) else given_columns.of(indices), indices)
-        emit(run, options, of_group, columns, build=build, key=key)
+        defaults_of_group = of_group if state is None else _of_state(of_group, state)
+        emit(run, options, defaults_of_group, columns, build=build, key=key)
+
+
+def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:
+    """Return the split of rollouts that the trainer does not use: of a state of ``train`` its name."""
+    is_trained = defaults.split in {None, TRAIN}
+    return defaults._replace(split=state if is_trained else f"{defaults.split}/{state}")
 
 
 def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:

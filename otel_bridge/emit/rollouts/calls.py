@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit.emit_run import EmitRun
+from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts import batch, events, generations
 from otel_bridge.errors import any_error
 
@@ -44,6 +45,7 @@ def log_rollouts(
     step: int | None = None,
     split: str | None = None,
     role: str | None = None,
+    state: str | None = None,
 ) -> None:
     """Record finished rollouts; at most the cap of a step leaves the process, sampled before anything is built.
 
@@ -53,9 +55,11 @@ def log_rollouts(
         step: The consuming step of rollouts that name none; ``None``: the role's last.
         split: Split of rollouts that name none.
         role: Another role than the run's own.
+        state: Why the trainer does not use them.
     """
     with _never_raising(run):
-        batch.log_rollouts(run, run.rollout_options, rollouts, batch.RolloutDefaults(step, split, role))
+        defaults = batch.RolloutDefaults(step, split, role)
+        batch.log_rollouts(run, run.rollout_options, rollouts, defaults, coerce.name(state))
 
 
 def log_generations(run: EmitRun, /, **columns: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
+from otel_bridge import semconv
 from otel_bridge.emit.rollouts.calls import log_reward, log_rewards, log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
@@ -338,3 +339,12 @@ def test_many_evaluations_are_one_record() -> None:
     ]
     assert [one["rl.event.seq"] for one in found] == [1, 2, 3]
     assert run.drops == {"evaluation_value": 2}
+
+
+@pytest.mark.parametrize(("split", "expected"), [(None, "filtered"), ("train", "filtered"), ("eval", "eval/filtered")])
+def test_rollouts_that_the_trainer_does_not_use_are_a_split_of_their_own(split: str | None, expected: str) -> None:
+    run = MemoryRun()
+
+    log_rollouts(run, [rollout(1.0), {"messages": [QUESTION], "split": split}], step=1, split=split, state="filtered")
+
+    assert {attributes(root)[semconv.SPLIT] for root in run.roots} == {expected}
