@@ -203,7 +203,7 @@ def page() -> str:
             names = (*_TRACKERS, "console", "file", exporter.WEBHOOK, exporter.OTLP)
             parts += [_CONTENT, _table(settings.content_of(name) for name in exporter.available() if name in names)]
     for name, title in _TRACKERS.items():
-        text = f"The bridge reads them, and [{title}'s own variables](exporters.md#{name})."
+        text = f"The bridge reads them, and [{title}'s own variables]({name}.md#where-it-writes)."
         parts.append(_chapter(Section(title, text, exporter.load(name).settings)))
     parts += [_OTLP, _chapter(_FILE), _OTHERS, _internal()]
     return "\n".join(parts)
