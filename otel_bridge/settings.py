@@ -95,8 +95,7 @@ BRIDGE_PYTHON = Setting(
     "OTEL_BRIDGE_PYTHON",
     "",
     text,
-    "Python of another environment, with otel-bridge and the trackers, in which the bridge runs; default: this Python, "
-    "or that of `otel-bridge` on PATH if this environment lacks a tracker.",
+    "Python of another environment, with otel-bridge and the trackers, in which the bridge runs; default: this Python.",
 )
 CAPTURE = Setting(
     "OTEL_BRIDGE_CAPTURE",

@@ -1,17 +1,14 @@
-"""Search for an interpreter of another environment that has otel-bridge and the trackers, and check of its abilities.
+"""Checks the interpreter of another environment that the user names, with otel-bridge and the trackers.
 
-The bridge runs there when the training program's own environment lacks a tracker, or when the user names the
-interpreter. So a framework's pins do not matter. The interpreter is queried once; the answer is stored beside the run
-folders until packages there change.
+The bridge runs there, so that a framework's pins do not matter. The interpreter is queried once; the answer is stored
+beside the run folders until packages there change.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +26,12 @@ from otel_bridge.settings import BRIDGE_PYTHON
 
 CACHE_NAME: Final = ".other-environments.json"
 HINT: Final = (
-    "or leave this environment as it is: uv tool install 'otel-bridge[all]' once for the machine, or set "
-    f"{BRIDGE_PYTHON.name} to the python of an environment that has it"
+    "or leave this environment as it is: uv tool install 'otel-bridge[all]' once for the machine, and "
+    f'export {BRIDGE_PYTHON.name}="$(uv tool dir)/otel-bridge/bin/python"'
 )
-_COMMAND: Final = "otel-bridge"
 _ASK_S: Final = 20.0
 _MAX_CACHED: Final = 16
-_SCRIPT_BYTES: Final = 4096
 _FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
-# A first line for the kernel, or, for paths that are too long for the kernel, for the shell (distlib, pip, uv).
-_SHEBANG: Final = re.compile(
-    rb"#!(/[^\n]*?python[0-9.]*t?)\s*\n|#!/bin/sh\n'''exec' [\"']?(/[^\n]*?python[0-9.]*t?)[\"']? "
-)
 
 # Code that runs there. It imports only modules of every version; -I keeps the training program's modules away.
 _QUESTION: Final = """
@@ -82,7 +73,7 @@ class OtherPython:
 def find_python(
     env: Mapping[str, str], names: Sequence[str], missing: Mapping[str, str], base: Path
 ) -> OtherPython | None:
-    """Return the interpreter that runs the bridge; ``None``: this process's own.
+    """Return the interpreter that the user names to run the bridge; ``None``: this process's own.
 
     Args:
         env: The environment.
@@ -92,7 +83,7 @@ def find_python(
 
     Raises:
         ConfigError: The interpreter that the user names cannot run the bridge.
-        MissingExtraError: Neither this environment nor another one has the package that an exporter needs.
+        MissingExtraError: The environment of the bridge lacks the package that an exporter needs.
     """
     wanted = [name for name in names if name != OTLP]
     named = BRIDGE_PYTHON.read(env)
@@ -104,18 +95,7 @@ def find_python(
         return other
     if not missing:
         return None
-    refused: list[str] = []
-    for python in _on_path(env):
-        try:
-            other = _asked(python, env, base)
-        except ConfigError as exc:
-            refused.append(str(exc))
-            continue
-        lacking = _lacking(other, wanted)
-        if not lacking:
-            return other
-        refused.append(f"{python}: {lacking}")
-    raise MissingExtraError("; ".join([next(iter(missing.values())), *refused, HINT]))
+    raise MissingExtraError(f"{next(iter(missing.values()))}; {HINT}")
 
 
 def _lacking(other: OtherPython, names: Sequence[str]) -> str:
@@ -132,30 +112,6 @@ def _lacking(other: OtherPython, names: Sequence[str]) -> str:
         f"that environment lacks {', '.join(modules)}: {other.path} -m pip install 'otel-bridge[{extras}]', "
         f"or uv tool install 'otel-bridge[{extras}]'"
     )
-
-
-def _on_path(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the interpreters of the ``otel-bridge`` commands on PATH, except this process's own."""
-    own = os.path.realpath(sys.prefix)
-    seen: set[str] = set()
-    for directory in env.get("PATH", "").split(os.pathsep):
-        if not os.path.isabs(directory):  # commands in the working folder are not meant
-            continue
-        python = _interpreter_of(os.path.join(directory, _COMMAND))
-        if python is None or python in seen:
-            continue
-        seen.add(python)
-        if os.path.realpath(os.path.dirname(os.path.dirname(python))) != own:
-            yield python
-
-
-def _interpreter_of(script: str) -> str | None:
-    try:
-        with open(os.path.realpath(script), "rb") as file:
-            found = _SHEBANG.match(file.read(_SCRIPT_BYTES))
-    except OSError:
-        return None
-    return None if found is None else os.fsdecode(found[1] or found[2])
 
 
 def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
