@@ -267,7 +267,7 @@ class Ingest:
                     raise exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc)) from exc
                 _reject(rejected, signal, payload, exc)
                 continue
-            self._counters.appended_bytes += len(payload)
+            self._counters.append(len(payload))
             self._quota.took(HEAD_BYTES + len(payload))
             if future is not None:
                 waited_for.append(future)

@@ -54,6 +54,10 @@ class Counters:
         self.requests[signal] += 1
         self.rejected += rejected
 
+    def append(self, size_bytes: int) -> None:
+        """Count the bytes that were appended to a segment."""
+        self.appended_bytes += size_bytes
+
     def refuse(self, answer: ErrorResponse, protocol: str, error: BaseException) -> None:
         """Count a refusal; each reason is logged at once and then once a minute, with the number of refusals."""
         reason = answer.reason

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from otel_bridge.emit import emit_run
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _REMEMBERED_RUNS: Final = 64
 """Number of runs whose last steps are kept, for a later ``init()`` of the same run."""
 
@@ -183,116 +186,117 @@ def current_run() -> Run | None:
     return _process.run
 
 
+def _in_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return the function that calls the method of the process's run with the name of *call*.
+
+    *call* is its signature and its text; its body is never run. The method counts what it does not know.
+    """
+    name = call.__name__
+
+    @wraps(call)
+    def forwarded(*arguments: _P.args, **named: _P.kwargs) -> _T:
+        method: Any = getattr(_process.run or _missing(name), name)
+        return cast("_T", method(*arguments, **named))
+
+    return forwarded
+
+
+@_in_run
 def log(
     values: Mapping[str, object] | None = None,
     step: int | None = None,
-    *extra: object,
+    commit: bool | None = True,
+    *,
     role: str | None = None,
     time_unix_ns: int | None = None,
-    **named: object,
 ) -> None:
     """Record one row in the process's run; see `Run.log`."""
-    if time_unix_ns is not None:
-        named["time_unix_ns"] = time_unix_ns
-    run: Any = _process.run or _missing("log")
-    run.log(values, step, *extra, role=role, **named)
 
 
-def log_config(config: object = None, *extra: object, **named: object) -> None:
+@_in_run
+def log_config(config: object = None, **entries: object) -> None:
     """Record hyperparameters in the process's run; see `Run.log_config`."""
-    (_process.run or _missing("log_config")).log_config(config, *extra, **named)
 
 
-def summary(
-    values: Mapping[str, object] | None = None, *extra: object, role: str | None = None, **named: object
-) -> None:
+@_in_run
+def summary(values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object) -> None:
     """Record last values in the process's run; see `Run.summary`."""
-    (_process.run or _missing("summary")).summary(values, *extra, role=role, **named)
 
 
+@_in_run
 def alert(
-    title: str | None = None,
-    text: str | None = None,
-    level: str | None = "warn",
-    *extra: object,
-    role: str | None = None,
-    **named: object,
+    title: str | None = None, text: str | None = None, level: str | None = "warn", *, role: str | None = None
 ) -> None:
     """Record an alert in the process's run; see `Run.alert`."""
-    (_process.run or _missing("alert")).alert(title, text, level, *extra, role=role, **named)
 
 
-def rollout(*extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
+@_in_run
+def rollout(**fields: object) -> AbstractContextManager[LiveRollout]:
     """Open a live rollout in the process's run; see `Run.rollout`."""
-    return (_process.run or _missing("rollout")).rollout(*extra, **fields)
+    raise NotImplementedError
 
 
+@_in_run
 def log_rollouts(
     finished: Iterable[Rollout | Mapping[str, Any]] | None = None,
-    *extra: object,
     step: int | None = None,
+    *,
     split: str | None = None,
     role: str | None = None,
     state: str | None = None,
-    **named: object,
 ) -> None:
     """Record finished rollouts in the process's run; see `Run.log_rollouts`."""
-    run = _process.run or _missing("log_rollouts")
-    run.log_rollouts(finished, *extra, step=step, split=split, role=role, state=state, **named)
 
 
-def log_generations(*extra: Any, **columns: Any) -> None:
+@_in_run
+def log_generations(prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any) -> None:
     """Record parallel lists in the process's run; see `Run.log_generations`."""
-    (_process.run or _missing("log_generations")).log_generations(*extra, **columns)
 
 
+@_in_run
 def log_reward(
     rollout_id: str | None = None,
     value: object = None,
     name: str = "reward",
     explanation: str | None = None,
-    *extra: object,
+    *,
     role: str | None = None,
     step: int | None = None,
-    **named: object,
 ) -> None:
     """Record an evaluation of a rollout in the process's run; see `Run.log_reward`."""
-    run = _process.run or _missing("log_reward")
-    run.log_reward(rollout_id, value, name, explanation, *extra, role=role, step=step, **named)
 
 
+@_in_run
 def log_rewards(
     values: Mapping[str, object] | None = None,
     name: str = "reward",
-    *extra: object,
+    *,
     role: str | None = None,
     step: int | None = None,
-    **named: object,
 ) -> None:
     """Record evaluations of rollouts in the process's run; see `Run.log_rewards`."""
-    (_process.run or _missing("log_rewards")).log_rewards(values, name, *extra, role=role, step=step, **named)
 
 
+@_in_run
 def env(role: str | None = None) -> dict[str, str]:
     """Return the environment variables that let a worker on another machine join the process's run; see `Run.env`."""
-    return (_process.run or _missing("env")).env(role)
+    raise NotImplementedError
 
 
-def flush(timeout_s: float = DEFAULT_FLUSH_S, *extra: object, **named: object) -> bool:
+@_in_run
+def flush(timeout_s: float = DEFAULT_FLUSH_S) -> bool:
     """Wait until everything logged so far in the process's run is written; see `Run.flush`."""
-    return (_process.run or _missing("flush")).flush(timeout_s, *extra, **named)
+    raise NotImplementedError
 
 
+@_in_run
 def finish(
     status: EndStatus | str | int | None = None,
     timeout_s: float = DEFAULT_FINISH_S,
-    *extra: object,
-    **named: object,
+    *,
+    exit_code: int | None = None,
 ) -> None:
     """End the process's run; see `Run.finish`. Without a run nothing happens."""
-    run = _process.run
-    if run is not None:
-        run.finish(status, timeout_s, *extra, **named)
 
 
 def _same(current: Run, arguments: InitArguments, exporters: object) -> bool:
@@ -377,6 +381,9 @@ def _run_key(run: Run) -> tuple[str, str]:
 
 
 def _missing(what: str) -> Run:
+    """Return the run that records nothing, for a call without a run; the first such call is reported."""
+    if what == finish.__name__:  # ending twice is allowed
+        return nothing_recorded(environment(), Path())
     if _process.no_run is None:
         _process.no_run = nothing_recorded(environment(), Path())
         notify(f"{what}() without a run, before init() or after finish(): nothing is recorded", always=True)

@@ -1,30 +1,22 @@
-"""Arguments of programs that also call other loggers -> arguments of our calls. Nothing here raises.
-
-A framework calls all its loggers alike, with keywords of its own choice. An argument that a call does not know is
-counted and never raises a TypeError in the training loop.
-"""
+"""Arguments of a program -> what a call works with. Nothing here raises: a wrong argument ends no training run."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias, cast
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from otel_bridge.errors import any_error
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
 CountArgument: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, a number and the name of the first argument that the reason is about."""
 
 UNKNOWN: Final = "unknown_argument"
-VALUES: Final = ("data", "metrics", "values", "logs", "payload", "log", "row", "scalars", "log_dict", "dictionary", "d")
-"""Names of the mapping of values in verl, W&B, Trackio, accelerate, Lightning, Ray, TensorBoard."""
-STEPS: Final = ("step", "global_step", "iteration", "steps", "current_step")
-ROLLOUTS: Final = ("rollouts", "finished", "data", "samples", "trajectories", "episodes", "values")
-CONFIGS: Final = ("config", "params", "hparams", "hyperparams", "values", "data")
-REWARDS: Final = ("values", "rewards", "scores", "data")
-_NO_MEANING: Final = frozenset({"sync", "synchronous", "flush", "quiet", "commit"})
-"""Arguments of other loggers that have no effect here."""
 _FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
 _EARLIEST_NS: Final = 100_000_000_000_000_000
@@ -36,54 +28,33 @@ DEFAULT_FLUSH_S: Final = 10.0
 DEFAULT_FINISH_S: Final = 30.0
 
 
-class ExtraArguments:
-    """Holds arguments of one call that have no parameter.
+def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return the method *call*, which drops and counts arguments that it does not know instead of raising.
 
-    Args:
-        positional: Arguments by position.
-        named: Arguments by name.
-        count: Callable that counts the remaining arguments.
+    A framework calls all its loggers alike, with keywords of its own choice. The object of the method has `count_drop`.
     """
+    parameters = inspect.signature(call).parameters.values()
+    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
+    names = frozenset((*positional, *(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)))
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
-    def __init__(self, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument) -> None:
-        self._positional, self._named, self._count = list(positional), dict(named), count
+    @wraps(call)
+    def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
+        taken = positional[: len(arguments)]
+        unknown = [name for name in named if name in taken or not (takes_any or name in names)] if named else []
+        if not unknown and len(arguments) <= len(positional):  # nearly every call
+            return call(*arguments, **named)
+        beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
+        owner: Any = arguments[0]
+        tolerant: Callable[..., _T] = call
+        owner.count_drop(UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0])
+        known: Any = {name: value for name, value in named.items() if name not in unknown}
+        return tolerant(*arguments[: len(positional)], **known)
 
-    def named(self, names: tuple[str, ...], given: object = None) -> object:
-        """Return *given*, or, when *given* is ``None``, remove and return the first argument named in *names*."""
-        if given is not None:
-            return given
-        found = next((name for name in names if name in self._named), None)
-        return None if found is None else self._named.pop(found)
-
-    def next(self, given: object = None) -> object:
-        """Return *given*, or, when *given* is ``None``, remove and return the next argument by position."""
-        return self._positional.pop(0) if given is None and self._positional else given
-
-    def count_rest(self) -> None:
-        """Count the arguments that were not used."""
-        unknown = [name for name in self._named if name not in _NO_MEANING]
-        unknown += [f"argument {number}" for number, _ in enumerate(self._positional, 1)]
-        if unknown:
-            self._count(UNKNOWN, len(unknown), unknown[0])
+    return counted
 
 
-def row_arguments(
-    values: object, step: object, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument
-) -> tuple[object, object, bool, int]:
-    """Return values and step of a ``log()`` call, whether it commits, and the row's own time in Unix ns, else 0.
-
-    W&B's ``commit=False`` keeps the step.
-    """
-    extra = ExtraArguments(positional, named, count)
-    values, step = extra.named(VALUES, values), extra.named(STEPS, step)
-    commit = extra.named(("commit",), extra.next())
-    extra.next()  # W&B's sync
-    own_ns = _unix_ns(extra.named(("time_unix_ns",)), count)
-    extra.count_rest()
-    return values, step, commit is not False, own_ns
-
-
-def _unix_ns(given: object, count: CountArgument) -> int:
+def unix_ns(given: object, count: CountArgument) -> int:
     """Return a time in Unix ns; 0, counted, when *given* is none: also for seconds, milli- or microseconds."""
     if given is None:
         return 0

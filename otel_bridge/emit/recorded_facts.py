@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_bridge import semconv
-from otel_bridge.emit.arguments import CONFIGS, ExtraArguments, role_of
+from otel_bridge.emit.arguments import counts_unknown, role_of
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
@@ -42,27 +42,24 @@ class RecordedFacts(NamedRun):
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
         if self._recorder is not None:
-            self._recorder.count(reason, n, key)
+            self._recorder.count_drop(reason, n, key)
 
-    def log_config(self, config: object = None, *extra: object, **named: object) -> None:
+    @counts_unknown
+    def log_config(self, config: object = None, **entries: object) -> None:
         """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
 
         Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
 
         Args:
             config: The hyperparameters. Later calls add entries to those of earlier calls, or replace them.
-            extra: Any further positional argument is counted as a drop.
-            named: Further entries, or *config* by another name (``params``, ``hparams``, …).
+            entries: Further entries.
         """
         if self._recorder is None or self.facts.identity.rank:
             return
-        if config is None:  # an entry may have any name, so that only a single mapping is treated as the whole config
-            lone = named.get(next(iter(named), "")) if len(named) == 1 and next(iter(named)) in CONFIGS else None
-            config = named if named and not _holds_entries(lone) else lone
-        elif named:
-            self.log_config(named)
-        if extra:
-            ExtraArguments(extra, {}, self.count_drop).count_rest()
+        if config is None and entries:
+            config = entries
+        elif entries:
+            self.log_config(entries)
         try:
             body = config_of(config, self.count_drop)
         except any_error():  # code of the user's own objects
@@ -71,12 +68,9 @@ class RecordedFacts(NamedRun):
         if body:
             self._recorder.event(semconv.EVENT_CONFIG, {}, body)
 
+    @counts_unknown
     def summary(
-        self,
-        values: Mapping[str, object] | None = None,
-        *extra: object,
-        role: str | None = None,
-        **named: object,
+        self, values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object
     ) -> None:
         """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
 
@@ -84,18 +78,16 @@ class RecordedFacts(NamedRun):
 
         Args:
             values: Numbers, texts and bools by key; nested mappings are flattened with ``/``. Secrets are redacted.
-            extra: Any further positional argument is counted as a drop.
             role: Another role than the run's own.
-            named: Further entries.
+            entries: Further entries.
         """
         from otel_bridge.emit.encode.summary import summary_of  # noqa: PLC0415  # only programs that call it pay for it
 
         if self._recorder is None or self.facts.identity.rank:
             return
-        ExtraArguments(extra, {}, self.count_drop).count_rest()
         try:
             body = {} if values is None else summary_of(values, self.count_drop)
-            body |= summary_of(named, self.count_drop) if named else {}
+            body |= summary_of(entries, self.count_drop) if entries else {}
         except any_error():  # code of the user's own objects
             self.count_drop("internal_error")
             return
@@ -104,14 +96,14 @@ class RecordedFacts(NamedRun):
             pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
             self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
 
+    @counts_unknown
     def alert(
         self,
         title: str | None = None,
         text: str | None = None,
         level: str | None = _DEFAULT_LEVEL,
-        *extra: object,
+        *,
         role: str | None = None,
-        **named: object,
     ) -> None:
         """Record an alert, which trackers show and send on: W&B by mail or Slack, as its settings say.
 
@@ -120,15 +112,9 @@ class RecordedFacts(NamedRun):
             text: Details. Secrets are redacted.
             level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Another is counted, and is ``warn``.
             role: Another role than the run's own.
-            extra: ``wait_duration``, as in W&B, without effect; any other positional argument is counted as a drop.
-            named: As *extra*.
         """
         if self._recorder is None or self.facts.identity.rank:
             return
-        given = ExtraArguments(extra, named, self.count_drop)
-        given.named(("wait_duration",), given.next())
-        given.named(("webhook_url",))
-        given.count_rest()
         try:
             shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
             given_level = _DEFAULT_LEVEL if level is None else str(getattr(level, "value", level))
@@ -151,7 +137,3 @@ class RecordedFacts(NamedRun):
 
 def _alert_text(value: object, limit: int) -> str:
     return "" if value is None else redact_and_cut(str(value), limit)
-
-
-def _holds_entries(value: object) -> bool:
-    return isinstance(value, Mapping) or hasattr(value, "__dict__")

@@ -15,7 +15,7 @@ from time import time_ns
 from typing import Final
 
 from otel_bridge import semconv
-from otel_bridge.emit.arguments import role_of, row_arguments
+from otel_bridge.emit.arguments import counts_unknown, role_of, unix_ns
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.log_record import event
@@ -92,23 +92,25 @@ class Recorder:
         self._event_seq: int = 0
         self._closed = self._ended
 
+    @counts_unknown
     def log_row(  # noqa: C901, PLR0912  # one body, in which every call counts
         self,
         values: object = None,
         step: object = None,
-        *extra: object,
+        commit: object = True,
+        *,
         role: str | None = None,
+        time_unix_ns: object = None,
         _now: int = 0,
         _own: int = 0,
-        **named: object,
     ) -> None:
         """Append a row. This is `Run.log` itself, so one body, in which every call counts.
 
         Args are those of `Run.log`; *_now*: the time of logging, if earlier than now; *_own*: the row's own time.
         """
         with self.lock:
-            if extra or named:
-                self._row_of(values, step, extra, role, named)
+            if commit is False or time_unix_ns is not None:
+                self._log_open_or_timed_row(values, step, role, commits=commit is not False, time_unix_ns=time_unix_ns)
                 return
             role = None if role is None else self._other_role(role)
             if self._busy:
@@ -163,12 +165,19 @@ class Recorder:
 
     log_row.__qualname__ = "Run.log"
 
+    @counts_unknown
     def track_step_only(
-        self, values: object = None, step: object = None, *extra: object, role: object = None, **named: object
+        self,
+        values: object = None,
+        step: object = None,
+        commit: object = True,
+        *,
+        role: object = None,
+        time_unix_ns: object = None,  # noqa: ARG002  # as of `log_row`
     ) -> None:
         """Note the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:
-            values, step, commits, _ = row_arguments(values, step, extra, named, self.drops.count)
+            commits = commit is not False
             known = self._other_role(role)
             if step is not None or not holds_nothing(values, self.drops.count):
                 self._steps[known] = self._step_of(step, known)
@@ -190,7 +199,7 @@ class Recorder:
             self._event_seq += 1
             return self._event_seq
 
-    def count(self, reason: str, number: int = 1, key: str = "") -> None:
+    def count_drop(self, reason: str, number: int = 1, key: str = "") -> None:
         """Count a drop; *key* is the dropped key."""
         with self.lock:
             self.drops.count(reason, number, key)
@@ -260,11 +269,11 @@ class Recorder:
             elif self._waiting:
                 self._drain_queue()
 
-    def _row_of(
-        self, values: object, step: object, extra: tuple[object, ...], role: object, named: Mapping[str, object]
+    def _log_open_or_timed_row(
+        self, values: object, step: object, role: object, *, commits: bool, time_unix_ns: object
     ) -> None:
-        """Append a row given in the form of another logger."""
-        values, step, commits, own_ns = row_arguments(values, step, extra, named, self.drops.count)
+        """Append a row that leaves its step open, unless it *commits*, or that has a time of its own."""
+        own_ns = unix_ns(time_unix_ns, self.drops.count)
         known = self._other_role(role)
         if not commits and step is None and holds_nothing(values, self.drops.count):
             return

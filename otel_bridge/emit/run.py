@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
     DEFAULT_FINISH_S,
     DEFAULT_FLUSH_S,
-    REWARDS,
-    ROLLOUTS,
-    STEPS,
     EndStatus,
-    ExtraArguments,
+    counts_unknown,
     seconds_of,
     status_of,
 )
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import RolloutTracer
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
-
-_TIMEOUTS: Final = ("timeout", "timeout_seconds")
 
 
 class Run(RecordedFacts):
@@ -63,7 +58,7 @@ class Run(RecordedFacts):
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
         if recorder is not None:
             # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
-            self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[assignment, method-assign]
+            self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[method-assign]
 
     # --- which run ----------------------------------------------------------------------------------------------------
 
@@ -92,14 +87,15 @@ class Run(RecordedFacts):
 
     # --- rows and config ----------------------------------------------------------------------------------------------
 
+    @counts_unknown
     def log(
         self,
         values: Mapping[str, object] | None = None,
         step: int | None = None,
-        *extra: object,
+        commit: bool | None = True,
+        *,
         role: str | None = None,
         time_unix_ns: int | None = None,
-        **named: object,
     ) -> None:
         """Record one row. Once this returns, the row survives a kill of this process.
 
@@ -110,20 +106,18 @@ class Run(RecordedFacts):
             values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of numbers become
                 distributions. Any other value is dropped and counted.
             step: Step of the role; ``None`` for its last step in this process + 1, from 0.
-            extra: ``commit``, as in W&B. After ``False``, the next call without a step has the same step.
+            commit: As in W&B: after ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
             time_unix_ns: Wall time of a row that was logged before, e.g. in an import; ``None`` for now.
-            named: Names that other loggers use for *values* (``data``, ``metrics``, …) and *step*
-                (``global_step``, …). Any other argument is counted as a drop.
         """
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def rollout(self, *extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
+    @counts_unknown
+    def rollout(self, **fields: object) -> AbstractContextManager[LiveRollout]:
         """Open a live rollout: model and tool calls within the ``with`` block become its children.
 
         Args:
-            extra: No positional argument is accepted; each is counted as a drop.
             fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``, ``policy_version``, …), and
                 ``role``; other keys become metadata.
 
@@ -132,18 +126,17 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
 
-        ExtraArguments(extra, {}, self.count_drop).count_rest()
         return calls.open_rollout(self, **fields)
 
+    @counts_unknown
     def log_rollouts(
         self,
         finished: Iterable[Rollout | Mapping[str, Any]] | None = None,
-        *extra: object,
         step: int | None = None,
+        *,
         split: str | None = None,
         role: str | None = None,
         state: str | None = None,
-        **named: object,
     ) -> None:
         """Record finished rollouts; only those that are kept for their step leave the process.
 
@@ -154,48 +147,41 @@ class Run(RecordedFacts):
             role: Another role than the run's own.
             state: Why the trainer does not use them, e.g. ``filtered``: they count under this name, apart from the
                 others of their split.
-            extra: The step; any other positional argument is counted as a drop.
-            named: Other names of *finished* and *step*; any other argument is counted as a drop.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        given = ExtraArguments(extra, named, self.count_drop)
-        found: Any = given.named(ROLLOUTS, finished)
-        at: Any = given.next(given.named(STEPS, step))
-        given.count_rest()
-        calls.log_rollouts(self, found, step=at, split=split, role=role, state=state)
+        calls.log_rollouts(self, finished, step=step, split=split, role=role, state=state)
 
-    def log_generations(self, *extra: Any, **columns: Any) -> None:
+    @counts_unknown
+    def log_generations(self, prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.
 
         Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One value in place of
         a list applies to all samples.
 
         Args:
-            extra: ``prompts``, ``responses`` and ``rewards``; any further argument is counted as a drop.
-            columns: ``prompts`` and ``responses`` (texts or messages), ``rewards`` (numbers, a list of numbers for each
-                sample, or ``{name: list}``), ``groups``, ``ids``, ``policy_versions``, ``advantages``,
+            prompts: Texts or messages.
+            responses: Texts or messages.
+            rewards: Numbers, a list of numbers for each sample, or ``{name: list}``.
+            columns: ``groups``, ``ids``, ``policy_versions``, ``advantages``,
                 ``finish_reasons``, ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
                 ``model``. The reference of the documentation has all of them. An unknown name is counted as a drop.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        given = ExtraArguments(extra, {}, self.count_drop)
-        for name in ("prompts", "responses", "rewards"):
-            columns[name] = given.next(columns.get(name))
-        given.count_rest()
+        columns |= {"prompts": prompts, "responses": responses, "rewards": rewards}
         calls.log_generations(self, **{name: column for name, column in columns.items() if column is not None})
 
+    @counts_unknown
     def log_reward(
         self,
         rollout_id: str | None = None,
         value: object = None,
         name: str = "reward",
         explanation: str | None = None,
-        *extra: object,
+        *,
         role: str | None = None,
         step: int | None = None,
-        **named: object,
     ) -> None:
         """Record an evaluation of a rollout, before or after that rollout is recorded, from any process.
 
@@ -206,25 +192,19 @@ class Run(RecordedFacts):
             explanation: Reason for the value.
             role: Role of the rollout, when it is not this run's.
             step: Step of the rollout, when known.
-            extra: Any further positional argument is counted as a drop.
-            named: Other names of *rollout_id* (``id``) and *value* (``reward``, ``score``); any other argument is
-                counted as a drop.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        given = ExtraArguments(extra, named, self.count_drop)
-        of, found = given.named(("id", "rollout", "trace_id"), rollout_id), given.named(("reward", "score"), value)
-        given.count_rest()
-        calls.log_reward(self, of, found, name=name, explanation=explanation, role=role, step=step)
+        calls.log_reward(self, rollout_id, value, name=name, explanation=explanation, role=role, step=step)
 
+    @counts_unknown
     def log_rewards(
         self,
         values: Mapping[str, object] | None = None,
         name: str = "reward",
-        *extra: object,
+        *,
         role: str | None = None,
         step: int | None = None,
-        **named: object,
     ) -> None:
         """Record one evaluation for each of many rollouts; see `log_reward`.
 
@@ -233,26 +213,15 @@ class Run(RecordedFacts):
             name: ``reward``, ``advantage``, or a part's name.
             role: Role of the rollouts, when it is not this run's.
             step: Step of the rollouts, when known.
-            extra: Any further positional argument is counted as a drop.
-            named: Other names of *values* (``rewards``, ``scores``, ``data``); any other argument is counted as a drop.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        given = ExtraArguments(extra, named, self.count_drop)
-        found = given.named(REWARDS, values)
-        given.count_rest()
-        calls.log_rewards(self, found, name=name, role=role, step=step)
+        calls.log_rewards(self, values, name=name, role=role, step=step)
 
     # --- phases -------------------------------------------------------------------------------------------------------
 
-    def phase(
-        self,
-        name: str = "phase",
-        step: int | None = None,
-        *extra: object,
-        role: str | None = None,
-        **named: object,
-    ) -> Phase:
+    @counts_unknown
+    def phase(self, name: str = "phase", step: int | None = None, *, role: str | None = None) -> Phase:
         """Measure a phase of a step: ``with run.phase("generate", step=7):``, or as a decorator.
 
         Phases of all ranks are recorded. Trackers show one row a step over all ranks.
@@ -261,13 +230,7 @@ class Run(RecordedFacts):
             name: Name of the phase; a name of few different texts, as it becomes a key of metrics.
             step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
             role: Another role than the run's own.
-            extra: No further positional argument is accepted; each is counted as a drop.
-            named: Other names of *step*; any other argument is counted as a drop.
         """
-        if extra or named:
-            given = ExtraArguments(extra, named, self.count_drop)
-            step = cast("int | None", given.named(STEPS, step))
-            given.count_rest()
         return Phase(self, name, step, role)
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
@@ -319,32 +282,29 @@ class Run(RecordedFacts):
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    def flush(self, timeout_s: float = DEFAULT_FLUSH_S, *extra: object, **named: object) -> bool:
+    @counts_unknown
+    def flush(self, timeout_s: float = DEFAULT_FLUSH_S) -> bool:
         """Wait until everything logged so far is written; return whether it is.
 
         Trackers that are blocked or failing are not waited for.
 
         Args:
             timeout_s: Longest wait in seconds, 10 by default.
-            extra: Any further positional argument is counted as a drop.
-            named: ``timeout`` for *timeout_s*; any other argument is counted as a drop.
         """
-        given = ExtraArguments(extra, named, self.count_drop)
-        named_s = given.named(_TIMEOUTS)
-        timeout_s = seconds_of(timeout_s if named_s is None else named_s, DEFAULT_FLUSH_S)
-        given.count_rest()
+        timeout_s = seconds_of(timeout_s, DEFAULT_FLUSH_S)
         recorder = self._recorder
         if recorder is None:
             return True
         checkpoint = recorder.flush()
         return checkpoint is None or self._wait(recorder, checkpoint, timeout_s, end=False).written
 
+    @counts_unknown
     def finish(
         self,
         status: EndStatus | str | int | None = None,
         timeout_s: float = DEFAULT_FINISH_S,
-        *extra: object,
-        **named: object,
+        *,
+        exit_code: int | None = None,
     ) -> None:
         """End this process's part of the run, once; wait at most *timeout_s* and report what remains.
 
@@ -352,15 +312,10 @@ class Run(RecordedFacts):
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
             timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by then stays on the
                 disk, and one printed line names what delivers it.
-            extra: Any further positional argument is counted as a drop.
-            named: ``exit_code``, as in W&B, for *status*; ``timeout`` for *timeout_s*; any other argument is counted
-                as a drop.
+            exit_code: *status* by the name that it has in W&B.
         """
-        given = ExtraArguments(extra, named, self.count_drop)
-        end = status_of(given.named(("exit_code",), status))
-        named_s = given.named(_TIMEOUTS)
-        timeout_s = seconds_of(timeout_s if named_s is None else named_s, DEFAULT_FINISH_S)
-        given.count_rest()
+        end = status_of(exit_code if status is None else status)
+        timeout_s = seconds_of(timeout_s, DEFAULT_FINISH_S)
         if (wait := self.end_part(end)) is not None:
             wait(timeout_s)
 

@@ -204,7 +204,7 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with run_in(tmp_path, role="trainer") as run:
         run.log({"loss": 1.0}, step=7)
         run.alert("kl", "password=hunter2hunter2", level="ERROR")
-        run.alert("kl", wait_duration=300, role="judge")
+        run.alert("kl", role="judge")
         otel_bridge.alert("odd", "a" * 9_980 + " sk-ant-api03-" + "b" * 80, level=object())  # type: ignore[arg-type]  # a user's mistake
         run.alert("one too many")
         run.alert()
