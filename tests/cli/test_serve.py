@@ -124,6 +124,18 @@ def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: 
             urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S)
 
 
+def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(tmp_path: Path) -> None:
+    with service(tmp_path, environment(tmp_path), "--exporters", "file") as running:
+        running.send(1, 2)
+        until(lambda: frames(folder_of(tmp_path)) == 1)
+        running.process.kill()
+
+    with service(tmp_path, environment(tmp_path), "--exporters", "file") as running:
+        found = running.before
+
+    assert f"found 1 run in {tmp_path / '.otel-bridge'}, 1 not wholly delivered, which follows now: " in found
+
+
 def test_two_services_on_one_directory_are_distinguished(tmp_path: Path) -> None:
     env = environment(tmp_path)
     with service(tmp_path, env, "--exporters", "file") as running:

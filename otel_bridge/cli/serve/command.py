@@ -32,7 +32,7 @@ from otel_bridge.emit.config.exporters import RequestedDestinations, choose
 from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import base_dir, run_folders
-from otel_bridge.journal.report import unread_bytes
+from otel_bridge.journal.report import read_report, unread_bytes
 from otel_bridge.otlp.destination import signals_sent
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ FILES: Final = 65_536
 _STOP_S: Final = 10.0
 _THREADS_S: Final = 2.0
 _OFF: Final = "off"
+_NAMED_RUNS: Final = 5
+"""Most runs that the line on earlier runs names."""
 
 
 @click.command("serve", epilog="Example: otel-bridge serve --exporters mlflow --http 0.0.0.0:4318")
@@ -82,12 +84,36 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
         base = base_dir(env, cwd)
         stack.enter_context(ServiceLock(base))
         service = _Service(env, cwd, base, exporters=exporters, log=log)
+        # Before anything is received or delivered, so that all that is named is from before.
+        if line := earlier_runs_line(base):
+            log.log_line(line)
         service.listen(grpc_address, http_address)
         code = service.run()
         sys.stdout.flush()
         if service.hanging or _others_at_work():
             os._exit(code)  # a writer, a disk or an HTTP request that hangs must not keep the service from exiting
     sys.exit(code)
+
+
+def earlier_runs_line(base: Path) -> str:
+    """Return a line on the runs below *base* that are not wholly delivered, by name; empty when there is none."""
+    names: list[str] = []
+    folders = run_folders(base)
+    for folder in folders:
+        report = read_report(folder)
+        if report is None:
+            names.append(folder.run_id)
+        elif not report.ended or unread_bytes(folder.segments(), report):
+            names.append(f"{report.project}/{report.name}")
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
+    runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+    follow = "follows" if len(names) == 1 else "follow"
+    return (
+        f"found {runs} in {base}, {len(names)} not wholly delivered, which {follow} now: "
+        f"{', '.join(names[:_NAMED_RUNS])}{more}; --dir serves another folder"
+    )
 
 
 def allow_files() -> None:

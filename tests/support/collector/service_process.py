@@ -19,10 +19,10 @@ from support.waiting import ANSWER_S, HANG_S
 
 
 class Service:
-    """A running service."""
+    """A running service; *before*: what it said ahead of its first line about where it receives."""
 
-    def __init__(self, process: subprocess.Popen[str], first: str) -> None:
-        self.process, self.first = process, first
+    def __init__(self, process: subprocess.Popen[str], first: str, before: str) -> None:
+        self.process, self.first, self.before = process, first, before
         endpoints = re.findall(r"http://[^\s;]+", first)
         self.grpc, self.http = endpoints[0], endpoints[-1]
 
@@ -57,9 +57,11 @@ def service(cwd: Path, env: Mapping[str, str], *options: str, files: int | None 
     process = subprocess.Popen(call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "receives at" in first, first + process.stderr.read()
-        yield Service(process, first)
+        before, first = "", process.stderr.readline()
+        while first and "receives at" not in first:
+            before, first = before + first, process.stderr.readline()
+        assert first, before
+        yield Service(process, first, before)
     finally:
         process.kill()
         process.communicate(timeout=HANG_S)
