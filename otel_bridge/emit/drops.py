@@ -24,11 +24,11 @@ MEANING: Mapping[str, str] = {
     "bad_key": "keys whose str() raised",
     "bad_time": "time_unix_ns of log() that is not in Unix nanoseconds after 1973: the row has the time of the call",
     "bad_step": "steps that are not numbers: the row got the next step",
+    "clipped": "nested values beyond the limits of their call, see emitting-reference.md: the rest was left out",
     "complex": "complex numbers",
     "config_not_a_mapping": "configs that are not mappings",
-    "config_clipped": "configs beyond 10,000 entries, 1 MiB of text or 16 levels: the rest was left out",
-    "config_unreadable": "entries of configs that raised when they were read: shown as text",
     "cyclic": "dicts that hold themselves",
+    "described": "values without a text, of which only the type is recorded",
     "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; `otel-bridge status` shows what uses the space",
     "disk_half_full": "records beyond half of the free disk; free space on it, or let a tracker catch up",
     "disk_full": "records that the disk had no room for; free space on it",
@@ -66,6 +66,7 @@ MEANING: Mapping[str, str] = {
     "rollout_decode": "texts whose decode function raised: the rollout has none",
     "rollout_empty_prompt": "rollouts without a prompt",
     "rollout_message": "messages, parts and tool calls in no known shape: kept as text",
+    "rollout_field": "fields of rollouts whose value is not of their kind: left out",
     "rollout_long_list": "entries of a parallel list beyond the responses",
     "rollout_no_response": "prompts that no response belongs to",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
@@ -79,7 +80,6 @@ MEANING: Mapping[str, str] = {
     "rollout_unfinished": "live rollouts that had not closed",
     "run_full": "records beyond 1 GiB of a run without an exporter: deliver it with `otel-bridge drain`",
     "same_key": "values whose flattened key came twice: the last one is recorded",
-    "summary_clipped": "entries of summary() beyond 10,000 in one call",
     "summary_value": "values of summary() that are neither a number nor a text nor a bool",
     "text": (
         "texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or summary(), or in a rollout"
@@ -87,13 +87,13 @@ MEANING: Mapping[str, str] = {
     "too_deep": "values nested deeper than 32",
     "too_large": "records above 64 MiB",
     "too_large_int": "integers beyond a double",
-    "too_many_numbers": "distributions of more than 4,000,000 numbers, or too often repeated collections",
+    "too_many_numbers": "distributions of more than 4,000,000 numbers, or of lists that hold one another very often",
     "trackio_media": (
         "Trackio objects: use those of otel_bridge (Image, Table, Text, Audio, Video), or a Trackio run of their own"
     ),
     "unknown_argument": "arguments that an otel-bridge call does not know",
     "unknown_text": "texts of attributes that no convention names: with less than full content they do not leave whole",
-    "unreadable_value": "values that raised when they were read",
+    "unreadable_value": "values that raised when they were read: left out, or shown as [unreadable]",
     "wandb_media": (
         "wandb objects: use those of otel_bridge (Image, Table, Html, Audio, Video), or a W&B run of their own, with an"
         " id of its own"

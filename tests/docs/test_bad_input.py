@@ -84,7 +84,7 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
         "not_a_mapping": 1, "fractional_step": 1, "bad_step": 2, "rollout_no_mapping": 1, "rollout_message": 1,
         "rollout_reward": 1, "rollout_step": 1, "rollout_unknown_column": 1, "rollout_short_list": 1,
         "rollout_empty_prompt": 1, "rollout_decode": 1, "evaluation_value": 1, "evaluation_not_a_mapping": 1,
-        "config_not_a_mapping": 1, "config_clipped": 1,
+        "config_not_a_mapping": 1, "clipped": 1,
     }  # fmt: skip
     assert shown["r/good"] == [(step, float(step)) for step in range(17)]
     assert [shown[f"r/wide/{n}"] for n in range(10_000)] == [[(20, float(n))] for n in range(10_000)]

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 import orjson
 
 from otel_bridge import settings
-from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like, items_of
 from otel_bridge.emit.encode.protobuf import utf8
+from otel_bridge.emit.values.plain import Losses, PlainReader, ReadingRules, json_number, mapping_of
+from otel_bridge.emit.values.reading import ReadBudget
+from otel_bridge.emit.values.scalars import number_of
 from otel_bridge.errors import ConfigError, any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import (
@@ -36,8 +37,7 @@ from otel_bridge.text.secret_patterns import (
 
 Redaction: TypeAlias = Callable[[str], str]
 
-MAX_DEPTH: Final = 32
-MAX_ITEMS: Final = 10_000
+_RULES: Final = ReadingRules()
 _log = logging.getLogger("otel_bridge")
 
 # Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while the expressions
@@ -231,12 +231,13 @@ class ContentFilter:
     Attributes:
         off: Whether no text leaves.
         clipped_bytes: Number of bytes that were cut.
+        losses: Values within data that are not recorded.
         secrets: Whether each text is searched for secrets; a caller that checks all texts at once with
             `may_have_shape` switches this off.
         named: In that case, whether a text that passed may be a secret by its name.
     """
 
-    __slots__ = ("_limit", "_policy", "clipped_bytes", "named", "off", "secrets")
+    __slots__ = ("_budget", "_limit", "_policy", "clipped_bytes", "losses", "named", "off", "secrets")
 
     def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
         self._policy = policy
@@ -245,6 +246,8 @@ class ContentFilter:
         self.secrets = policy.secrets
         self.named = False
         self.clipped_bytes = 0
+        self.losses = Losses()
+        self._budget = ReadBudget(_RULES.entries)
 
     def text(self, text: str) -> str:
         """Return the part of *text* that may leave, with a mark at a cut."""
@@ -293,56 +296,46 @@ class ContentFilter:
             value: Anything.
             name: Name of the value; this name, and names within the value, may mark a secret.
         """
-        plain = self._json(value, 0)
-        if not self.secrets or self.off or not (name or isinstance(plain, (dict, list))):
+        if self.off:
+            number = _number_or_none(value)
+            return "" if number is None else number
+        plain = self._reader().read(value, name)
+        if not self.secrets or not (name or isinstance(plain, (dict, list))):
             return plain
         return scrubbed(plain, name, shapes=False)
 
-    def _json(self, value: object, depth: int) -> Json:
-        if isinstance(value, str):
-            return self.text(value)
-        if value is None or isinstance(value, (bool, int, float)):
-            return _number(value)
-        if depth >= MAX_DEPTH:
-            return "… [nested too deeply]"
-        try:
-            return self._structure(value, depth + 1)
-        except any_error():  # code of the user's own objects
-            return f"[{type(value).__name__}]"
+    def facts(self, values: object, name: str) -> dict[str, Json]:
+        """Return free facts by key; without content only the numbers among them.
 
-    def _structure(self, value: object, depth: int) -> Json:
-        if isinstance(value, Mapping):
-            mapping = cast("Mapping[object, object]", value)
-            items = entries_of(mapping, MAX_ITEMS + 1)
-            self._count_cut(len(items) if len(items) <= MAX_ITEMS else len(mapping))
-            if not self.secrets:
-                self.named = self.named or any(may_be_secret(str(key)) for key, _ in items)
-            return {self.text(str(key)): self._json(item, depth) for key, item in items[:MAX_ITEMS]}
-        if isinstance(value, Unreadable):
-            return self.text(value.shown)
-        if is_list_like(value):
-            entries = items_of(value, len(cast("Sequence[object]", value)))
-            self._count_cut(len(entries))
-            if not self.secrets:
-                self.named = self.named or any(isinstance(entry, str) and entry.startswith("--") for entry in entries)
-            return [self._json(item, depth) for item in entries[:MAX_ITEMS]]
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return "[bytes]"
-        for method in ("model_dump", "tolist", "_asdict"):
-            if callable(convert := getattr(value, method, None)):
-                return self._json(convert(), depth)
-        return self.text(str(value))
+        Args:
+            values: A mapping, or an object with fields; anything else is one fact.
+            name: Name of this one fact.
+        """
+        facts = {key: self.json(value, key) for key, value in self.entries(values, name).items()}
+        return {key: fact for key, fact in facts.items() if fact is not None and not (self.off and fact == "")}
 
-    def _count_cut(self, count: int) -> None:
-        self.clipped_bytes += max(count - MAX_ITEMS, 0)
+    def entries(self, values: object, name: str) -> dict[str, object]:
+        """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*."""
+        mapping = mapping_of(values)
+        return {name: values} if mapping is None else self._reader().entries(mapping, values)
+
+    def _reader(self) -> PlainReader:
+        return PlainReader(_RULES, self._nested_text, self.losses.add, self._budget)
+
+    def _nested_text(self, text: str) -> str:
+        """Return the part of a key, or of a text within data, that may leave."""
+        if not self.secrets and (text.startswith("--") or may_be_secret(text)):
+            self.named = True
+        return self.text(text)
 
 
-def _number(value: bool | float | None) -> Json:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value) if -(1 << 63) <= value < 1 << 63 else str(value)
-    return float(value) if math.isfinite(value) else str(float(value))
+def _number_or_none(value: object) -> Json:
+    """Return a number, which may leave without content; names and structure around numbers may not."""
+    try:
+        number = number_of(value)
+    except any_error():  # code of the user's own object
+        return None
+    return None if number is None else json_number(number)
 
 
 def dumps(value: Json) -> bytes:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Final, cast
 
+from otel_bridge.emit.values.reading import ReadBudget, is_list_like
+from otel_bridge.emit.values.scalars import is_array, name_of, number_of
 from otel_bridge.errors import any_error
-from otel_bridge.text.keys import SharedReads
 
 _INT64: Final = 1 << 63
 _MAX_NAME_CHARS: Final = 1024
+_MAX_NUMBERS: Final = 1_000_000
+"""Most numbers of one reward."""
 _TOTALS: Final = ("reward", "total", "score")
 
 
@@ -26,36 +29,37 @@ def number(value: object, *, mean: bool = False) -> float | None:
     if value is None or isinstance(value, (str, bytes)):
         return None
     try:
-        return _number(value, SharedReads(), mean=mean)
-    except any_error():  # code of the user's own object, or too much that is shared
+        return _number(value, ReadBudget(_MAX_NUMBERS), mean=mean)
+    except any_error():  # code of the user's own object, or too many numbers
         return None
 
 
-def _number(value: object, shared: SharedReads, *, mean: bool) -> float | None:
+def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
     """Return *value* as a finite number, ``None`` when it holds none; raises what reading it raises."""
     if value is None or isinstance(value, (str, bytes)):
         return None
-    tolist = getattr(value, "tolist", None)
-    if callable(tolist):
-        value = tolist()
-    if isinstance(value, (Mapping, list, tuple)):
-        if not shared.admits(value):  # pyright: ignore[reportUnknownArgumentType]  # any collection
+    if is_array(value) and tuple(value.shape):
+        value = value.tolist()
+    if isinstance(value, Mapping) or is_list_like(value):
+        size = len(cast("Sized", value))
+        if budget.share(cast("object", value), size) < size:
             raise OverflowError
         if isinstance(value, Mapping):
-            return _total(cast("Mapping[object, object]", value), shared)
-        return _combined(cast("Sequence[object]", value), shared, mean=mean)
-    if getattr(getattr(value, "dtype", None), "kind", "") == "c":  # float() of a complex long double only warns
-        return None
-    plain = float(cast("float", value))
-    return plain if math.isfinite(plain) else None
+            return _total(cast("Mapping[object, object]", value), budget)
+        return _combined(value, budget, mean=mean)
+    plain = number_of(value)
+    return None if plain is None or not math.isfinite(plain) else float(plain)
 
 
-def _combined(entries: Iterable[object], shared: SharedReads, *, mean: bool) -> float | None:
-    """Return the sum or mean of the numbers among *entries*, ``None`` when none is; raises on too many shared."""
+def _combined(entries: Iterable[object], budget: ReadBudget, *, mean: bool) -> float | None:
+    """Return the sum or mean of the numbers among *entries*, ``None`` when none is; raises on too many."""
     numbers: list[float] = []
     for entry in entries:
+        if type(entry) is float and math.isfinite(entry):
+            numbers.append(entry)
+            continue
         try:
-            plain = _number(entry, shared, mean=mean)
+            plain = _number(entry, budget, mean=mean)
         except OverflowError:
             raise
         except any_error():  # code of the user's own object: the other entries count
@@ -67,12 +71,12 @@ def _combined(entries: Iterable[object], shared: SharedReads, *, mean: bool) -> 
     return sum(numbers) / len(numbers) if mean else sum(numbers)
 
 
-def _total(parts: Mapping[object, object], shared: SharedReads) -> float | None:
+def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
     """Return the total of named reward parts: the part named ``reward``, else the sum."""
     for name in _TOTALS:
         if name in parts:
-            return _number(parts[name], shared, mean=False)
-    return _combined(parts.values(), shared, mean=False)
+            return _number(parts[name], budget, mean=False)
+    return _combined(parts.values(), budget, mean=False)
 
 
 def integer(value: object) -> int | None:
@@ -96,10 +100,4 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def name(value: object) -> str | None:
     """Return an id or a name as text of bounded length; ``None`` when *value* is neither."""
-    if value is None:
-        return None
-    try:
-        text = value if type(value) is str else str(value)
-    except any_error():  # code of the user's own object
-        return None
-    return text[:_MAX_NAME_CHARS] or None
+    return name_of(value, _MAX_NAME_CHARS)

@@ -11,25 +11,24 @@ import math
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeAlias, TypeGuard, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, TypeGuard, cast
 
-from otel_bridge.emit.config.hyperparameters import Unreadable, bases_of, entries_of, is_list_like
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.emit.media.values import media_in
+from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop
+from otel_bridge.emit.values.reading import ReadBudget, Unreadable, bases_of, entries_of, is_list_like
+from otel_bridge.emit.values.scalars import Array, is_array, is_missing, is_scalar, key_text, number_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
-from otel_bridge.text.keys import SharedReads, key_text
 
 if TYPE_CHECKING:
     import numpy as np
 
 FoundMedia: TypeAlias = tuple[str, Sequence[object]]
 """Key, and the media that were logged under it."""
-CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
-"""Callable with a reason, the number of dropped values, and the key of the first."""
 MAX_KEY_CHARS: Final = 4096
 MAX_KEYS: Final = 1_000_000
 _INT64: Final = 1 << 63
@@ -95,17 +94,20 @@ def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
 class _Keyed:
     """Counts drops with the key that is being read."""
 
-    __slots__ = ("_drop", "_media", "_shared", "key")
+    __slots__ = ("_budget", "_drop", "_media", "key")
 
     def __init__(self, drop: CountKeyedDrop, media: list[FoundMedia] | None) -> None:
         self._drop, self._media, self.key = drop, media, ""
-        self._shared: SharedReads | None = None
+        self._budget: ReadBudget | None = None
 
-    def admits(self, nested: object) -> bool:
-        """Return whether a nested mapping is read, which only shared ones in great number are not."""
-        if self._shared is None:  # most rows hold none
-            self._shared = SharedReads()
-        return self._shared.admits(nested)
+    def share(self, nested: Mapping[object, object]) -> int:
+        """Return how many entries of a nested mapping are read; the others are counted."""
+        if self._budget is None:  # most rows hold none
+            self._budget = ReadBudget(MAX_KEYS)
+        share = self._budget.share(nested, len(nested))
+        if share < len(nested):
+            self(CLIPPED, len(nested) - share)
+        return share
 
     def takes(self, value: object) -> bool:
         """Return whether *value* is media, which are kept with their key."""
@@ -148,7 +150,7 @@ def _flatten_into(
     if id(values) in parents or len(parents) >= MAX_DEPTH:
         drop("cyclic" if id(values) in parents else "too_deep", 1)
         return
-    for raw_key, value in entries_of(values, MAX_KEYS):
+    for raw_key, value in entries_of(values, drop.share(values) if parents else MAX_KEYS):
         key = _key(prefix, raw_key, drop)
         if key is None:
             continue
@@ -158,12 +160,7 @@ def _flatten_into(
         if type(value) is float:
             number = value
         elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
-            nested = cast("Mapping[object, object]", value)
-            if not drop.admits(nested):
-                drop.key = key
-                drop("too_many_numbers", 1)
-                continue
-            _flatten_into(out, f"{key}/", nested, drop, (*parents, id(values)))
+            _flatten_into(out, f"{key}/", cast("Mapping[object, object]", value), drop, (*parents, id(values)))
             continue
         else:
             drop.key = key
@@ -192,16 +189,12 @@ def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
 
 def to_value(value: object, drop: CountDrop) -> Value | None:
     """Return *value* as a number or a distribution; ``None``, counted, when *value* is neither."""
+    if isinstance(value, float):
+        return float(value)
+    if is_missing(value) or isinstance(value, (str, bytes, bytearray)):
+        drop("none" if is_missing(value) else "text", 1)
+        return None
     try:
-        if is_scalar(value):
-            value = value.item()
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, int):
-            return _integer(value, drop)
-        if value is None or isinstance(value, (str, bytes, bytearray)):
-            drop("none" if value is None else "text", 1)
-            return None
         return _other(value, drop)
     except any_error():  # code of the user's own object
         drop("unreadable_value", 1)
@@ -221,20 +214,12 @@ def _integer(value: int, drop: CountDrop) -> int | float | None:
 def _other(value: object, drop: CountDrop) -> Value | None:
     if isinstance(value, Histogram):
         return _counted(value, drop)
-    if is_array(value):
-        if tuple(value.shape):
-            return distribution(value, to_value, drop)
-        # item() of a long double returns a long double, not a float.
-        is_float = getattr(getattr(value, "dtype", None), "kind", "") == "f"
-        value = float(cast("float", value)) if is_float else value.item()
-        # item() of an object array may return anything, even an array: accept plain numbers only.
-        if type(value) in {int, float, bool}:
-            return to_value(value, drop)
-    elif is_sequence(value):
+    if tuple(value.shape) if is_array(value) else is_sequence(value):
         return distribution(value, to_value, drop)
-    if hasattr(type(value), "__float__") and not is_array(value):
-        return float(cast("float", value))
-    return _of_tracker(value, drop)
+    number = number_of(value)
+    if number is None:
+        return _of_tracker(value, drop)
+    return _integer(number, drop) if isinstance(number, int) else number
 
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
@@ -300,50 +285,10 @@ Value: TypeAlias = "int | float | HistogramPoint | BucketPoint"
 CountDrop: TypeAlias = Callable[[str, int], None]
 """Callable with a reason and the number of dropped values."""
 
-MAX_DEPTH: Final = 32
 MAX_NUMBERS: Final = 4_000_000
 _SEQUENCES: Final = (list, tuple, range, deque, array.array, Set)
-_scalar_types: dict[type, bool] = {}
-_MAX_TYPES: Final = 256
 _DOUBLE_BITS: Final = 1000
 """Most bits of an integer that surely has a double."""
-
-
-class HasItem(Protocol):
-    """Declares what is read of a numpy scalar."""
-
-    def item(self) -> object:
-        """Return the scalar as a plain number."""
-        ...
-
-
-class Array(HasItem, Protocol):
-    """Declares what is read of an array of numpy, torch, jax and their like."""
-
-    @property
-    def shape(self) -> Iterable[int]:
-        """Sizes of the dimensions, empty for a 0-d array."""
-        ...
-
-    def tolist(self) -> object:
-        """Return nested lists of plain numbers."""
-        ...
-
-
-def is_scalar(value: object) -> TypeGuard[HasItem]:
-    """Return whether *value* is a numpy scalar, by its type."""
-    kind = type(value)
-    known = _scalar_types.get(kind)
-    if known is None:
-        known = any(base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__)
-        if len(_scalar_types) < _MAX_TYPES:
-            _scalar_types[kind] = known
-    return known
-
-
-def is_array(value: object) -> TypeGuard[Array]:
-    """Return whether *value* is an array, 0-d ones included."""
-    return getattr(value, "shape", None) is not None and hasattr(value, "tolist")
 
 
 def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
@@ -373,7 +318,7 @@ def distribution(
         # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
         values = values.tolist()
     numbers: list[float] = []
-    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0, shared=SharedReads()):
+    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0, budget=ReadBudget(MAX_NUMBERS)):
         drop("too_many_numbers", 1)
         return None
     finite = [number for number in numbers if math.isfinite(number)]
@@ -412,7 +357,7 @@ def _collect(
     drop: CountDrop,
     depth: int,
     *,
-    shared: SharedReads,
+    budget: ReadBudget,
 ) -> bool:
     """Append the numbers of nested *values*; return false when there are too many."""
     for value in values:
@@ -421,7 +366,10 @@ def _collect(
         elif is_sequence(value):
             if depth >= MAX_DEPTH:  # also a collection that holds itself
                 drop("too_deep", 1)
-            elif not shared.admits(value) or not _collect(numbers, value, convert, drop, depth + 1, shared=shared):
+                continue
+            size = len(cast("Sized", value))
+            is_whole = budget.share(value, size) == size
+            if not is_whole or not _collect(numbers, value, convert, drop, depth + 1, budget=budget):
                 return False
         else:
             number = convert(value, drop)

@@ -215,11 +215,7 @@ def truncated(reasons: Sequence[object]) -> list[int]:
     """Return the indices of finish reasons that mean truncation."""
     if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
         return []
-    return [
-        index
-        for index, reason in enumerate(reasons)
-        if reason is not None and reason != "stop" and str(reason) in TRUNCATED_REASONS
-    ]
+    return [index for index, reason in enumerate(reasons) if coerce.name(reason) in TRUNCATED_REASONS]
 
 
 def _with_index(rollout: Rollout, index: int) -> Rollout:
@@ -283,4 +279,5 @@ def _emit_one(run: EmitRun, frame: CallContext, build: Callable[[int], Rollout],
         return
     if encoded.unread:
         run.count_drop("rollout_message", encoded.unread)
+    encoded.losses.report(run.count_drop)
     run.append(TRACES, encoded.payload)

@@ -212,6 +212,7 @@ class LiveRollout(Rollout):
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
             packed += span_encoding.failure_fields(now, *failure(self.error, content.content_filter))
+        content.content_filter.losses.report(self._run.count_drop)
         self._tracer.end(self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now)
 
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:

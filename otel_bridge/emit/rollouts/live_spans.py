@@ -35,6 +35,7 @@ from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
+from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
 from otel_bridge.errors import InvalidRecordError, any_error
 
@@ -156,14 +157,6 @@ class LiveTracer:
 S = TypeVar("S", bound="ChildSpan")
 
 
-def _mapping_of(metadata: object) -> dict[str, Any]:
-    """Return a copy of what a user set as metadata; empty when it cannot be read as a mapping."""
-    try:
-        return dict(coerce.mapping(metadata))
-    except any_error():  # a user's object
-        return {}
-
-
 class ChildSpan(ABC):
     """Records a span of a rollout, once, as a context manager; nothing without a run, or when its rollout has no spans.
 
@@ -179,10 +172,9 @@ class ChildSpan(ABC):
         for key in fields.keys() & known:
             setattr(self, key, fields[key])
         if others := {key: value for key, value in fields.items() if key not in known}:
-            self.metadata = _mapping_of(self.metadata) | others
+            self.metadata = mapping_or(self.metadata, "metadata") | others
         self._rollout = rollout
         self._run: EmitRun | None = None
-        self._unread = 0
         self._tracer: RolloutTracer | None = None
         self._span: trace.Span | None = None
         self._token: Token[Context] | None = None
@@ -242,15 +234,13 @@ class ChildSpan(ABC):
         options = run.rollout_options
         content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
         pairs = self._pairs(options.limits, content_filter)
-        pairs += free_facts(
-            semconv.METADATA_PREFIX, _mapping_of(self.metadata), content_filter, options.limits.rollout_bytes
-        )
-        if self._unread:
-            run.count_drop("rollout_message", self._unread)
+        facts = content_filter.facts(self.metadata, "metadata")
+        pairs += free_facts(semconv.METADATA_PREFIX, facts, content_filter, options.limits.rollout_bytes)
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
             packed += span_encoding.failure_fields(now, *failure(self.error, content_filter))
+        content_filter.losses.report(run.count_drop)
         extra = ExtraAttributes(packed)
         if self._rollout is not None:
             self._rollout.end_child(span, extra, now)
@@ -310,7 +300,9 @@ class ChatSpan(ChildSpan):
             if messages is not None and not content_filter.off:
                 content = content_of(messages, limits, role)
                 content_filter.clipped_bytes += content.content_filter.clipped_bytes
-                self._unread += content.conversation.unread
+                content_filter.losses.merge(content.content_filter.losses)
+                if content.conversation.unread:
+                    content_filter.losses.add("rollout_message", content.conversation.unread, key)
                 pairs.append((key, json_array(content.messages)))
         if content_filter.clipped_bytes:
             pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from otel_bridge.emit.config.hyperparameters import entries_of
-from otel_bridge.errors import any_error
+from otel_bridge.emit.values.plain import MAX_ENTRIES, mapping_of
+from otel_bridge.emit.values.reading import entries_of
 
-MAX_ITEMS: Final = 10_000
 TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "max_turns"})
 
 
@@ -83,22 +82,15 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
     """Make a `Rollout` of a mapping with its field names; other keys become metadata."""
     known = {key: value for key, value in values.items() if key in FIELDS and value is not None}
     rollout = Rollout(**known)
-    extra = {str(key): value for key, value in values.items() if key not in FIELDS}
+    extra: dict[Any, Any] = {key: value for key, value in values.items() if key not in FIELDS}
     if extra:
         rollout.metadata = {**mapping_or(rollout.metadata, "metadata"), **extra}
     return rollout
 
 
-def mapping_or(value: object, name: str) -> dict[str, Any]:
-    """Return *value* as a dict with string keys; any other value becomes the entry *name*."""
-    if isinstance(value, Mapping):
-        entries = entries_of(cast("Mapping[object, Any]", value), MAX_ITEMS)
-        return {text: item for key, item in entries if (text := _text(key))}
+def mapping_or(value: object, name: str) -> dict[Any, Any]:
+    """Return the entries of a mapping or of an object with fields; any other value becomes the entry *name*."""
+    mapping = mapping_of(value)
+    if mapping is not None:
+        return dict(entries_of(mapping, MAX_ENTRIES))
     return {} if value is None else {name: value}
-
-
-def _text(key: object) -> str:
-    try:
-        return key if isinstance(key, str) else str(key)
-    except any_error():  # a user's __str__
-        return ""

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from otel_bridge import semconv
-from otel_bridge.emit.config.hyperparameters import entries_of
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.content.policy import ContentFilter
 from otel_bridge.emit.encode import coerce
@@ -23,8 +22,10 @@ from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.emit.values.plain import CLIPPED, Losses
+from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
-from otel_bridge.records import trace_id_of
+from otel_bridge.records import Json, trace_id_of
 
 _HEX: Final = frozenset("0123456789abcdef")
 _MAX_TIME: Final = 1 << 63
@@ -53,6 +54,7 @@ class EncodedRollout(NamedTuple):
 
     payload: bytes
     unread: int
+    losses: Losses
 
 
 def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
@@ -102,7 +104,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
         error=text,
     )
     spans = [root, *child_spans(rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:]))]
-    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.unread)
+    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.unread, content.content_filter.losses)
 
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
@@ -169,46 +171,57 @@ _values_of: Final[Callable[[Rollout], tuple[object, ...]]] = attrgetter(*_SCALAR
 def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
     """Return the attributes of the root without its id, step, split and number of spans."""
     pairs: Pairs = []
-    for (key, read), given in zip(_SCALARS.values(), _values_of(rollout), strict=True):
-        if given is not None and (value := read(given)) is not None:
+    content_filter = content.content_filter
+    losses = content_filter.losses
+    for (field, (key, read)), raw in zip(_SCALARS.items(), _values_of(rollout), strict=True):
+        if raw is None:
+            continue
+        value = read(raw)
+        if value is not None:
             pairs.append((key, value))
+        elif field != "reward":  # counted for all rollouts of a call, sampled or not
+            losses.add("rollout_field", 1, field)
     parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
     if parts:
-        pairs += _numbers(semconv.REWARDS_PREFIX, parts)
+        pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
     if rollout.finish_reason is not None and (reason := coerce.name(rollout.finish_reason)) is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
     if rollout.tools:
-        pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.content_filter, budget)
+        pairs += free_facts(semconv.TOOL_PREFIX, content_filter.facts(rollout.tools, "calls"), content_filter, budget)
     if rollout.metadata:
         metadata = mapping_or(rollout.metadata, "metadata")
         for name in media_facts(metadata):
             del metadata[name]
-        pairs += free_facts(semconv.METADATA_PREFIX, metadata, content.content_filter, budget)
-    if not content.content_filter.off:
+        facts = content_filter.facts(metadata, "metadata")
+        pairs += free_facts(semconv.METADATA_PREFIX, facts, content_filter, budget)
+    if not content_filter.off:
         pairs += conversation_attributes(content.messages)
-    if content.content_filter.clipped_bytes:
-        pairs.append((semconv.CLIPPED, content.content_filter.clipped_bytes))
+    if content_filter.clipped_bytes:
+        pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))
     return pairs
 
 
-def _numbers(prefix: str, values: object) -> Pairs:
-    if not isinstance(values, Mapping):
-        return []
-    items = entries_of(cast("Mapping[object, object]", values), _MAX_FACTS)
-    return [(f"{prefix}{key}", number) for key, value in items if (number := coerce.number(value)) is not None]
-
-
-def free_facts(prefix: str, values: Mapping[str, Any], content_filter: ContentFilter, budget: int) -> Pairs:
-    """Encode free facts; without content only their numbers stay."""
+def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pairs:
+    """Return the parts of a reward; a part that is not a number is counted."""
     pairs: Pairs = []
-    for key, given in values.items():
-        value = content_filter.json(given, key)
-        if value is None or (content_filter.off and not isinstance(value, (bool, int, float))):
-            continue
+    for key, value in content_filter.entries(values, "rewards").items():
+        number = coerce.number(value)
+        if number is None or len(pairs) >= _MAX_FACTS:
+            content_filter.losses.add("rollout_reward", 1, key)
+        else:
+            pairs.append((f"{prefix}{key}", number))
+    return pairs
+
+
+def free_facts(prefix: str, facts: Mapping[str, Json], content_filter: ContentFilter, budget: int) -> Pairs:
+    """Encode free facts within *budget* characters; the others are counted."""
+    pairs: Pairs = []
+    for key, value in facts.items():
         budget -= len(key) + _size(value)
         if budget < 0 or len(pairs) >= _MAX_FACTS:
             content_filter.clipped_bytes += _size(value)
+            content_filter.losses.add(CLIPPED, 1, key)
         else:
             pairs.append((f"{prefix}{key}", value))
     return pairs
@@ -242,15 +255,14 @@ def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
 
 def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[str, str]:
     """Return type and text of an error; without content only its type."""
-    if isinstance(error, BaseException):
-        kind = type(error).__qualname__
-        try:
-            text = str(error)
-        except any_error():  # code of the user's own exception
-            text = ""
-    else:
-        kind, text = "Error", str(error)
-    return kind, (kind if content_filter.off else content_filter.error(text))
+    kind = type(error).__qualname__ if isinstance(error, BaseException) else "Error"
+    if content_filter.off:
+        return kind, kind
+    try:
+        text = own_text(error) if isinstance(error, BaseException) else key_text(error)
+    except any_error():  # code of the user's own exception
+        text = None
+    return kind, content_filter.error(text or "")
 
 
 # Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.

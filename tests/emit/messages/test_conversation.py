@@ -193,8 +193,8 @@ def test_messages_may_be_objects_and_of_other_habits() -> None:
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (3, b"3"), ({"name": "x"}, b'{\\"name\\":\\"x\\"}'), (b"bytes", b"[bytes]"), (2.5, b"2.5"),
-        (Broken(), b"[Broken]"),
+        (3, b"3"), ({"name": "x"}, b'{\\"name\\":\\"x\\"}'), (b"bytes", b"bytes"), (2.5, b"2.5"),
+        (Broken(), b"[unreadable]"),
     ],
 )  # fmt: skip
 def test_what_is_not_a_message_is_kept_as_text_and_counted(entry: object, text: bytes) -> None:

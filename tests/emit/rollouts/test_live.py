@@ -299,17 +299,29 @@ class _NoMapping(dict[str, object]):
     __iter__ = items = keys  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
-@pytest.mark.parametrize("metadata", [None, 5, "text", [1], _NoMapping(a=1)], ids=["none", "int", "str", "list", "odd"])
-def test_metadata_other_than_a_mapping_costs_itself_alone(metadata: Any) -> None:
+@pytest.mark.parametrize("metadata", [5, "text", [1]], ids=["int", "str", "list"])
+def test_metadata_other_than_a_mapping_is_one_fact(metadata: Any) -> None:
     run = MemoryRun()
 
     with opened(run), chat("m", metadata=metadata, kind="x", output="4") as turn, tool("t") as call:
         call.metadata = metadata
-        assert turn.metadata == {"kind": "x"}
+        assert turn.metadata == {"metadata": metadata, "kind": "x"}
+
+    facts = [attributes(span).get(f"{semconv.METADATA_PREFIX}metadata") for span in run.spans]
+    assert facts == [metadata, metadata, None]
+    assert run.drops == {}
+
+
+@pytest.mark.parametrize("metadata", [None, _NoMapping(a=1)], ids=["none", "odd"])
+def test_metadata_that_cannot_be_read_costs_itself_alone(metadata: Any) -> None:
+    run = MemoryRun()
+
+    with opened(run), chat("m", metadata=metadata, kind="x", output="4"), tool("t") as call:
+        call.metadata = metadata
 
     assert [span.name for span in run.spans] == ["execute_tool t", "chat m", "rollout"]
     assert attributes(run.spans[1])[f"{semconv.METADATA_PREFIX}kind"] == "x"
-    assert run.drops == {}
+    assert run.drops == ({} if metadata is None else {"unreadable_value": 2})
 
 
 def test_a_rollout_that_cannot_be_read_still_ends() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from otel_bridge.emit.encode.values import is_array, is_scalar
+from otel_bridge.emit.values.scalars import is_array, is_scalar
 from otel_bridge.errors import any_error
 
 NUMBERS: Final = frozenset({int, float, bool})

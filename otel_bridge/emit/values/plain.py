@@ -1,0 +1,287 @@
+"""Values of any type -> plain data: nested, bounded, without cycles or addresses. Nothing is lost without a count.
+
+One reader for configs, summaries, facts and content of rollouts, and cells of tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Final, TypeAlias, cast
+
+from otel_bridge.emit.values.reading import ReadBudget, Unreadable, entries_of, is_list_like, is_of, items_of
+from otel_bridge.emit.values.scalars import (
+    Array,
+    described,
+    is_array,
+    is_missing,
+    key_text,
+    own_text,
+    scalar_of,
+)
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+
+CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
+"""Callable with a reason, the number of dropped values, and the key of the first."""
+CYCLE: Final = "[cycle]"
+TOO_DEEP: Final = "[too deep]"
+TOO_MANY: Final = "[too many]"
+CLIPPED: Final = "clipped"
+MAX_DEPTH: Final = 32
+MAX_ENTRIES: Final = 100_000
+_INT64: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class Losses:
+    """Collects what the values of one record lose, until its owner counts them.
+
+    Attributes:
+        counts: Reason to number.
+        first_keys: Reason to the key of the first.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    first_keys: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, reason: str, number: int, key: str) -> None:
+        """Note that *number* values are lost, of which *key* names the first."""
+        self.counts[reason] = self.counts.get(reason, 0) + number
+        self.first_keys.setdefault(reason, key)
+
+    def merge(self, others: Losses) -> None:
+        """Add the losses of another part of the record."""
+        others.report(self.add)
+
+    def report(self, drop: CountKeyedDrop) -> None:
+        """Count the losses with *drop*."""
+        for reason, number in self.counts.items():
+            drop(reason, number, self.first_keys[reason])
+
+
+def json_number(value: float) -> Json:
+    """Return a number that JSON can hold: NaN, infinities and integers beyond 64 bits become text."""
+    if isinstance(value, int):
+        return value if -_INT64 <= value < _INT64 else str(value)
+    return value if math.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRules:
+    """Defines how one kind of call reads values.
+
+    Attributes:
+        number: Callable from a number to what is recorded.
+        entries: Most entries of all collections of one call.
+        depth: Most levels of nesting.
+        array_numbers: Most numbers of an array that is read; a larger one is described.
+        text_chars: Longest text that is recorded whole.
+        total_chars: Most characters of all texts and keys.
+    """
+
+    number: Callable[[float], Json] = json_number
+    entries: int = MAX_ENTRIES
+    depth: int = MAX_DEPTH
+    array_numbers: int = MAX_ENTRIES
+    text_chars: int = sys.maxsize
+    total_chars: int = sys.maxsize
+
+
+class PlainReader:
+    """Reads the values of one record.
+
+    Args:
+        rules: Numbers and limits.
+        text: Callable from a text to the part of it that is recorded.
+        lose: Notified of each value that is not recorded, with its key.
+        budget: Entries that are left for the record; ``None`` for those of *rules*.
+    """
+
+    def __init__(
+        self,
+        rules: ReadingRules,
+        text: Callable[[str], str],
+        lose: CountKeyedDrop,
+        budget: ReadBudget | None = None,
+    ) -> None:
+        self._rules = rules
+        self._number = rules.number
+        self._filter = text
+        self._lose_key = lose
+        self._budget = budget or ReadBudget(rules.entries)
+        self._chars_left = rules.total_chars
+        self._path: list[str] = []
+
+    def read(self, value: object, name: str = "") -> Json:
+        """Return *value*, named *name*, as plain data."""
+        self._path = [name] if name else []
+        return self._value(value, ())
+
+    def read_mapping(self, values: Mapping[object, object], whole: object) -> dict[str, Json]:
+        """Return the entries of a mapping; *whole* is the object that they were read of."""
+        self._path = []
+        return self._mapping(values, (id(whole),), whole)
+
+    def _value(self, value: object, parents: tuple[int, ...]) -> Json:
+        kind = type(value)
+        if kind is str:
+            return self._text(cast("str", value))
+        if kind is float or kind is int:
+            return self._number(cast("float", value))
+        if kind is bool or value is None:
+            return cast("bool | None", value)
+        if not isinstance(value, Unreadable):
+            try:
+                return self._object(value, parents)
+            except any_error():  # code of the user's own object
+                value = Unreadable()
+        self._lose("unreadable_value")
+        return self._text(value.shown)
+
+    def _object(self, value: object, parents: tuple[int, ...]) -> Json:
+        """Return a value that is not of a built-in plain type; what reading it raises is raised."""
+        if is_missing(value):
+            return None
+        if not isinstance(value, Mapping) and not is_list_like(value):
+            scalar = scalar_of(value)
+            if scalar is not None:
+                return self._value(scalar, parents)
+        return self._nested(value, parents)  # pyright: ignore[reportUnknownArgumentType]  # any object
+
+    def _nested(self, value: object, parents: tuple[int, ...]) -> Json:
+        """Return a collection, or an object with fields; any other object by its own text or its type."""
+        if id(value) in parents:
+            return CYCLE
+        if len(parents) >= self._rules.depth:
+            self._lose(CLIPPED)
+            return TOO_DEEP
+        inside = (*parents, id(value))
+        mapping = mapping_of(value)
+        if mapping is not None:
+            return self._mapping(mapping, inside, value)
+        if is_list_like(value):
+            return self._items(value, inside)
+        return self._array(value, inside) if is_array(value) else self._described(value)
+
+    def _described(self, value: object) -> Json:
+        text = own_text(value)
+        if text is None:
+            self._lose("described")
+            text = described(value)
+        return self._text(text)
+
+    def _mapping(self, values: Mapping[object, object], parents: tuple[int, ...], whole: object) -> dict[str, Json]:
+        plain: dict[str, Json] = {}
+        for text, value in self.entries(values, whole).items():
+            key = self._filter(text)
+            self._chars_left -= len(key)
+            self._path.append(key)
+            if key in plain:  # redacted, or cut
+                self._lose("same_key")
+            plain[key] = self._value(value, parents)
+            self._path.pop()
+        return plain
+
+    def entries(self, values: Mapping[object, object], whole: object) -> dict[str, object]:
+        """Return the entries of a mapping, not yet read, by the texts of their keys; of equal keys the last counts.
+
+        Args:
+            values: The mapping.
+            whole: The object whose entries they are.
+        """
+        entries: dict[str, object] = {}
+        size = len(values)
+        share = self._budget.share(whole, size)
+        for index, (raw_key, value) in enumerate(entries_of(values, share + 1)):
+            key = raw_key if type(raw_key) is str else self._key(raw_key)
+            if index == share:  # also of a mapping that is longer than its len()
+                self._lose(CLIPPED, max(size - share, 1), key or "")
+                break
+            if key in entries:
+                self._lose("same_key", 1, key)
+            if key:
+                entries[key] = value
+            elif key is not None:
+                self._lose("empty_key", 1, "")
+        return entries
+
+    def _items(self, values: Iterable[object], parents: tuple[int, ...]) -> list[Json]:
+        size = len(cast("Sized", values))
+        share = self._budget.share(values, size)
+        if share < size:
+            self._lose(CLIPPED, size - share)
+        return [self._value(item, parents) for item in items_of(values, share)]
+
+    def _array(self, value: Array, parents: tuple[int, ...]) -> Json:
+        size = math.prod(tuple(value.shape))
+        if size > self._rules.array_numbers:
+            self._lose(CLIPPED, size)
+            return described(value)
+        return self._value(value.tolist(), parents)
+
+    def _key(self, raw: object) -> str | None:
+        """Return the text of a key; ``None``, counted, when it raises."""
+        try:
+            return key_text(raw)
+        except any_error():  # a user's __str__
+            self._lose("bad_key", 1, f"<{type(raw).__name__}>")
+            return None
+
+    def _text(self, text: str) -> str:
+        if self._chars_left <= 0:
+            self._lose(CLIPPED)
+            return ""
+        if len(text) > self._rules.text_chars:
+            self._lose(CLIPPED)
+        recorded = self._filter(text)
+        self._chars_left -= len(recorded)
+        return recorded
+
+    def _lose(self, reason: str, number: int = 1, *key: str) -> None:
+        self._lose_key(reason, number, ".".join((*self._path, *key)))
+
+
+def mapping_of(value: object) -> Mapping[object, object] | None:
+    """Return the fields of an object: a mapping, dataclass, attrs or pydantic object, namespace or pandas object.
+
+    ``None`` for anything else. What the code of the object raises is raised, unless it has another way to its fields.
+    """
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value)
+    kind = type(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _Fields(value, [declared.name for declared in dataclasses.fields(value)])
+    if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
+        return _Fields(value, [str(attribute.name) for attribute in attributes])
+    dumps = [dump for name in ("model_dump", "to_dict") if callable(dump := getattr(kind, name, None))]
+    for dump in dumps:
+        try:
+            dumped: object = dump(value)
+        except any_error():  # code of the user's own object
+            continue
+        return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
+    if dumps or isinstance(value, SimpleNamespace) or is_of("argparse", value):
+        return cast("Mapping[object, object]", getattr(value, "__dict__", None))
+    return None
+
+
+class _Fields(Mapping[object, object]):
+    """Maps an object's fields by name; each is read on access."""
+
+    def __init__(self, whole: object, names: list[str]) -> None:
+        self._whole = whole
+        self._names = names
+
+    def __getitem__(self, name: object) -> object:
+        return getattr(self._whole, cast("str", name))
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

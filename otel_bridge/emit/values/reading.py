@@ -1,0 +1,144 @@
+"""Mappings and sequences of any library -> their entries, each read alone when a joint read fails, within a budget.
+
+A config may be OmegaConf with a missing mandatory value, or an object whose methods raise. An entry that cannot be
+read affects no other entry. Nothing here raises, and no library is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeGuard, cast
+
+from otel_bridge.errors import any_error
+
+_MAX_REPEATED: Final = 5_000
+"""Most entries of collections that were read before, in one call."""
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_SEQUENCES: Final = (Sequence, Set, MappingView, deque)
+
+
+class ReadBudget:
+    """Bounds what one call reads of nested collections: 40 lines of a program can hold 10^10 leaves.
+
+    Args:
+        entries: Most entries of all collections.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._repeated = min(entries, _MAX_REPEATED)
+        # The objects are held as well: the id of a temporary would be used again.
+        self._read: dict[int, object] = {}
+
+    def share(self, collection: object, size: int) -> int:
+        """Return how many of the *size* entries of *collection* may be read, and deduct them."""
+        if id(collection) in self._read:
+            # The collection itself counts: 30 lists of two entries each hold 2^30 lists.
+            share = max(min(size, self._repeated, self._entries), 0)
+            self._repeated -= share + 1 if size else 0
+        else:
+            self._read[id(collection)] = collection
+            share = max(min(size, self._entries), 0)
+        self._entries -= share
+        return share
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for an entry that raised when it was read.
+
+    Attributes:
+        shown: Known text of the entry: OmegaConf's ``???`` or ``${…}``.
+    """
+
+    shown: str = "[unreadable]"
+
+
+def bases_of(value: object) -> Iterator[tuple[str, str]]:
+    """Yield package and name of the object's class and its bases: a subclass may lie in a package of its own."""
+    return ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
+
+
+def is_of(package: str, value: object) -> bool:
+    """Return whether the object's class, or a base of it, is of *package*."""
+    return any(name == package for name, _ in bases_of(value))
+
+
+def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
+    """Return whether *value* is a collection of entries, and not a text, a mapping or an iterator."""
+    return isinstance(value, _SEQUENCES) and not isinstance(value, _TEXTS)
+
+
+def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
+    """Return the first *limit* entries of a mapping; an entry that cannot be read is an `Unreadable`."""
+    if type(values) is dict:  # copied while the interpreter is held: no other thread changes it meanwhile
+        copied = dict(cast("dict[object, object]", values))
+        return list(islice(copied.items(), limit))
+    for _ in range(2):  # another thread may have changed it meanwhile
+        try:
+            return [(key, value) for key, value in islice(values.items(), limit)]
+        except any_error():  # noqa: PERF203  # code of the user's own mapping
+            continue
+    keys = _read_until_it_raises(values, limit)
+    raw = _without_resolving(values)
+    held: Mapping[object, object] = cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
+    return [_entry(values, key, held) for key in keys]
+
+
+def items_of(values: Iterable[object], limit: int) -> list[object]:
+    """Return the first *limit* items of a collection; an item that cannot be read is an `Unreadable`."""
+    try:
+        return list(islice(values, limit))
+    except any_error():  # code of the user's own collection
+        if not isinstance(values, Sequence):
+            return _read_until_it_raises(values, limit)
+    sequence: Sequence[object] = values
+    raw = _without_resolving(sequence)
+    held: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
+    try:
+        count = min(len(sequence), limit)
+    except any_error():
+        return _read_until_it_raises(values, limit)
+    return [_item(sequence, index, held) for index in range(count)]
+
+
+def _entry(values: Mapping[object, object], key: object, held: Mapping[object, object]) -> tuple[object, object]:
+    if isinstance(key, Unreadable):
+        return key.shown, key
+    try:
+        return key, values[key]
+    except any_error():  # code of the user's own mapping
+        raw = held.get(key)
+        return key, Unreadable(raw) if isinstance(raw, str) else Unreadable()
+
+
+def _item(values: Sequence[object], index: int, held: Sequence[object]) -> object:
+    try:
+        return values[index]
+    except any_error():  # code of the user's own collection
+        raw = held[index] if index < len(held) else None
+        return Unreadable(raw) if isinstance(raw, str) else Unreadable()
+
+
+def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
+    entries: list[object] = []
+    try:
+        entries.extend(islice(values, limit))
+    except any_error():
+        entries.append(Unreadable())
+    return entries
+
+
+def _without_resolving(values: object) -> object:
+    """Return the unresolved content of an OmegaConf container, ``None`` for anything else."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not is_of("omegaconf", values):
+        return None
+    try:
+        return cast("object", omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False))
+    except any_error():
+        return None
