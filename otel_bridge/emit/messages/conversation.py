@@ -25,6 +25,9 @@ _HEADS: Final = {
     role: b'{"role":"%b","parts":[{"type":"text","content":' % role.encode()
     for role in ("system", "user", "assistant", "developer")
 }
+_MAX_FACTS: Final = 100
+_EMPTY: Final[Sequence[Json]] = (None, "", [], {})
+_NO_FACTS: Final[Mapping[str, Json]] = {}
 _SILENT: Final = b'{"role":"assistant","parts":['
 _ANSWER_KEYS: Final = (
     frozenset({"role", "content", "tool_call_id"}),
@@ -188,7 +191,19 @@ def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
         _add_answer(parts, fields)
     else:
         _add_message(parts, fields)
-    return _of_parts(role, parts, text_or_none(fields.get("name")))
+    return _of_parts(role, parts, text_or_none(fields.get("name")), _facts_of(fields, content_filter))
+
+
+def _facts_of(fields: Mapping[str, Any], content_filter: ContentFilter) -> dict[str, Json]:
+    """Return what a message holds beside what the reader knows: weights, masks, times, …."""
+    content_key = next((key for key in shapes.CONTENT_KEYS if fields.get(key) is not None), None)
+    facts: dict[str, Json] = {}
+    for key, value in list(fields.items())[:_MAX_FACTS]:
+        if key != content_key and key not in shapes.READ_KEYS:
+            fact = content_filter.json(value, str(key))
+            if fact not in _EMPTY:
+                facts[str(key)] = fact
+    return facts
 
 
 def _add_answer(parts: Parts, fields: Mapping[str, Any]) -> None:
@@ -229,8 +244,8 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> None:
             parts.add_calls(extras.get(key))
 
 
-def _of_parts(role: str, parts: Parts, name: str | None) -> EncodedMessage:
-    value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts)}
+def _of_parts(role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS) -> EncodedMessage:
+    value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts), **facts}
     if name is not None:
         value["name"] = name[:256]
     return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)

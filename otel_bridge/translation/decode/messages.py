@@ -21,6 +21,8 @@ from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_de
 from otel_bridge.records import Json, Message
 
 _MESSAGE_KEYS: Final = ("name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "function_call", "audio")
+_PARTS_KEYS: Final = frozenset({"role", "parts", "name", "finish_reason"})
+"""Keys of a message of the parts form; any other is a fact of the message."""
 _MAX_FLATTENED: Final = 10_000
 
 
@@ -52,7 +54,11 @@ class Chat:
             self.finish_reason = reason
         parts = entry.get("parts")
         if isinstance(parts, list):
-            self.messages.extend(_from_parts(named_role, parts, entry.get("name")))
+            messages = _from_parts(named_role, parts, entry.get("name"))
+            facts = {key: value for key, value in entry.items() if key not in _PARTS_KEYS and not too_deep(value)}
+            if facts and messages:
+                messages[0] = {**messages[0], **{k: v for k, v in facts.items() if k not in messages[0]}}
+            self.messages.extend(messages)
         else:
             message: Message = {"role": named_role, "content": _content(entry.get("content"))}
             for key in _MESSAGE_KEYS:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
+from otel_bridge.translation.decode.messages import read_chat
 
 Parts = list[dict[str, Any]]
 _PNG: Final = b"\x89PNG\r\n\x1a\n..."
@@ -235,4 +236,24 @@ def test_parts_in_an_array_are_the_parts_of_their_message() -> None:
 
     assert [orjson.loads(message.json) for message in content.messages] == [
         {"role": "assistant", "parts": [{"type": "text", "content": "A"}]}
+    ]
+
+
+def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
+    given = {
+        "role": "user",
+        "content": "Q",
+        "weight": 0,
+        "mask": [1, 0],
+        "note": None,
+        "api_key": "sk-12345678",
+        "train": False,
+    }
+
+    content = content_of([given, {"role": "assistant", "content": "A", "score": np.float32(0.5)}], LIMITS)
+
+    chat = read_chat([orjson.loads(message.json) for message in content.messages], "user")
+    assert chat.messages == [
+        {"role": "user", "content": "Q", "weight": 0, "mask": [1, 0], "api_key": "[redacted]", "train": False},
+        {"role": "assistant", "content": "A", "score": 0.5},
     ]
