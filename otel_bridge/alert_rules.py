@@ -1,7 +1,8 @@
 """``OTEL_BRIDGE_ALERTS`` -> the rules that a bridge watches: what a rule means, and how it is written. Pure.
 
 ``nan, stalled:10m, trainer/kl>0.2``: a key becomes NaN or infinite, a role sends no row for so long, a key passes a
-bound. ``nan:trainer/*`` and ``stalled:10m:explorer`` restrict a rule to some keys or roles.
+bound. ``nan:trainer/*`` and ``stalled:10m:explorer`` restrict a rule to some keys or roles. With ``straggler>1.5x:5`` a
+rank is the slowest in a phase by that factor, for that many steps in a row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ _MAX_DURATION_NS: Final = 366 * 86_400 * _SECOND_NS
 _BOUND: Final = re.compile(r"([^<>=]+?)\s*(>=|<=|>|<)\s*([^<>=]+)")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|h|d)")
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_EXPECTED: Final = "expected nan, stalled:DURATION or KEY>NUMBER (>, >=, <, <=), e.g. nan, stalled:10m, trainer/kl>0.2"
+_STRAGGLER: Final = re.compile(
+    r"straggler\s*>\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*x(?:\s*:\s*([1-9][0-9]{0,5}))?(?::(.+))?"
+)
+_STRAGGLER_STEPS: Final = 5
+_EXPECTED: Final = (
+    "expected nan, stalled:DURATION, straggler>FACTORx:STEPS or KEY>NUMBER (>, >=, <, <=), e.g. nan, stalled:10m, "
+    "straggler>1.5x:5, trainer/kl>0.2"
+)
 
 
 class AlertKind(Enum):
@@ -29,6 +37,7 @@ class AlertKind(Enum):
     NOT_FINITE = "nan"
     STALLED = "stalled"
     BOUND = "bound"
+    STRAGGLER = "straggler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +46,13 @@ class AlertRule:
 
     Attributes:
         kind: What it watches.
-        pattern: Key, or role of a stalled rule, as trackers show it, with or without the role; ``*`` and ``?`` as in a
-            shell, where ``*`` also matches ``/``.
+        pattern: Key, or role of a stalled or straggler rule, as trackers show it, with or without the role; ``*`` and
+            ``?`` as in a shell, where ``*`` also matches ``/``.
         text: The rule as it was written.
         operator: ``>``, ``>=``, ``<`` or ``<=`` of a bound.
-        bound: The bound.
+        bound: The bound; of a straggler rule the factor.
         after_ns: Longest time without a row of a stalled rule.
+        steps: Steps in a row of a straggler rule.
     """
 
     kind: AlertKind
@@ -51,6 +61,7 @@ class AlertRule:
     operator: str = ""
     bound: float = 0.0
     after_ns: int = 0
+    steps: int = 0
 
     def __str__(self) -> str:
         """Return the rule as it was written."""
@@ -100,6 +111,12 @@ def _rule(text: str) -> AlertRule:
     if kind == AlertKind.STALLED.value:
         duration, _, role = rest.partition(":")
         return AlertRule(AlertKind.STALLED, role.strip() or "*", text, after_ns=_duration_ns(text, duration.strip()))
+    straggler = _STRAGGLER.fullmatch(text)
+    if straggler is not None:
+        steps = int(straggler[2] or _STRAGGLER_STEPS)
+        pattern = (straggler[3] or "*").strip()
+        bound = _number(text, straggler[1])
+        return AlertRule(AlertKind.STRAGGLER, pattern, text, operator=">", bound=bound, steps=steps)
     found = _BOUND.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a rule; {_EXPECTED}")

@@ -14,7 +14,10 @@ MINUTE_NS = 60_000_000_000
 
 
 def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
-    rules = alert_rules("nan, stalled:10m ,trainer/kl>0.2,nan, reward/mean <= -1e2,nan:trainer/*,stalled:1.5h:ex*,")
+    rules = alert_rules(
+        "nan, stalled:10m ,trainer/kl>0.2,nan, reward/mean <= -1e2,nan:trainer/*,stalled:1.5h:ex*,"
+        "straggler>2x,straggler > 1.5x:7:trainer,straggler>3"
+    )
 
     assert rules == (
         AlertRule(AlertKind.NOT_FINITE, "*", "nan"),
@@ -23,13 +26,16 @@ def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
         AlertRule(AlertKind.BOUND, "reward/mean", "reward/mean <= -1e2", "<=", -100.0),
         AlertRule(AlertKind.NOT_FINITE, "trainer/*", "nan:trainer/*"),
         AlertRule(AlertKind.STALLED, "ex*", "stalled:1.5h:ex*", after_ns=90 * MINUTE_NS),
+        AlertRule(AlertKind.STRAGGLER, "*", "straggler>2x", ">", 2.0, steps=5),
+        AlertRule(AlertKind.STRAGGLER, "trainer", "straggler > 1.5x:7:trainer", ">", 1.5, steps=7),
+        AlertRule(AlertKind.BOUND, "straggler", "straggler>3", ">", 3.0),  # a key of that name
     )
 
 
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("kl=0.2", "'kl=0.2' is not a rule; expected nan, stalled:DURATION or KEY>NUMBER"),
+        ("kl=0.2", "'kl=0.2' is not a rule; expected nan, stalled:DURATION, straggler>FACTORx:STEPS"),
         ("kl>>0.2", "is not a rule"),
         (">0.2", "is not a rule"),
         ("nan:", "is not a rule"),

@@ -141,6 +141,8 @@ class Report:
         launcher: Whether the bridge is ``otel-bridge run``.
         media: Number of images, tables, texts, sounds and films so far, those in cells of a table left aside.
         alerts: Number of alerts so far.
+        awaited_ranks: Role to the rank that all others of the role wait for: ``rank``, ``phase``, ``step``,
+            ``since_unix_ns`` and the number of ``others``.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
     """
 
@@ -175,6 +177,7 @@ class Report:
     launcher: bool = False
     media: int = 0
     alerts: int = 0
+    awaited_ranks: dict[str, dict[str, str | int]] = field(default_factory=dict[str, "dict[str, str | int]"])
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
 
     @property

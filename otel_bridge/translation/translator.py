@@ -27,6 +27,7 @@ from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
+from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.phases.span import split_phases
 from otel_bridge.translation.phases.timeline import TimelinePhase
@@ -202,6 +203,10 @@ class Translator:
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
             if number != _number(self._state, key):
                 self._state.set(key, number)
+
+    def awaited_ranks(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
+        """Return the rank that the others of its role wait for, by role."""
+        return self._phases.awaited(now_unix_ns)
 
     def take_phases(self) -> list[TimelinePhase]:
         """Return the phases since the last call, for the timeline."""

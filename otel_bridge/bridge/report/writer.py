@@ -32,6 +32,7 @@ from otel_bridge.journal.report import (
 )
 from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.metrics.media import COUNTED
+from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.state import FIRST_KEY
 
 EVERY_S: Final = 0.1
@@ -173,6 +174,7 @@ class ReportWriter:
             launcher=self._launcher,
             media=_int(state.get(COUNTED)),
             alerts=_int(state.get(RAISED)),
+            awaited_ranks={role: _awaited(rank) for role, rank in translator.awaited_ranks(time.time_ns()).items()},
             last_alert=_last_alert(state.get(LAST)),
         )
 
@@ -219,6 +221,13 @@ def _former(name: str, known: ExporterReport, destinations: Iterable[Destination
     return dataclasses.replace(
         known, written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, missed=at.missed
     )
+
+
+def _awaited(rank: AwaitedRank) -> dict[str, str | int]:
+    return {
+        "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,
+        "others": rank.others,
+    }  # fmt: skip
 
 
 def _last_alert(value: object) -> dict[str, str | int]:

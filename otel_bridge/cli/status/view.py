@@ -27,6 +27,8 @@ from otel_bridge.records import AXIS, axis_of
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable, shown
 
+_AWAITED_S: Final = 5.0
+"""Time that ranks have waited for one before `status` names it."""
 _OLD_NS: Final = 10_000_000_000
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 _DELIVERING: Final = frozenset({"idle", "writing"})
@@ -55,7 +57,7 @@ def run_table(
     parts.append(_roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders))
     parts.append(_trackers(report, state, now_ns))
     parts += [Text(line, style="dim") for line in (*_media(report), *_degraded(report), *_former(report))]
-    parts += [Text(line, style="yellow") for line in _alerts(report, now_ns)]
+    parts += [Text(line, style="yellow") for line in (*_awaited(report, now_ns), *_alerts(report, now_ns))]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
 
@@ -338,6 +340,18 @@ def _alerts(report: Report, now_ns: int) -> Sequence[str]:
         return ()
     count = "1 alert" if report.alerts == 1 else f"{report.alerts:,} alerts, the last one"
     return (f"{count} {age((now_ns - time_ns) / 1e9)} ago: {shown(str(title))} ({level})",)
+
+
+def _awaited(report: Report, now_ns: int) -> Sequence[str]:
+    """Return one line for each role whose ranks wait for one of them, and have waited for some seconds."""
+    lines: list[str] = []
+    for role, rank in sorted(report.awaited_ranks.items()):
+        waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
+        if waited_s >= _AWAITED_S and not report.ended:
+            others = f"{rank['others']} ranks wait" if rank["others"] != 1 else "1 rank waits"
+            phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
+            lines.append(f"{role or 'the run'}: {others} for rank {rank['rank']} for {age(waited_s)}: {phase}")
+    return lines
 
 
 def _media(report: Report) -> Sequence[str]:

@@ -20,6 +20,7 @@ from otel_bridge.records import Record, Row, axis_of, key_of
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
 from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.phases.awaited import AwaitedRank, awaited_rank
 from otel_bridge.translation.phases.span import PhaseSpan, read_phase
 from otel_bridge.translation.phases.step import PhaseStep, Track, stored_steps
 from otel_bridge.translation.phases.step_times import RankTimes, step_values
@@ -45,6 +46,8 @@ _MAX_CLOSED: Final = 128
 _MAX_CLOSED_PHASES: Final = 20_000
 _MAX_OPEN_PHASES: Final = 200_000
 _MAX_TRACKS: Final = 256
+_RECENT: Final = 8
+"""Number of steps in which a rank has had a phase before it is awaited in it."""
 _CHECK_NS: Final = 1_000_000_000
 """Interval at which open steps are checked, since processes may start and end meanwhile."""
 _NEVER: Final = 1 << 63
@@ -125,14 +128,26 @@ class PhasePipeline:
         """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""
         if not 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
             self._checked_ns = now_unix_ns
-            due = self._due(now_unix_ns)
-            return [self._row(step) for step in due]
+            return [self._row(step) for step in self._due(now_unix_ns)]
         return []
 
     def close(self) -> list[Record]:
         """Return the rows of all open and changed steps, since no more data are expected."""
         changed = [step for step in self._closed.values() if step.changed_ns is not None]
         return [self._row(step) for step in _in_order([*self._open.values(), *changed])]
+
+    def awaited(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
+        """Return the rank that the others of its role wait for, by role."""
+        steps: dict[str, list[PhaseStep]] = {}
+        for step in _in_order([*self._closed.values(), *self._open.values()]):
+            if step.track[1] == self._axes.current(axis_of(step.role)):
+                steps.setdefault(step.track[0], []).append(step)
+        awaited: dict[str, AwaitedRank] = {}
+        for role, of_role in steps.items():
+            rank = awaited_rank(of_role[-_RECENT:], self._workers.living(role, now_unix_ns))
+            if rank is not None:
+                awaited[role] = rank
+        return awaited
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""

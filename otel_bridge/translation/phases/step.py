@@ -75,6 +75,15 @@ class PhaseStep:
         self._changed.add(process.instance)
         return True
 
+    def ends(self) -> dict[str, dict[str, int]]:
+        """Return, by phase, the processes that ended it with the time of its last end, by the sender's clock."""
+        ends: dict[str, dict[str, int]] = {}
+        for instance, rank in self.ranks.items():
+            for phase in rank.phases:
+                of_phase = ends.setdefault(phase.name, {})
+                of_phase[instance] = max(of_phase.get(instance, 0), phase.end_ns)
+        return ends
+
     def sent(self) -> None:
         """Note that the row is sent."""
         self.closed = True

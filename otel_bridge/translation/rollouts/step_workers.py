@@ -144,6 +144,14 @@ class StepWorkers:
         if self._paces.pop(instance, None) is not None:
             self._state.delete(f"{self._space}{instance}")
 
+    def living(self, role: str, now_unix_ns: int) -> set[str]:
+        """Return the workers of a role, by instance, of which more data are expected."""
+        return {
+            instance
+            for instance, pace in self._paces.items()
+            if any(of == role for of, _ in pace.steps) and not self._ended(self._processes.get(instance), now_unix_ns)
+        }
+
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
         """Return the progress of the workers of a role and split."""
         below, settles, slow = _ALL, False, list[tuple[int, int]]()

@@ -185,6 +185,23 @@ def test_a_line_has_the_number_of_alerts_and_the_last_one(count: int, line: str)
     assert [one.strip() for one in console.export_text().splitlines() if "alert" in one] == [line]
 
 
+def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None:
+    now_ns = 1_700_000_000 * 10**9
+    rank: dict[str, str | int] = {"rank": 3, "phase": "generate", "step": 12, "others": 7}
+    report = Report(
+        awaited_ranks={
+            "trainer": {**rank, "since_unix_ns": now_ns - 42 * 10**9},
+            "explorer": {**rank, "since_unix_ns": now_ns - 10**9},
+        }
+    )
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
+
+    lines = [line.strip() for line in console.export_text().splitlines() if "wait for" in line]
+    assert lines == ["trainer: 7 ranks wait for rank 3 for 42 s: generate of step 12"]
+
+
 def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None:
     report = Report(steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)})
     console = Console(width=200, record=True, file=io.StringIO())

@@ -1,0 +1,91 @@
+"""Rows of phases -> alerts about a rank that is slow for several steps (``straggler>1.5x:5``). Pure, one thread.
+
+A cause is one rank in one phase of a role. It ends with a step in which that rank is not the slowest, or not beyond the
+bound. Causes are stored under ``alert/straggler/`` of the state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from otel_bridge.alert_rules import AlertRule
+from otel_bridge.records import Alert, Row
+from otel_bridge.translation.state import TranslationState
+
+PHASES: Final = "p:"
+"""Beginning of the ids of the rows of phases."""
+_SPACE: Final = "alert/straggler/"
+_RATIO: Final = "time/slowest_ratio/"
+_RANK: Final = "time/slowest_rank/"
+_MAX_CAUSES: Final = 1_000
+
+
+class _Cause(NamedTuple):
+    """Holds how many steps in a row a rank has been slow, up to *step*."""
+
+    rank: int
+    steps: int
+    step: int
+
+
+class StragglerCauses:
+    """Watches the phases of one run.
+
+    Args:
+        state: Key space ``alert/straggler/``.
+        rules: Rules of the kind straggler.
+    """
+
+    def __init__(self, state: TranslationState, rules: Sequence[AlertRule]) -> None:
+        self._state, self._rules = state, rules
+        self._causes: dict[str, _Cause] = {}
+        if rules:
+            for key, value in state.items(_SPACE):
+                self._causes[key] = _Cause(*cast("tuple[int, int, int]", value))
+
+    def row(self, row: Row) -> list[Alert]:
+        """Return the alerts that *row* raises; of rows that are not of phases none."""
+        if not self._rules or not row.id.startswith(PHASES) or row.step is None:
+            return []
+        alerts: list[Alert] = []
+        prefix = f"{row.role}/{_RATIO}" if row.role else _RATIO
+        for key, ratio in row.values.items():
+            if not key.startswith(prefix) or not isinstance(ratio, (int, float)):
+                continue
+            phase = key.removeprefix(prefix)
+            rank = row.values.get(key.replace(_RATIO, _RANK, 1))
+            for rule in self._rules:
+                if isinstance(rank, int) and rule.watches_role(row.role):
+                    alerts += self._judged(rule, row, phase, rank, float(ratio))
+        return alerts
+
+    def _judged(self, rule: AlertRule, row: Row, phase: str, rank: int, ratio: float) -> list[Alert]:
+        """Note one phase of one step; return the alert if the rank is slow for long enough."""
+        name = f"{_SPACE}{_digest(rule.text, row.role or '', phase)}"
+        before = self._causes.get(name)
+        step = row.step or 0
+        if before is not None and step <= before.step:
+            return []  # a corrected row of a step that is counted
+        if not rule.is_met(ratio):
+            if self._causes.pop(name, None) is not None:
+                self._state.delete(name)
+            return []
+        steps = before.steps + 1 if before is not None and before.rank == rank else 1
+        if before is not None or len(self._causes) < _MAX_CAUSES:
+            self._causes[name] = _Cause(rank, steps, step)
+            self._state.set(name, [rank, steps, step])
+        return [_alert(rule, row, phase, rank, ratio)] if steps == rule.steps else []
+
+
+def _alert(rule: AlertRule, row: Row, phase: str, rank: int, ratio: float) -> Alert:
+    text = f"rank {rank} took {ratio:.3g} times as long as the others in {phase}, for {rule.steps} steps in a row"
+    return Alert(
+        f"a:{row.id}:{_digest(rule.text, phase)}", row.role, f"{row.role or 'the run'}: rank {rank} is slow in {phase}",
+        f"{text}, up to step {row.step} (rule {rule.text})", "warn", row.step, row.time_unix_ns,
+    )  # fmt: skip
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
