@@ -410,4 +410,4 @@ def test_what_a_chat_cannot_read_is_kept_as_text_and_counted() -> None:
     with opened(run) as rollout, rollout.chat("m", input=[object()]) as turn:
         turn.output = 7
 
-    assert run.drops == {"rollout_message": 2}
+    assert run.drops == {"described": 1, "rollout_message": 2}
