@@ -18,7 +18,7 @@ STORM_MINUTES ?= 15
 unexport PYTHONDONTWRITEBYTECODE
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-frameworks-floor test-versions check format fuzz soak storm bench docs docs-site clean
+.PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-frameworks-floor test-versions check format fuzz soak storm bench pictures docs docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -118,6 +118,11 @@ storm: $(VENV)/.developers ## Kill workers, bridges and the service under real t
 
 bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in one run
 	$(BIN)/python -m benchmarks
+
+pictures: $(VENV)/.developers ## Take the pictures of the documentation anew (with Chromium)
+	$(BIN)/otel-bridge demo --dir build/pictures --exporters mlflow,trackio
+	PYTHONPATH=tests $(BIN)/python tests/support/browser/browser_pictures.py build/pictures docs/pictures
+	PYTHONPATH=tests $(BIN)/python tests/support/browser/terminal_pictures.py docs/pictures status
 
 docs: $(VENV)/.developers ## Write the pages that are made of the code and of the registry of names
 	PYTHONPATH=.:exporters:collector $(BIN)/python docs_site/settings_page.py > docs/settings.md

@@ -50,7 +50,7 @@ def explore(exchange: Exchange, steps: int, seed: int) -> None:
                 {
                     "reward/mean": np.mean([one.episode.reward for one in played]),
                     "accuracy": accuracy([one.episode.correct for one in played]),
-                    "tool_calls/mean": np.mean([one.calls for one in played]),
+                    "tool_calls_mean": np.mean([one.calls for one in played]),
                     "rollouts_per_s": len(played) / elapsed_s,
                     "policy_version": policy.version,
                 },
@@ -133,7 +133,7 @@ def _evaluation(run: otel_bridge.Run, policy: Policy, held_out: Sequence[Express
     played = [play(policy, expression, group=group, rng=None) for group, expression in enumerate(held_out)]
     values = {
         "accuracy": accuracy([one.episode.correct for one in played]),
-        "tool_calls/mean": np.mean([one.calls for one in played]),
+        "tool_calls_mean": np.mean([one.calls for one in played]),
         "policy_version": policy.version,
     }
     run.log(values, step=step)

@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation from a run of the demo: ``browser_pictures.py DEMO_DIR PICTURES_DIR``.
+"""Take pictures of the first screens of trackers from a run of the demo: ``browser_pictures.py DEMO_DIR PICTURES_DIR``.
 
 Trackio (``trackio show --host 127.0.0.1``) and MLflow (``mlflow ui``) are started here and ended by their ids.
 """
@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
 
 from support.browser.browser_page import Page, open_page
 from support.free_ports import free_port
@@ -25,10 +24,6 @@ from support.waiting import HANG_S
 
 PROJECT = "otel-bridge-demo"
 BIN = Path(sys.executable).parent
-_CHARTS = (
-    "^(evaluator/(accuracy|policy_version)|explorer/(accuracy|policy_version|rollouts_per_s)"
-    "|trainer/(loss|entropy|staleness))$"
-)
 _WAIT_S = HANG_S
 
 
@@ -76,11 +71,16 @@ def trackio_dashboard(store: Path, project: str, folder: Path) -> Iterator[str]:
 
 def _trackio(demo: Path, pictures: Path, folder: Path) -> None:
     with trackio_dashboard(demo / "trackio", PROJECT, folder / "trackio") as address:
-        with open_page(folder / "charts", height=1390) as page:
-            page.go(f"{address}/?project={PROJECT}&smoothing=0&x_axis=step&metric_filter={quote(_CHARTS, safe='')}")
-            page.until("document.querySelectorAll('canvas.marks').length >= 8", "charts")
-            time.sleep(2)
+        with open_page(folder / "charts", height=1740) as page:
+            page.go(f"{address}/?project={PROJECT}")
+            page.until("document.querySelectorAll('canvas.marks').length >= 6", "charts")
+            time.sleep(4)
             page.picture(pictures / "trackio.png")
+        with open_page(folder / "list", height=780) as page:
+            page.go(f"{address}/traces?project={PROJECT}")
+            page.until("document.querySelectorAll('tr.trace-row').length > 16", "rollouts")
+            time.sleep(2)
+            page.picture(pictures / "trackio-rollouts.png")
         with open_page(folder / "traces", height=780) as page:
             page.go(f"{address}/traces?project={PROJECT}")
             _open_rollout(page)
@@ -118,7 +118,7 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
         served(command, port, folder / "mlflow", {}) as address,
         open_page(folder / "mlflow-page", height=1560) as page,
     ):
-        page.go(f"{address}/#/experiments/{experiment}/runs/{run}/model-metrics")
+        page.go(f"{address}/#/experiments/{experiment}/runs/{run}/model-metrics?workflowType=machine_learning")
         page.until("document.querySelectorAll('.js-plotly-plot').length > 0", "charts")
         page.js(
             "[...document.querySelectorAll('button')].filter(b => /close/i.test(b.ariaLabel || ''))"
@@ -129,8 +129,6 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
             "document.head.append(Object.assign(document.createElement('style'),"
             " {textContent: '.modebar {display: none}'}))"
         )
-        page.js("document.querySelector('input[placeholder*=\"Search metric\"]').focus()")
-        page.call("Input.insertText", text=_CHARTS)
         time.sleep(8)
         page.picture(pictures / "mlflow.png")
 

@@ -1,0 +1,135 @@
+"""Take pictures of what commands print on a terminal of 100 columns: ``terminal_pictures.py PICTURES_DIR [NAME …]``.
+
+Each command runs on a pseudo-terminal in a folder of its own. Its lines, as they stand when it has ended, become an SVG
+of rich, and Chromium makes a PNG of that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from support.browser.browser_page import open_page
+from support.browser.browser_pictures import BIN
+
+COLUMNS: Final = 100
+_TRAIN: Final = """\
+import math, sys
+import otel_bridge
+
+with otel_bridge.init(project="hello", name=sys.argv[1], config={"lr": 1e-3}) as run:
+    for step in range(1, 101):
+        run.log({"loss": math.exp(-step / 30)}, step=step)
+    answer = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "7"}]
+    run.log_rollouts([{"messages": answer, "reward": 1.0}], step=100)
+"""
+_SETTINGS: Final = {"OTEL_BRIDGE_EXPORTERS": "trackio,mlflow"}
+_COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "init": ("python train.py first", _SETTINGS),
+    "rollouts": ("otel-bridge rollouts", {}),
+    "doctor": ("otel-bridge doctor", _SETTINGS),
+    "run": ("otel-bridge run --exporters trackio --dir runs -- python train.py second", {}),
+    "drain": ("otel-bridge drain offline", {}),
+    "demo": ("otel-bridge demo --steps 20 --exporters mlflow,trackio", {}),
+    "status": ("otel-bridge status otel-bridge-demo", {}),
+}
+"""Picture to its command and variables, in the order in which they run; "init" shows ``finish`` too."""
+_CONTROL: Final = re.compile(r"\x1b\[\??(\d*)(?:;\d+)*([A-HJKSThl])")
+
+
+def screen(output: str) -> list[str]:
+    """Return the lines that stand on a terminal after *output*; their colours stay as escape codes.
+
+    Of the movements of a cursor those are known that bars of progress use: to the beginning of the line, up, and the
+    deletion of a line.
+    """
+    lines = [""]
+    row = 0
+    parts = re.split(r"(\x1b\[\??[\d;]*[A-HJKSThl]|\r\n|\n|\r)", output)
+    for part in filter(None, parts):
+        movement = _CONTROL.fullmatch(part)
+        if part in {"\n", "\r\n"}:
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r" or (movement and movement[2] == "K"):
+            lines[row] = "" if part != "\r" or row == len(lines) - 1 else lines[row]
+        elif movement and movement[2] == "A":
+            row = max(row - int(movement[1] or 1), 0)
+        elif movement is None:
+            lines[row] += part
+    return lines
+
+
+def printed(command: str, folder: Path, variables: Mapping[str, str]) -> str:
+    """Run *command* on a pseudo-terminal in *folder*, and return all that it wrote."""
+    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        ["sh", "-c", command], cwd=folder, env={**env, **variables}, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    chunks: list[bytes] = []
+    with suppress(OSError):  # EIO: the last process that had the terminal has ended
+        while chunk := os.read(ours, 1 << 16):
+            chunks.append(chunk)
+    os.close(ours)
+    process.wait()
+    return b"".join(chunks).decode("utf-8", "replace")
+
+
+def _picture(command: str, output: str, path: Path, folder: Path) -> None:
+    """Save *output* below a prompt with *command* as PNG."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text(f"$ {command}", style="bold"))
+    for line in screen(output.rstrip()):
+        console.print(Text.from_ansi(line), soft_wrap=False, overflow="fold")
+    console.print()  # rich's picture cuts the feet of its last line
+    folder.mkdir()
+    svg = folder / "screen.svg"
+    svg.write_text(console.export_svg(title="", font_aspect_ratio=0.6), "utf-8")
+    with open_page(folder / "page", width=1240, height=200) as page:
+        page.go(svg.as_uri())
+        page.until("document.querySelector('svg') !== null", "the screen")
+        width, height = page.js("document.querySelector('svg').getAttribute('viewBox')").split()[2:]
+        size = {"width": round(float(width)), "height": round(float(height)), "deviceScaleFactor": 1, "mobile": False}
+        page.call("Emulation.setDeviceMetricsOverride", **size)
+        page.picture(path)
+
+
+def main() -> None:
+    """Take the pictures that are named, or all."""
+    pictures = Path(sys.argv[1]).resolve()
+    pictures.mkdir(parents=True, exist_ok=True)
+    names = sys.argv[2:] or [*_COMMANDS]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        work = Path(name, "job")
+        work.mkdir()
+        (work / "train.py").write_text(_TRAIN, "utf-8")
+        printed("python train.py third", work, {"OTEL_BRIDGE_DIR": "offline", "OTEL_BRIDGE_OFFLINE": "1", **_SETTINGS})
+        for picture, (command, variables) in _COMMANDS.items():
+            output = printed(command, work, variables)
+            if picture in names:
+                output = output.replace(str(work), "/home/me/job")
+                settings = "".join(f"{key}={value} " for key, value in variables.items())
+                _picture(settings + command, output, pictures / f"{picture}.png", Path(name, picture))
+                print(f"{picture}: {len(output)} characters", flush=True)
+
+
+if __name__ == "__main__":
+    main()
