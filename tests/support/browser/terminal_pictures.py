@@ -109,6 +109,7 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
         width, height = page.js("document.querySelector('svg').getAttribute('viewBox')").split()[2:]
         size = {"width": round(float(width)), "height": round(float(height)), "deviceScaleFactor": 1, "mobile": False}
         page.call("Emulation.setDeviceMetricsOverride", **size)
+        page.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 500))))")
         page.picture(path)
 
 
