@@ -1,29 +1,38 @@
 """How this process ends -> the status of the runs that it left open: the one rule for native and captured programs.
 
 The exit code decides, and an uncaught exception of the main thread. The interpreter shows an exit handler neither the
-argument of ``sys.exit()`` nor the exit code, and a worker of multiprocessing runs no exit handlers at all: it ends by
-``os._exit()``, after the finalizers of its own package.
+argument of ``sys.exit()`` nor the exit code, so calls that raise ``SystemExit`` note it. A program may catch its own
+``SystemExit``; then its outermost frame returns, and the note means nothing. A worker of multiprocessing runs no exit
+handlers at all: it ends by ``os._exit()``, after the finalizers of its own package.
 """
 
 from __future__ import annotations
 
+import builtins
+import opcode
 import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, NoReturn
+from types import FrameType
+from typing import Any, Final
 
 from otel_bridge.emit.arguments import EndStatus
 
 _NOTES_EXIT_CODE: Final = "otel_bridge_exit_code"
-"""Attribute of a ``sys.exit`` that notes its argument."""
+"""Attribute of a function that notes its argument: ``sys.exit``, and what ``exit()`` and ``quit()`` call."""
+
+_PROGRAMS: Final = frozenset({"<module>", "_run_module_as_main"})
+"""Functions in which a program begins: its module, or that of ``python -m``."""
 
 
 class _Exit:
     """Holds what is known of the end of this process."""
 
     code: object = None
+    outermost: FrameType | None = None
+    """Outermost frame of the main thread, whose last instruction shows whether it returned."""
     watched_pid: int = 0
 
 
@@ -33,6 +42,7 @@ def watch_process_end(end_runs: Callable[[], None]) -> None:
     May be called for every run that begins, and again in a forked child.
     """
     _note_exit_codes()
+    _Exit.outermost = _outermost_frame()
     if _Exit.watched_pid == os.getpid():
         return
     _Exit.watched_pid = os.getpid()
@@ -69,22 +79,53 @@ def _at_worker_end(end: Callable[[], object]) -> None:
 
 
 def _note_exit_codes() -> None:
-    """Let ``sys.exit()`` note its argument, as wandb's own ``ExitHooks`` do.
+    """Let ``sys.exit()``, ``exit()`` and ``quit()`` note their argument, as wandb's own ``ExitHooks`` do for the first.
 
     ``hydra.main()``, click and a spawned worker print an exception and call ``sys.exit(1)``.
     """
-    real = sys.exit
+    _note_argument(sys, "exit")
+    # A program without `site` has no quit(), and IPython has its own.
+    quit_call: object = getattr(builtins, "quit", None)
+    quitter = type(quit_call)
+    if quitter.__module__ == "_sitebuiltins":
+        _note_argument(quitter, "__call__", first=1)
+
+
+def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
+    """Replace the function *name* of *holder* by one that notes its argument, which follows *first* others; once."""
+    real = getattr(holder, name)
     if hasattr(real, _NOTES_EXIT_CODE):
         return
 
     @wraps(real)
-    def exit_noting_code(code: Any = None, /) -> NoReturn:
+    def noting(*given: Any, **named: Any) -> Any:
         if threading.current_thread() is threading.main_thread():  # in another thread it ends that thread alone
-            _Exit.code = code
-        real(code)
+            arguments = [*given[first:], *named.values()]
+            _Exit.code = arguments[0] if arguments else None
+        return real(*given, **named)
 
-    setattr(exit_noting_code, _NOTES_EXIT_CODE, True)
-    sys.exit = exit_noting_code
+    setattr(noting, _NOTES_EXIT_CODE, True)
+    setattr(holder, name, noting)
+
+
+def _outermost_frame() -> FrameType | None:
+    """Return the frame in which the main thread began; ``None`` if it is not that of a program.
+
+    A frame keeps its variables. Those of a module live until the exit anyway, those of a host's function do not.
+    """
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
+    frame = frames.get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame if frame is not None and frame.f_code.co_name in _PROGRAMS else None
+
+
+def _main_returned() -> bool:
+    """Return whether the main thread's outermost frame ended by ``return``, not by an exception, or not yet."""
+    frame = _Exit.outermost
+    if frame is None or frame.f_lasti < 0:
+        return False
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
 def is_good_exit(code: object) -> bool:
@@ -94,6 +135,8 @@ def is_good_exit(code: object) -> bool:
 
 def status_at_exit() -> EndStatus:
     """Return the status of runs that end with the process: ``failed`` after an exception or a noted exit code."""
+    if _main_returned():
+        return "finished"
     if not is_good_exit(_Exit.code):
         return "failed"
     interactive = hasattr(sys, "ps1")
