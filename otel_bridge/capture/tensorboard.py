@@ -179,9 +179,10 @@ class _FirstRun:
     def begin(self) -> Run | None:
         """Return a new run, if possible one that an adapter has announced.
 
-        After the first call return ``None``, and, with a message, where none can begin.
+        After the first call return ``None``, and, with a message, where none can begin. So too when the program has
+        begun a run itself: its run has ended, and a scalar that follows belongs to no other.
         """
-        if self._begun:
+        if self._begun or api.has_begun_run():
             return None
         self._begun = True
         announced = take_announced()

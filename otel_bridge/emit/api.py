@@ -186,6 +186,11 @@ def current_run() -> Run | None:
     return _process.run
 
 
+def has_begun_run() -> bool:
+    """Return whether ``init()`` has begun a run in this process, which may have ended since."""
+    return bool(_process.steps) or _process.run is not None
+
+
 def _in_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return the function that calls the method of the process's run with the name of *call*.
 

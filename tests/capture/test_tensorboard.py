@@ -132,6 +132,19 @@ def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_r
     ]  # fmt: skip
 
 
+def test_scalars_after_the_end_of_the_programs_run_begin_no_other(tmp_path: Path) -> None:
+    code = """
+import otel_bridge
+otel_bridge.init("p", "mine").log({"loss": 1.0}, step=1)
+otel_bridge.finish()
+"""
+
+    captured(tmp_path, code + TENSORBOARDX)
+
+    assert values(only_folder(runs(tmp_path))) == {"loss": [(1, 1.0)]}
+    assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
+
+
 def test_the_first_scalar_begins_the_run_that_an_adapter_has_named(tmp_path: Path) -> None:
     code = """
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames
