@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.timers import time_skyrl
 from otel_bridge.settings import RUN_NAME, environment
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class OtelBridgeExp(BasePPOExp):
 
     def get_tracker(self) -> Any:
         """Return SkyRL's tracker, wrapped so that it also records metrics."""
+        time_skyrl()
         return OtelBridgeTracking(super().get_tracker(), self.otel_bridge)
 
     def get_trajectory_logger(self) -> Any:

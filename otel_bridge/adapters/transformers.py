@@ -26,6 +26,7 @@ from otel_bridge.adapters.parts.framework_run import (
     guarded,
 )
 from otel_bridge.adapters.parts.search_trials import SearchTrials
+from otel_bridge.adapters.parts.timers import time_trl
 from otel_bridge.adapters.parts.trl_completions import CompletionReader
 from otel_bridge.capture.announced_runs import announce, withdraw
 
@@ -165,6 +166,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             return
         if _is_trial(state):
             self._trials.next()
+        time_trl()
         recording = self._select(args, state, model)
         self._in_training = True
         if not self._captured().begins_the_run:  # else the first record joins that run

@@ -20,6 +20,7 @@ from otel_bridge.adapters.parts.calling_object import ReturnPlace, calling_objec
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.timers import time_verl
 from otel_bridge.adapters.parts.verl_traces import install_traces
 
 BACKEND: Final = "otel_bridge"
@@ -143,6 +144,7 @@ def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, 
         tracking.logger[BACKEND] = logger
         logger.local_of_fit(tracking)
         wrap_trainers()
+        time_verl()
         if (trainer := _calling_trainer()) is not None:
             _wrap_class_of(trainer, logger)
 

@@ -81,6 +81,11 @@ _current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", defaul
 """Innermost open phase: of each thread, and of each asyncio task, which begins with that of its creator."""
 
 
+def is_inside() -> bool:
+    """Return whether a phase is open here, whose step a further phase has."""
+    return _current.get() is not None
+
+
 class Phase:
     """Measures one phase of a step; `Run.phase` and `otel_bridge.phase` return it.
 

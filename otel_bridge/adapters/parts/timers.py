@@ -1,0 +1,131 @@
+"""Timers of frameworks -> phases of the process's run, by wrapping the timers that the frameworks have.
+
+In a process without a run the timers do what they did. A phase inside another has its step, so that only the outermost
+one asks the framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.framework_run import guarded
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.phases.phase import Phase
+
+_PHASES: Final = "_otel_bridge_phases"
+"""Attribute of a timer: its open phases."""
+_TIMED: Final = "otel_bridge_timed"
+_VERL: Final = "verl.utils.profiler.performance"
+_SKYRL: Final = ("skyrl.train.utils.utils", "skyrl_train.utils.utils")
+_TRL: Final = "trl.extras.profiling"
+
+
+def time_verl() -> None:
+    """Make each ``marked_timer`` and ``simple_timer`` of verl a phase, once."""
+    module: Any = sys.modules.get(_VERL)
+    real: Any = getattr(module, "_timer", None)
+    if real is None or getattr(real, _TIMED, False):
+        return
+
+    @functools.wraps(real)
+    def timer(name: str, *arguments: Any, **named: Any) -> Generator[Any, Any, Any]:
+        with _phase(name, _step_of_verl):
+            yield from real(name, *arguments, **named)
+
+    setattr(timer, _TIMED, True)
+    module._timer = timer
+
+
+def time_skyrl() -> None:
+    """Make each ``Timer`` of SkyRL a phase, once."""
+    for name in _SKYRL:
+        cls: Any = getattr(sys.modules.get(name), "Timer", None)
+        if cls is not None:
+            _time_contexts(cls, lambda timer: timer.message, lambda _: _step_of_skyrl())
+
+
+def time_trl() -> None:
+    """Make each ``profiling_context`` of TRL a phase, once."""
+    cls: Any = getattr(sys.modules.get(_TRL), "ProfilingContext", None)
+    if cls is not None:
+        # TRL names them "GRPOTrainer._generate", and counts the steps that have ended.
+        _time_contexts(
+            cls,
+            lambda context: context.name.rpartition(".")[2].lstrip("_"),
+            lambda context: None if context.step is None else context.step + 1,
+        )
+
+
+@guarded
+def _step_of_verl() -> int | None:
+    """Return the step of the trainer that calls: in the fully async mode the next version of the weights."""
+    trainer = calling_object(lambda found: hasattr(found, "global_steps") or hasattr(found, "current_param_version"))
+    version = getattr(trainer, "current_param_version", None)
+    if version is not None:
+        return int(version) + 1
+    return None if trainer is None else int(trainer.global_steps)
+
+
+@guarded
+def _step_of_skyrl() -> int | None:
+    trainer = calling_object(lambda found: hasattr(found, "global_step"))
+    return None if trainer is None else int(trainer.global_step)
+
+
+def _time_contexts(cls: Any, name_of: Callable[[Any], str], step_of: Callable[[Any], int | None]) -> None:
+    """Make each ``with`` and ``async with`` of a timer class a phase, once.
+
+    Args:
+        cls: The class.
+        name_of: Returns the name of a timer's phase.
+        step_of: Returns the step of a timer that is inside no other phase.
+    """
+    if _TIMED in vars(cls):
+        return
+    setattr(cls, _TIMED, True)
+
+    @guarded
+    def begin(timer: Any) -> None:
+        phase = _phase(name_of(timer), lambda: step_of(timer))
+        _phases_of(timer).append(phase.__enter__())
+
+    @guarded
+    def end(timer: Any) -> None:
+        _phases_of(timer).pop().__exit__(None, None, None)
+
+    for enter_name, exit_name in (("__enter__", "__exit__"), ("__aenter__", "__aexit__")):
+        if hasattr(cls, enter_name):
+            _wrap(cls, enter_name, begin)
+            _wrap(cls, exit_name, end)
+
+
+def _phase(name: str, step_of: Callable[[], int | None]) -> Phase:
+    """Return a phase; *step_of* is called unless it is inside another one, whose step it has."""
+    from otel_bridge.emit.phases.phase import Phase, is_inside  # noqa: PLC0415  # only programs that train pay for it
+
+    return Phase(None, name, None if is_inside() else step_of())
+
+
+def _phases_of(timer: Any) -> list[Phase]:
+    phases: list[Phase] | None = getattr(timer, _PHASES, None)
+    if phases is None:
+        phases = []
+        setattr(timer, _PHASES, phases)
+    return phases
+
+
+def _wrap(cls: Any, name: str, before: Callable[[Any], object]) -> None:
+    """Call *before* ahead of method *name*; it may return an awaitable, as an ``async def`` does."""
+    real = getattr(cls, name)
+
+    @functools.wraps(real)
+    def method(self: Any, *arguments: Any) -> Any:
+        before(self)
+        return real(self, *arguments)
+
+    setattr(cls, name, method)
