@@ -66,6 +66,7 @@ def do_job(folder: Path) -> tuple[Path, Path]:
         folder,
         OTEL_BRIDGE_EXPORTERS="trackio,mlflow",
         TRACKIO_DIR=str(store),
+        OTEL_BRIDGE_TRACKIO_ALL_SERIES="1",
         MLFLOW_TRACKING_URI=f"sqlite:///{database}",
     )
     done = subprocess.run([sys.executable, str(script)], cwd=folder, env=env, check=False, capture_output=True)
