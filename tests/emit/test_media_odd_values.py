@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,20 @@ def test_a_cell_that_cannot_be_read_costs_no_other() -> None:
     logged = Logged(Table(["a"], [[1], [Raising()], [nested], [{"x": 2**100}], [{"x": "\ud800"}], [3]]))
 
     cells = [row[0] for row in logged.table["rows"]]
-    assert [cells[0], cells[1], cells[2], cells[5]] == [1, None, None, 3]
-    assert [json.loads(cell) for cell in cells[3:5]] == [{"x": 2**100}, {"x": "\ud800"}]
-    assert logged.drops == {"media_unreadable": 2}
+    assert [cells[0], cells[1], cells[2], cells[5]] == [1, "[unreadable]", '["[cycle]"]', 3]
+    assert [json.loads(cell) for cell in cells[3:5]] == [{"x": str(2**100)}, {"x": "?"}]
+    assert logged.drops == {"unreadable_value": 1}
+
+
+def test_cells_that_repeat_one_another_are_clipped_and_counted() -> None:
+    nested: object = 1.0
+    for _ in range(34):
+        nested = [nested, nested]
+    start_s = time.process_time()
+
+    assert Logged(Table(["a"], [[nested]])).drops.keys() == {"clipped"}
+    assert Logged(Text(nested)).drops.keys() == {"clipped"}
+    assert time.process_time() - start_s < 1
 
 
 def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:
@@ -121,10 +133,10 @@ def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:
     logged = Logged(Table(dataframe=frame)), Logged(Table(["a", "b", "c", "d", "e"], [others]))
 
     assert logged[0].table["rows"] == [
-        [0.5, 1, True, "a", "x", "2024-01-01 00:00:00", "0 days 00:00:01"],
+        [0.5, 1, True, "a", "x", "2024-01-01T00:00:00", "0 days 00:00:01"],
         [None] * 7,
     ]
-    assert logged[1].table["rows"] == [["1.5", None, None, None, "[null,null,1]"]]
+    assert logged[1].table["rows"] == [[1.5, None, None, None, "[null,null,1]"]]
     assert [one.drops for one in logged] == [{}, {}]
 
 

@@ -6,22 +6,19 @@ empty and captions are missing.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, cast
-
-import orjson
 
 from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps, hooked, may_hold_secret
 from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
@@ -75,7 +72,12 @@ class MediaEncoder:
     count: Callable[[str, int], None]
     items: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
     _cells: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
+    _reader: PlainReader = field(init=False)
     _size: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin the reader of cells, whose budget is that of all of them."""
+        self._reader = PlainReader(_CELLS, str, self._count_lost)
 
     def encode(self, media: Sequence[object]) -> Sequence[EncodedMedium]:
         """Encode *media*; those that cannot be are counted and left out."""
@@ -112,9 +114,9 @@ class MediaEncoder:
         is_html = medium.kind == "html"
         if is_html and isinstance(value, os.PathLike):
             value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode("utf-8", "replace")
-        if isinstance(value, (bytes, bytearray)):
+        if isinstance(value, (bytes, bytearray)):  # the encoding of a page may be any
             value = value.decode("utf-8", "replace")
-        text = value if isinstance(value, str) else str(value)
+        text = value if isinstance(value, str) else str(self._plain(value))
         if len(text) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         most = self.policy.max_chars
@@ -128,7 +130,7 @@ class MediaEncoder:
     def _add(self, medium: Media, mime: str, data: bytes, *, cell: bool = False) -> None:
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
-        caption = medium.caption if isinstance(medium.caption, str) else str(medium.caption)
+        caption = medium.caption if isinstance(medium.caption, str) else str(self._plain(medium.caption))
         if caption:
             caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[:MAX_CAPTION_CHARS]
         self._size += len(data)
@@ -143,7 +145,10 @@ class MediaEncoder:
         try:
             cells = cast("list[list[Json]]", rows)
             if not _are_plain(rows):
-                cells = [[self._cell(value) for value in row] for row in rows]
+                cells = [
+                    [self._medium_in_cell(value) if isinstance(value, Media) else self._plain(value) for value in row]
+                    for row in rows
+                ]
             self._add(table, _MIMES["table"], self._json(columns, cells))
         except BaseException:
             self._size = before[0]
@@ -169,34 +174,17 @@ class MediaEncoder:
         rows: list[Json] = [[allowed(cell, at) for at, cell in enumerate(row)] for row in cells]
         return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
 
-    def _cell(self, value: object) -> Json:
-        try:
-            return self._any_cell(value)
-        except any_error():  # code of the user's own object
-            self.count("media_unreadable", 1)
-            return None
+    def _plain(self, value: object) -> Json:
+        """Return a value as a number, a text or nothing; the entries of a collection or an object are JSON text."""
+        plain = self._reader.read(value)
+        return dumps(plain).decode() if isinstance(plain, (dict, list)) else plain
 
-    def _any_cell(self, value: object) -> Json:
-        if value is None or type(value) in {str, bool}:
-            return cast("Json", value)
-        if isinstance(value, (int, float)):
-            return _number(value)
-        if isinstance(value, Media):
-            return self._medium_in_cell(value)
-        return self._object_in_cell(value)
-
-    def _object_in_cell(self, value: object) -> Json:
-        item: object = getattr(value, "item", None)
-        if callable(item) and not getattr(value, "shape", ()):
-            plain: object = item()
-            return self._cell(plain) if type(plain) in _PLAIN else _text(plain)
-        if isinstance(value, (dict, list, tuple)):
-            return _json_text(cast("object", value))
-        return "[bytes]" if isinstance(value, (bytes, bytearray)) else _text(value)
+    def _count_lost(self, reason: str, number: int, _key: str) -> None:
+        self.count(reason, number)
 
     def _medium_in_cell(self, medium: Media) -> Json:
         if not isinstance(medium, (Image, Audio, Video)):
-            return str(medium.value)
+            return self._plain(medium.value)
         if len(self._cells) + len(self.items) + 1 >= self.max_items:
             self.count("media_rate", 1)
             return None
@@ -218,25 +206,13 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
     return min(whole) >= -_INT64 and max(whole) < _INT64
 
 
-def _json_text(value: object) -> str:
-    try:
-        return orjson.dumps(value, default=_text, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # a larger integer or a lone surrogate somewhere
-        return json.dumps(value, default=_text)
-
-
-def _text(value: object) -> str | None:
-    """Return *value* as text; ``None`` for what stands for a missing number or time, as NaN does among floats."""
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and any(value is getattr(pandas, name, pandas) for name in ("NA", "NaT")):
-        return None
-    return None if isinstance(value, Decimal) and not value.is_finite() else str(value)
-
-
 def _number(value: float) -> int | float | str | None:
     if isinstance(value, int):
         return int(value) if -_INT64 <= value < _INT64 else str(value)
     return float(value) if math.isfinite(value) else None
+
+
+_CELLS: Final = ReadingRules(number=_number, entries=1_000_000)
 
 
 def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[list[str], list[Sequence[object]]]:
@@ -266,7 +242,7 @@ def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[l
         whole.append(cells)
     if changed:
         count("media_row_length", changed)
-    return [str(column) for column in columns], whole
+    return [key_text(column) for column in columns], whole
 
 
 def _cells_of(row: object) -> list[object]:

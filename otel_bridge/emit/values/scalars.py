@@ -28,7 +28,8 @@ _BY_STR: Final = frozenset({
 """Types of the standard library whose ``str()`` is the value."""
 _ARRAY_LIBRARIES: Final = frozenset({"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"})
 _DATA_TYPES: Final = frozenset({"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"})
-_MISSING: Final = frozenset({("pandas._libs.missing", "NAType"), ("pandas._libs.tslibs.nattype", "NaTType")})
+_MISSING: Final = frozenset({"NAType", "NaTType"})
+_TIMES: Final = frozenset({"datetime64", "timedelta64"})
 _MAX_BYTES: Final = 1 << 20
 _MAX_PARTS: Final = 1_000
 """Most entries of a collection that its key or name shows, nested ones included."""
@@ -75,8 +76,13 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether *value* stands for a missing entry: ``None``, and pandas' NA and NaT."""
-    return value is None or (type(value).__module__, type(value).__qualname__) in _MISSING
+    """Return whether *value* stands for a missing entry: ``None``, NA and NaT of pandas, and numpy's NaT."""
+    if value is None:
+        return True
+    kind = type(value)
+    if kind.__name__ in _MISSING:
+        return kind.__module__.startswith("pandas.")
+    return is_scalar(value) and kind.__name__ in _TIMES and value != value  # noqa: PLR0124  # NaT equals nothing
 
 
 def scalar_of(value: object) -> Plain | None:
