@@ -41,9 +41,8 @@ _PAGE: Final = """\
 # Versions of trackers
 
 `otel-bridge doctor` shows what your versions lack. When its writer opens, an exporter checks the calls that it uses, so
-other versions with these calls work too. `make test-versions` generates this page: in a fresh environment for each
-line, the contract suite, other suites of the exporter and the conformance job run and read back through the tracker's
-own API.
+other versions with these calls work too. `make test-versions` generates this page: each line is a
+fresh environment in which the suites of the exporter run and read back through the tracker's own API.
 
 | tracker | version | installed with | who has it | tests passed | lacks |
 |---|---|---|---|---|---|
