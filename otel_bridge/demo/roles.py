@@ -40,11 +40,12 @@ def explore(exchange: Exchange, steps: int, seed: int) -> None:
             if policy is None or exchange.stopped:
                 return
             began = time.monotonic()
-            played = [
-                _rollout(run, policy, expression, rng, step=step, group=group, sample=sample)
-                for group, expression in enumerate(problems(PROMPTS, rng))
-                for sample in range(SAMPLES)
-            ]
+            with run.phase("generate", step=step):
+                played = [
+                    _rollout(run, policy, expression, rng, step=step, group=group, sample=sample)
+                    for group, expression in enumerate(problems(PROMPTS, rng))
+                    for sample in range(SAMPLES)
+                ]
             elapsed_s = time.monotonic() - began
             run.log(
                 {
@@ -56,8 +57,9 @@ def explore(exchange: Exchange, steps: int, seed: int) -> None:
                 },
                 step=step,
             )
-            exchange.put_batch(step, [one.episode for one in played])
-            exchange.wait_for_room(2)
+            with run.phase("wait_for_trainer", step=step):
+                exchange.put_batch(step, [one.episode for one in played])
+                exchange.wait_for_room(2)
             time.sleep(max(TARGET_STEP_S - (time.monotonic() - began), 0))
 
 
@@ -90,14 +92,17 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
         policy = Policy()
         exchange.put_policy(policy)
         for step in range(1, steps + 1):
-            episodes = exchange.take_batch(step)
+            with run.phase("wait_for_batch", step=step):
+                episodes = exchange.take_batch(step)
             if episodes is None:
                 return
             rewards = np.asarray([episode.reward for episode in episodes])
-            advantages = group_advantages(rewards, [episode.group for episode in episodes])
-            weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
+            with run.phase("train", step=step):
+                advantages = group_advantages(rewards, [episode.group for episode in episodes])
+                weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
             policy = Policy(weights, version=step)
-            exchange.put_policy(policy)
+            with run.phase("sync_weights", step=step):
+                exchange.put_policy(policy)
             run.log(
                 {
                     "loss": update.loss,
