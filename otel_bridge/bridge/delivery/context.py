@@ -146,10 +146,11 @@ class DeliveryRequests:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Describes the progress of one exporter, for the report: a plain value, with a field for each number shown.
+    """Describes the state of one exporter's delivery: a plain value. The ledger's `Destination` has its counts.
 
     Attributes:
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
+        dead_letters: Items that the other end of ``otlp`` refused for good; of others the ledger has the number.
         failing_since_s: `time.monotonic` of its first failure; ``None`` while it works.
         damaged: Whether it found the ledger damaged and waits for a new one.
         resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
@@ -163,14 +164,10 @@ class Progress:
     state: str = "idle"
     reason: str = ""
     help: str = ""
-    url: str | None = None
     destination: Mapping[str, str] = field(default_factory=dict[str, str])
     written: Position = 0
     durable: Position = 0
-    rows: int = 0
-    rollouts: int = 0
     dead_letters: int = 0
-    evicted: int = 0
     failing_since_s: float | None = None
     resolved: bool = False
     settings: ExporterSettings | None = None

@@ -258,8 +258,7 @@ class DeliveryPosition:
             self.progress = Progress(self._name, state, reason, help_, failing_since_s=since)
             return
         self.progress = Progress(
-            self._name, state, reason, help_, url=at.url, destination=destination_of(self._settings),
-            written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters,
-            evicted=at.evicted, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
+            self._name, state, reason, help_, destination=destination_of(self._settings), written=at.written,
+            durable=at.durable, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
             settled=at.settled,
         )  # fmt: skip

@@ -191,24 +191,33 @@ class ReportWriter:
 
 
 def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_per_s: float) -> ExporterReport:
-    return ExporterReport(
-        written=progress.written if at is None else min(at.written, progress.written),
-        durable=progress.durable if at is None else at.durable,
+    """Return the report of an exporter; *at* is its row in the ledger, which ``otlp`` does not have."""
+    state = ExporterReport(
+        written=progress.written,
+        durable=progress.durable,
         state=progress.state,
         reason=progress.reason,
         help=progress.help,
-        url=progress.url if at is None else at.url,
         destination=dict(progress.destination),
         view="" if progress.settings is None else progress.settings.view(run),
         found=progress.found,
         rows_per_s=rows_per_s,
-        rows=0 if at is None else at.rows,
-        rollouts=0 if at is None else at.rollouts,
-        dead_letters=0 if at is None else at.dead_letters,
-        tracker_run_id=None if at is None else at.tracker_run_id,
-        missed=0 if at is None else at.missed,
-        degraded=[*(progress.degraded if at is None else at.degraded)],
-        left_out={} if at is None else dict(at.left_out),
+        degraded=[*progress.degraded],
+    )
+    if at is None:
+        return state
+    return dataclasses.replace(
+        state,
+        written=min(at.written, progress.written),
+        durable=at.durable,
+        url=at.url,
+        rows=at.rows,
+        rollouts=at.rollouts,
+        dead_letters=at.dead_letters,
+        tracker_run_id=at.tracker_run_id,
+        missed=at.missed,
+        degraded=[*at.degraded],
+        left_out=dict(at.left_out),
     )
 
 

@@ -20,7 +20,7 @@ def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_
         ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip
     assert (bench.delivery.progress.state, bench.delivery.progress.written) == ("ended", 6)
-    assert (bench.delivery.progress.rows, bench.delivery.progress.rollouts) == (3, 1)
+    assert (bench.destination.rows, bench.destination.rollouts) == (3, 1)
 
 
 def test_a_tracker_without_order_gets_a_window_sorted_by_kind(tmp_path: Path) -> None:

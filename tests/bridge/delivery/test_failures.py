@@ -38,8 +38,8 @@ def test_an_error_at_any_record_costs_at_most_that_record(
     lost = [] if error is RetryableError else [bad]
     assert sorted(set(bench.tracker.kept)) == [position for position in range(1, 8) if position not in lost]
     assert [position for position, _ in bench.dead()] == lost
-    assert (bench.delivery.progress.written, bench.delivery.progress.dead_letters) == (7, len(lost))
-    assert bench.delivery.progress.rows + bench.delivery.progress.rollouts == 7 - len(lost)
+    assert (bench.delivery.progress.written, bench.destination.dead_letters) == (7, len(lost))
+    assert bench.destination.rows + bench.destination.rollouts == 7 - len(lost)
 
 
 def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     assert tracker.calls == [
         ("open", (False,)), ("rows", (1, 2, 3)), ("close", ()), ("open", (False,)), ("rows", (2, 3)),
     ]  # fmt: skip
-    assert (bench.delivery.progress.rows, bench.delivery.progress.state) == (3, "idle")
+    assert (bench.destination.rows, bench.delivery.progress.state) == (3, "idle")
 
 
 @pytest.mark.parametrize(("error", "written"), [(RetryableError("finish timed out"), 0), (None, 2)])

@@ -43,7 +43,7 @@ def test_a_new_bridge_goes_on_where_the_tracker_says(tmp_path: Path) -> None:
     bench.run()
 
     assert tracker.calls == [("open", (False,)), ("rows", (7, 8, 9, 10))]
-    assert (bench.delivery.progress.rows, bench.delivery.progress.written) == (10, 10)
+    assert (bench.destination.rows, bench.delivery.progress.written) == (10, 10)
 
 
 def test_a_window_written_whole_just_before_a_stop_is_not_written_again(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) 
     bench.run()
 
     assert tracker.calls == [("open", (False,)), ("rows", (5, 6))]
-    assert (bench.delivery.progress.rows, bench.delivery.progress.written) == (6, 6)
+    assert (bench.destination.rows, bench.delivery.progress.written) == (6, 6)
 
 
 def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> None:

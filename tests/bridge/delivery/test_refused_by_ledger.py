@@ -36,7 +36,7 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
 
     assert set(bench.tracker.kept) == {1, 2, 3, 5, 6, 7, 8, 9, 10}
     assert bench.dead() == [(4, "no")]
-    assert (bench.delivery.progress.written, bench.delivery.progress.rows) == (10, 9)
+    assert (bench.delivery.progress.written, bench.destination.rows) == (10, 9)
 
 
 def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rows_are_counted_although_it_could_not_be_noted_at_once(tmp_path: Path)
 
     bench.run()
 
-    assert (refusals(), bench.delivery.progress.written, bench.delivery.progress.rows) == (1, 100, 100)
+    assert (refusals(), bench.delivery.progress.written, bench.destination.rows) == (1, 100, 100)
 
 
 def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_be_noted(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
     bench.run()
     bench.run()
 
-    assert (refusals(), bench.dead(), bench.delivery.progress.rows) == (1, [], 3)
+    assert (refusals(), bench.dead(), bench.destination.rows) == (1, [], 3)
     assert [kind for kind, _ in bench.tracker.calls[before:]].count("rows") == 1
 
 

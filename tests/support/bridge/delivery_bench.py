@@ -9,6 +9,7 @@ from pathlib import Path
 
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
@@ -130,6 +131,12 @@ class Bench:
             if wait is None or self.delivery.progress.state == "blocked" or (wait == 1.0 and not self._failing):
                 return wait
         return self.delivery.step()
+
+    @property
+    def destination(self) -> Destination:
+        """The tracker's row in the ledger."""
+        (destination,) = self.ledger.view().destinations()
+        return destination
 
     @property
     def _failing(self) -> bool:
