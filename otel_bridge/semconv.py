@@ -125,6 +125,12 @@ PHASE_NAME: Final = "rl.phase.name"
 PHASE_OUTER: Final = "rl.phase.outer"
 """Text, on a phase: name of the phase of the same step around it. A phase without it counts as outermost."""
 
+# --- lineage ----------------------------------------------------------------------------------------------------------
+TRAIN_SPAN: Final = "rl.train"
+"""Span of a training step, with a link to each rollout that the step consumed."""
+TRAIN_UNUSED: Final = "rl.train.unused"
+"""Text, on such a span: reason for which its rollouts are not used; without it they are consumed."""
+
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"
 EVENT_CONFIG: Final = "rl.run.config"
@@ -146,6 +152,13 @@ ROLLOUTS_STALENESS: Final = "rl.rollouts.staleness"
 ROLLOUTS_IDS: Final = "rl.rollouts.ids"
 """Text, on `EVENT_ROLLOUTS`: ids that users gave to sampled-out rollouts, one per line; at most `MAX_ROLLOUTS_IDS`."""
 MAX_ROLLOUTS_IDS: Final = 4_096
+ROLLOUTS_REWARDS: Final = "rl.rollouts.rewards"
+"""Bytes, on `EVENT_ROLLOUTS`: reward of each rollout of `ROLLOUTS_IDS`, little-endian doubles, NaN without one."""
+ROLLOUTS_POLICY_VERSIONS: Final = "rl.rollouts.policy_versions"
+"""Bytes: policy version of each of these, little-endian int64, `NO_VERSION` without one."""
+NO_VERSION: Final = -(1 << 63)
+ROLLOUTS_DATASETS: Final = "rl.rollouts.datasets"
+"""Text: dataset of each of these, one per line."""
 ROLLOUTS_OPEN_STEPS: Final = "rl.rollouts.open_steps"
 """Integers, on a rollout's root and on `EVENT_ROLLOUTS`: steps of which the process has live rollouts of that role and
 split open; when absent, the last list applies."""

@@ -14,6 +14,7 @@ from otel_bridge.emit.arguments import (
     DEFAULT_FLUSH_S,
     EndStatus,
     counts_unknown,
+    role_of,
     seconds_of,
     status_of,
 )
@@ -26,6 +27,7 @@ from otel_bridge.emit.process_end import is_good_exit, status_at_exit
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder
+from otel_bridge.errors import any_error
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
 
@@ -217,6 +219,34 @@ class Run(RecordedFacts):
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
         calls.log_rewards(self, values, name=name, role=role, step=step)
+
+    @counts_unknown
+    def train_on(
+        self,
+        step: int | None = None,
+        rollouts: object = None,
+        *,
+        unused: Mapping[str, object] | None = None,
+        role: str | None = None,
+    ) -> None:
+        """Record which rollouts a training step consumed: any process's, kept or sampled out, also more than once.
+
+        Trackers show the steps on each rollout, and one row a step: staleness, age, number of uses, reward of what was
+        consumed and of what was generated. A rollout is known by its `id`, so each needs one.
+
+        Args:
+            step: The training step; ``None`` for that of the role's next row.
+            rollouts: `Rollout` objects, live rollouts, mappings with ``id``, ids, or the parallel lists of
+                `log_generations` as a mapping with ``ids``.
+            unused: Reason to rollouts that are left out for good: ``{"stale": […], "filtered": […]}``.
+            role: Another role than the run's own.
+        """
+        from otel_bridge.emit.lineage.train_on import train_on  # noqa: PLC0415  # rare: not on the way of `import`
+
+        try:
+            train_on(self, step, rollouts, unused=unused, role=role_of(role))
+        except any_error():  # nothing of otel-bridge may end a training run
+            self.count_drop("internal_error")
 
     # --- phases -------------------------------------------------------------------------------------------------------
 

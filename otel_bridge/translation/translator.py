@@ -19,6 +19,9 @@ from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
+from otel_bridge.translation.generated_rollouts import GeneratedRollouts
+from otel_bridge.translation.lineage.pipeline import LineagePipeline
+from otel_bridge.translation.lineage.train_span import split_train_spans
 from otel_bridge.translation.metrics.assembler import RowAssembler
 from otel_bridge.translation.metrics.attempts import AttemptDetector
 from otel_bridge.translation.metrics.dedup import Deduplicator
@@ -59,7 +62,7 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Seventeen attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Eighteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
@@ -87,14 +90,17 @@ class Translator:
         self._rows = RowAssembler(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._seen = Deduplicator(state, options.seen_limit)
         self._points = ThirdPartyPoints(state, self._axes, self._seen, options)
+        generated = GeneratedRollouts(state)
         self.rollouts = RolloutPipeline(
             state,
             options,
             self._axes,
             others=others,
             processes=self._lifecycle.processes,
+            generated=generated,
         )
         self.rollouts.listen(opened_unix_ns)
+        self._lineage = LineagePipeline(state, options, self._axes, generated, self.rollouts.value)
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
@@ -156,6 +162,7 @@ class Translator:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self.rollouts.tick(now_unix_ns)]
         records += self._phases.tick(now_unix_ns)
+        records += self._lineage.tick(now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
@@ -196,6 +203,7 @@ class Translator:
         self._seen.flush()
         self.rollouts.flush()
         self._phases.flush()
+        self._lineage.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -311,6 +319,10 @@ class Translator:
                 if phases:
                     received_ns = frame.append_unix_ns if frame.held else 0
                     records += self._phases.take(context, phases, frame.now_unix_ns, received_ns=received_ns)
+                if scope is not None:
+                    train_spans, scope = split_train_spans(scope)
+                    role = context.producer.third_party_role
+                    records += self._lineage.take(context.process, role, train_spans, frame.now_unix_ns)
                 if scope is None:
                     continue
                 if scope.scope.name != semconv.SCOPE_NAME:
@@ -362,7 +374,12 @@ class Translator:
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
 
     def _closed(self, now_unix_ns: int) -> list[Record]:
-        return [*self._rows.close(), *self.rollouts.close(now_unix_ns), *self._phases.close()]
+        return [*self._rows.close(), *self._rollouts_closed(now_unix_ns), *self._phases.close()]
+
+    def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
+        # The values of consumed rollouts become part of those that still wait for their step.
+        lineage = self._lineage.close(now_unix_ns)
+        return [*lineage, *self.rollouts.close(now_unix_ns)]
 
     def _forget(self, process: Process) -> list[Record]:
         rows = self._rows.forget(process)

@@ -49,7 +49,7 @@ JOB = """
     run.log_reward("r1-0", 0.9, name="judge", explanation="cites its source")
     run.finish()
 """
-SETTINGS = {"OTEL_BRIDGE_STEP_WATERMARK_S": "0.1"}
+SETTINGS = {"OTEL_BRIDGE_STEP_WATERMARK_S": "0.1", "OTEL_BRIDGE_STEP_STARTUP_S": "0"}
 
 
 def rollouts(folder: Path, *arguments: str) -> tuple[int, list[str], str]:

@@ -85,7 +85,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
                 found[page, language] = found.get((page, language), 0) + 1
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 2, ("docs/rollouts.md", "python"): 2}
-    here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1}
+    here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1, ("docs/lineage.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
@@ -120,6 +120,19 @@ def test_the_phases_of_the_page_are_a_row_a_step(tmp_path: Path) -> None:
     assert {key.split("/")[-1] for key in rows[0]["values"]} == {
         "generate", "train", "forward", "step", "idle", "overlap", "ranks",
     }  # fmt: skip
+
+
+def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_path: Path) -> None:
+    (program,) = blocks("docs/lineage.md", "python")
+
+    run(tmp_path, program)
+
+    (rollout,) = rollouts(tmp_path)
+    assert rollout["rewards"] == {"trained_step": 7.0}
+    rows = [line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "row"]
+    assert [
+        row["values"]["trainer/lineage/staleness/max"] for row in rows if "trainer/lineage/consumed" in row["values"]
+    ] == [1]
 
 
 def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def _constants() -> set[str]:
         "events",
         "frame_decoder",
         "phases.pipeline",
+        "lineage.pipeline",
     )
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))

@@ -47,7 +47,7 @@ KINDS = {
     "int": {"int_value"},
     "double": {"double_value"},
     "boolean": {"bool_value"},
-    "any": {"string_value", "int_value", "double_value", "bool_value", "array_value", "kvlist_value"},
+    "any": {"bytes_value", "string_value", "int_value", "double_value", "bool_value", "array_value", "kvlist_value"},
 }
 PROGRAM = """
     import otel_bridge
@@ -83,6 +83,7 @@ PROGRAM = """
             tool.result, tool.call_id = 4, "c1"
         with run.rollout(step=10):
             live.reward = 1.0
+    run.train_on(7, ["mine"], unused={"stale": ["other"]}, role="judge")
     with run.phase("train", step=7, role="judge"), run.phase("forward"):
         pass
     run.log({"notes": [otel_bridge.Text("x" * (1 << 20)), otel_bridge.Text("y", caption="a letter")]})

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import click
 import orjson
@@ -39,16 +39,21 @@ class _Filter:
     split: str | None
     trace: str | None
     errors: bool
+    consumed: int | None = None
+    unused: bool = False
 
     def takes(self, found: StoredRollout) -> bool:
         """Return whether *found* matches every option."""
         facts = found.facts
+        trained_steps = cast("list[int]", facts["trained_steps"])
         wanted = {"group": self.group, "role": self.role, "split": self.split}
         return (
             (not self.steps or facts.get("step") in self.steps)
             and all(value is None or value == (facts.get(key) or _UNNAMED.get(key)) for key, value in wanted.items())
             and (self.trace is None or str(facts["id"]).startswith(self.trace) or facts["rollout_id"] == self.trace)
             and (not self.errors or bool(facts["failed"]))
+            and (self.consumed is None or self.consumed in trained_steps)
+            and not (self.unused and trained_steps)
         )
 
 
@@ -63,6 +68,8 @@ class _Filter:
 @click.option(
     "--errors", is_flag=True, help="Only failed rollouts: with an error, a failed tool call, or without an end."
 )
+@click.option("--consumed", metavar="STEP", type=int, help="Only rollouts that this training step consumed.")
+@click.option("--unused", is_flag=True, help="Only rollouts that no training step has consumed.")
 @click.option(
     "--sort", type=click.Choice(_SORT), default="newest", show_default=True, help="Sort by this, highest first."
 )
@@ -80,6 +87,8 @@ def command(
     trace: str | None,
     run: str | None,
     errors: bool,
+    consumed: int | None,
+    unused: bool,
     sort: str,
     reverse: bool,
     limit: int | None,
@@ -95,7 +104,7 @@ def command(
     folders = chosen_folders(directory, run)
     if not folders:
         return
-    wanted = _Filter(steps, group, role, split, trace, errors)
+    wanted = _Filter(steps, group, role, split, trace, errors, consumed, unused)
     view = RolloutView(Terminal(soft_wrap=True), full=full)
     order = _SortOrder(sort, reverse, limit, as_json)
     counts = [_show(folder, wanted, view, order) for folder in folders]

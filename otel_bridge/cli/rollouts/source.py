@@ -22,10 +22,12 @@ from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Evaluation, Json, RolloutRecord
+from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
 Payload: TypeAlias = dict[str, Json]
-"""Line of the exporter ``file``, with ``rollout_id``, ``turns``, ``tool_calls``, ``failed`` and ``evaluations``."""
+"""Line of the exporter ``file``, with ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``trained_steps`` and
+``evaluations``."""
 ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 """Reads a rollout again; returns ``None`` when it was deleted."""
 
@@ -162,6 +164,7 @@ def _counted(payload: Payload) -> Payload:
     return {
         **payload,
         "rollout_id": metadata.get("rollout_id") if isinstance(metadata, dict) else None,
+        "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label")) if isinstance(metadata, dict) else [],
         "turns": sum(message.get("role") == "assistant" for message in messages),
         "tool_calls": sum(span.get("kind") == "tool" for span in spans),
         "failed": bool(payload.get("error") or payload.get("incomplete") or any(span.get("error") for span in spans)),
@@ -175,11 +178,19 @@ def _with_evaluations(payload: Payload, evaluations: Mapping[str, Payload]) -> P
     merged: Payload = {**payload, "evaluations": [dict(value) for value in evaluations.values()]}
     for name, value in evaluations.items():
         number = value.get("value")
+        if name == TRAINED_STEP:
+            merged["trained_steps"] = _steps(value.get("label"))
         if number is not None and name in {"reward", "advantage"}:
             merged[name] = number
         elif number is not None:
             parts[name] = number
     return {**merged, "rewards": parts}
+
+
+def _steps(label: Json) -> list[Json]:
+    """Return the training steps that the label of the value `TRAINED_STEP` lists."""
+    steps = label.split(",") if isinstance(label, str) else []
+    return [int(step) for step in steps if step.lstrip("-").isdecimal()]
 
 
 def entries(value: Json) -> list[dict[str, Json]]:

@@ -206,6 +206,15 @@ def link(trace_id: bytes, span_id: bytes) -> bytes:
     return message(13, b"\x0a\x10" + trace_id + b"\x12\x08" + span_id + b"\x35\x00\x01\x00\x00")
 
 
+def rollout_link(trace_id: bytes) -> bytes:
+    """Encode a link to a rollout of any process as field 13 of a ``Span``.
+
+    The id of its root span is not known where only the rollout's id is: half of the trace id stands for it, since
+    receivers may refuse an empty one.
+    """
+    return b"\x6a\x1c\x0a\x10%b\x12\x08%b" % (trace_id, trace_id[:8])
+
+
 def spans_field(spans: Iterable[Pieces]) -> list[bytes]:
     """Encode spans as fields of a ``ScopeSpans``, in pieces."""
     parts: list[bytes] = []

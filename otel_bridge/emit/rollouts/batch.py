@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
-from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
+from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
 from otel_bridge.errors import any_error
@@ -34,27 +33,6 @@ class RolloutDefaults(NamedTuple):
     step: int | None = None
     split: str | None = None
     role: str | None = None
-
-
-@dataclass(slots=True)
-class SampledColumns:
-    """Holds the columns that sampling uses, for the rollouts of one step and split: one entry per rollout.
-
-    Attributes:
-        indices: Indices in the call.
-        failed: Failed rollouts, as indices in these lists.
-        truncated: Truncated rollouts, as indices in these lists.
-        versions: Policy version of each rollout; empty when no rollout names one.
-        ids: Id of each rollout; empty when no rollout has one.
-    """
-
-    indices: list[int] = field(default_factory=list[int])
-    rewards: list[float | None] = field(default_factory=list["float | None"])
-    groups: list[str | None] = field(default_factory=list["str | None"])
-    failed: list[int] = field(default_factory=list[int])
-    truncated: list[int] = field(default_factory=list[int])
-    versions: Sequence[object] = ()
-    ids: Sequence[object] = ()
 
 
 def log_rollouts(
@@ -129,13 +107,16 @@ class _SampledOutColumns(NamedTuple):
     finish_reason: Sequence[object]
     policy_version: Sequence[object]
     id: Sequence[object]
+    dataset: Sequence[object]
 
     def of(self, indices: Sequence[int]) -> _SampledOutColumns:
         """Return the columns of some of the rollouts."""
         return _SampledOutColumns(*([column[index] for index in indices] for column in self))
 
 
-_facts_of: Final = itemgetter("step", "split", "reward", "group", "error", "finish_reason", "policy_version", "id")
+_facts_of: Final = itemgetter(
+    "step", "split", "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset"
+)
 
 
 def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColumns:
@@ -188,8 +169,10 @@ def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]
     )
     versions = () if _types(given_columns.policy_version) == _NOTHING else given_columns.policy_version
     ids = () if _types(given_columns.id) == _NOTHING else given_columns.id
+    datasets = () if _types(given_columns.dataset) == _NOTHING else given_columns.dataset
     rewards, groups = finite_rewards(run, given_columns.reward), _groups(given_columns.group)
-    return SampledColumns(indices, rewards, groups, failed, truncated(given_columns.finish_reason), versions, ids)
+    reasons = truncated(given_columns.finish_reason)
+    return SampledColumns(indices, rewards, groups, failed, reasons, versions, ids, datasets)
 
 
 def _groups(given: Sequence[object]) -> list[str | None]:
@@ -263,10 +246,10 @@ def emit(
     if len(kept) < len(columns.indices):
         where = (defaults.step, defaults.split, role)
         stale = staleness_of(columns.versions, defaults.step, kept) if columns.versions else None
-        ids = sampled_out_ids(columns.ids, kept) if columns.ids else ""
+        named = named_rollouts(columns, kept) if columns.ids else None
         seq = run.next_event_seq()
         event = sampled_out_event(
-            columns.rewards, columns.groups, kept, where, seq, staleness=stale, ids=ids, open_steps=still_open
+            columns.rewards, columns.groups, kept, where, seq, staleness=stale, named=named, open_steps=still_open
         )
         run.append(LOGS, event)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from struct import Struct
+from math import nan
+from struct import Struct, pack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_bridge import semconv
@@ -111,7 +113,7 @@ def sampled_out_event(
     event_seq: int,
     *,
     staleness: tuple[int, int, int] | None = None,
-    ids: str = "",
+    named: NamedRollouts | None = None,
     open_steps: Sequence[int] | None = None,
 ) -> bytes:
     """Encode the event as a ``ScopeLogs``.
@@ -123,7 +125,7 @@ def sampled_out_event(
         step_key: Step, split, and the role where it differs from the resource's.
         event_seq: Number of the event.
         staleness: Result of `staleness_of`.
-        ids: Result of `sampled_out_ids`.
+        named: Result of `named_rollouts`.
         open_steps: Steps with open live rollouts; ``None``: nothing new.
     """
     left = list(rewards)
@@ -141,8 +143,8 @@ def sampled_out_event(
         (semconv.ROLE, role),
         (semconv.ROLLOUTS_COUNT, len(rewards) - len(kept)),
         (semconv.EVENT_SEQ, event_seq),
-        (semconv.ROLLOUTS_IDS, ids or None),
         (semconv.ROLLOUTS_OPEN_STEPS, open_steps),
+        *(() if named is None else named.pairs()),
     ]
     now = time.time_ns()
     record = (
@@ -169,14 +171,88 @@ def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[in
     return (len(found), sum(found), max(found)) if found else None
 
 
-def sampled_out_ids(ids: Sequence[object], kept: Sequence[int]) -> str:
-    """Return the ids of rollouts not *kept*, one per line, so that a bridge can assign later evaluations.
+@dataclass(slots=True)
+class SampledColumns:
+    """Holds the columns that sampling uses, for the rollouts of one step and split: one entry per rollout.
 
-    The bridge derives the trace ids, which would cost the caller a hash for each id.
+    Attributes:
+        indices: Indices in the call.
+        failed: Failed rollouts, as indices in these lists.
+        truncated: Truncated rollouts, as indices in these lists.
+        versions: Policy version of each rollout; empty when no rollout names one.
+        ids: Id of each rollout; empty when no rollout has one.
+        datasets: Dataset of each rollout; empty when no rollout names one.
     """
-    known = set(kept)
-    left = [one if type(one) is str else coerce.name(one) for index, one in enumerate(ids) if index not in known]
-    return "\n".join([one for one in left if one and "\n" not in one][: semconv.MAX_ROLLOUTS_IDS])
+
+    indices: list[int] = field(default_factory=list[int])
+    rewards: list[float | None] = field(default_factory=list["float | None"])
+    groups: list[str | None] = field(default_factory=list["str | None"])
+    failed: list[int] = field(default_factory=list[int])
+    truncated: list[int] = field(default_factory=list[int])
+    versions: Sequence[object] = ()
+    ids: Sequence[object] = ()
+    datasets: Sequence[object] = ()
+
+
+class NamedRollouts(NamedTuple):
+    """Holds facts of the sampled-out rollouts that have ids of users: an entry each, in one order.
+
+    Attributes:
+        ids: Ids, one per line. The bridge derives the trace ids, which would cost the caller a hash each.
+        rewards: Little-endian doubles; NaN without a reward.
+        policy_versions: Little-endian int64, the lowest one without a version; empty when there are none.
+        datasets: Names, one per line; empty when there are none.
+    """
+
+    ids: str
+    rewards: bytes
+    policy_versions: bytes
+    datasets: str
+
+    def pairs(self) -> list[tuple[str, Attribute]]:
+        """Return the attributes of the event."""
+        pairs: list[tuple[str, Attribute]] = []
+        if self.ids:
+            pairs += [(semconv.ROLLOUTS_IDS, self.ids), (semconv.ROLLOUTS_REWARDS, self.rewards)]
+        if self.policy_versions:
+            pairs.append((semconv.ROLLOUTS_POLICY_VERSIONS, self.policy_versions))
+        if self.datasets:
+            pairs.append((semconv.ROLLOUTS_DATASETS, self.datasets))
+        return pairs
+
+
+def named_rollouts(columns: SampledColumns, kept: Sequence[int]) -> NamedRollouts:
+    """Return facts of the rollouts of *columns* that are not *kept*, as far as they have ids.
+
+    With them a bridge can assign later evaluations, and knows the rollouts that a training step consumes.
+    """
+    kept_indices = set(kept)
+    ids: list[str] = []
+    indices: list[int] = []
+    for index, given in enumerate(columns.ids):
+        if index in kept_indices:
+            continue
+        name = given if type(given) is str else coerce.name(given)
+        if name and "\n" not in name:
+            ids.append(name)
+            indices.append(index)
+    del ids[semconv.MAX_ROLLOUTS_IDS :], indices[semconv.MAX_ROLLOUTS_IDS :]
+    rewards = [columns.rewards[index] for index in indices]
+    return NamedRollouts(
+        "\n".join(ids),
+        pack(f"<{len(ids)}d", *[nan if reward is None else reward for reward in rewards]),
+        _packed_versions([columns.versions[index] for index in indices]) if columns.versions and ids else b"",
+        "\n".join([_line(columns.datasets[index]) for index in indices]) if columns.datasets else "",
+    )
+
+
+def _packed_versions(versions: Sequence[object]) -> bytes:
+    numbers = [coerce.integer(version) for version in versions]
+    return pack(f"<{len(numbers)}q", *[semconv.NO_VERSION if number is None else number for number in numbers])
+
+
+def _line(name: object) -> str:
+    return (coerce.name(name) or "").replace("\n", " ")
 
 
 def _staleness(numbers: tuple[int, int, int]) -> bytes:

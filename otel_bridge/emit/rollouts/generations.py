@@ -21,6 +21,7 @@ from otel_bridge.emit.rollouts.columns import (
     positions_in_groups,
     token_ids,
 )
+from otel_bridge.emit.rollouts.events import SampledColumns
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 from otel_bridge.emit.rollouts.turns import Turn, conversation_of
 
@@ -131,7 +132,7 @@ class Generations:
         return positions_in_groups(self._groups)
 
     # --- facts for sampling -------------------------------------------------------------------------------------------
-    def columns(self) -> batch.SampledColumns:
+    def columns(self) -> SampledColumns:
         """Return the facts for sampling; samples with an empty prompt are left out and counted."""
         with_prompt = self._with_prompt()
         lasts = [self._turns[rollout][-1] for rollout in with_prompt]
@@ -139,7 +140,8 @@ class Generations:
             self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(with_prompt))
         errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
         versions, given = self._lists["policy_versions"], self._lists["ids"]
-        return batch.SampledColumns(
+        datasets = self._lists["datasets"]
+        return SampledColumns(
             with_prompt,
             batch.finite_rewards(self._run, self._rewards.at_all(lasts)),
             [self._groups[rollout] for rollout in with_prompt],
@@ -147,6 +149,7 @@ class Generations:
             batch.truncated(reasons.at_all(lasts)) if reasons.given else [],
             versions.at_all(lasts) if versions.given else (),
             [given.at(self._turns[rollout][0]) for rollout in with_prompt] if given.given else (),
+            datasets.at_all(lasts) if datasets.given else (),
         )
 
     def _with_prompt(self) -> list[int]:

@@ -23,7 +23,7 @@ from otel_bridge.emit.live_registry import closed, open_steps, opened, register,
 from otel_bridge.emit.messages.limits import Content
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.context import with_rollout
-from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
+from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
@@ -227,8 +227,14 @@ class LiveRollout(Rollout):
         reward, group = coerce.number(self.reward), coerce.name(self.group)
         where = (defaults.step, defaults.split, defaults.role if defaults.role != self._run.role else None)
         stale = staleness_of([self.policy_version], defaults.step, [])
-        ids, seq, still_open = sampled_out_ids([self.id], []), self._run.next_event_seq(), open_steps(self._track)
-        event = sampled_out_event([reward], [group], [], where, seq, staleness=stale, ids=ids, open_steps=still_open)
+        columns = SampledColumns(
+            [0], [reward], [group], versions=[self.policy_version], ids=[self.id], datasets=[self.dataset]
+        )
+        named, still_open = named_rollouts(columns, []), open_steps(self._track)
+        seq = self._run.next_event_seq()
+        event = sampled_out_event(
+            [reward], [group], [], where, seq, staleness=stale, named=named, open_steps=still_open
+        )
         self._run.append(LOGS, event)
 
     # --- children -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
 from collections.abc import Mapping
 from multiprocessing.util import register_after_fork
@@ -84,16 +83,17 @@ class AppendingReader(PeriodicExportingMetricReader):
         """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them.
 
         Another thread of the parent may have collected during the fork: the child has no such thread, and would wait
-        for its locks forever. So each lock of the way from a collection to the export is a new one.
+        for its locks forever. So each lock of the way from a collection to the export is free.
         """
-        self._export_lock = threading.Lock()
+        export_lock: Any = self._export_lock
+        export_lock._at_fork_reinit()  # as `threading` and `logging` do
         consumer: Any = getattr(self._collect, "__self__", None)
         storages: Any = getattr(consumer, "_reader_storages", {})
         storage: Any = storages.get(self)
         points: Any = getattr(storage, "_instrument_view_instrument_matches", None)
         if isinstance(points, dict) and self._appender is not None:
-            consumer._lock = threading.Lock()
-            storage._lock = threading.RLock()
+            consumer._lock._at_fork_reinit()
+            storage._lock._at_fork_reinit()
             points.clear()  # pyright: ignore[reportUnknownMemberType]  # the SDK makes new ones at the next measurement
             self._appender.begin_in_child()
 

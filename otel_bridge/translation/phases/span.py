@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
+from otel_bridge.translation.decode.scope_split import split_spans
 
 _MAX_NAME_CHARS: Final = 128
 
@@ -35,19 +36,9 @@ class PhaseSpan:
 
 
 def split_phases(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None]:
-    """Separate the phases of one scope from its other spans.
-
-    Returns:
-        The phases, and the scope without them: the same message if there are none, ``None`` if nothing else is left.
-    """
+    """Separate the phases of one scope from its other spans; see `split_spans`."""
     is_native = scope_spans.scope.name == semconv.SCOPE_NAME
-    phases = [span for span in scope_spans.spans if _is_phase(span, native=is_native)]
-    if not phases:
-        return [], scope_spans
-    if len(phases) == len(scope_spans.spans):
-        return phases, None
-    others = [span for span in scope_spans.spans if not _is_phase(span, native=is_native)]
-    return phases, ScopeSpans(scope=scope_spans.scope, spans=others, schema_url=scope_spans.schema_url)
+    return split_spans(scope_spans, lambda span: _is_phase(span, native=is_native))
 
 
 def _is_phase(span: Span, *, native: bool) -> bool:

@@ -71,6 +71,8 @@ class SamplingFacts:
     run_id: str = ""
     attempt: int = 1
     staleness: int | None = None
+    policy_version: int | None = None
+    dataset: str | None = None
     open_steps: tuple[int, ...] | None = None
 
 
@@ -114,6 +116,7 @@ class RolloutAssembler:
             reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None)
         reward, _ = _rewards(attributes, spans)
         split, step = _split(attributes) or TRAIN, _step(attributes, spans)
+        version = reading.as_int(attributes.get(semconv.POLICY_VERSION))
         return SamplingFacts(
             role=reading.as_name(attributes.get(semconv.ROLE)) or origin.role,
             split=split,
@@ -125,7 +128,9 @@ class RolloutAssembler:
             start_unix_ns=subject.start_time_unix_nano,
             end_unix_ns=max(subject.end_time_unix_nano, subject.start_time_unix_nano),
             run_id=origin.run_id,
-            staleness=_staleness(step, split, reading.as_int(attributes.get(semconv.POLICY_VERSION))),
+            staleness=_staleness(step, split, version),
+            policy_version=version,
+            dataset=reading.as_name(attributes.get(semconv.DATASET)),
             open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
         )
 

@@ -21,12 +21,13 @@ from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.content.limits import clean_log
 from otel_bridge.translation.decode.content_events import content_span
 from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of
+from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.metrics.keys import NO_PROCESSES, StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
-from otel_bridge.translation.rollouts.evaluations import Evaluations, read_evaluation
+from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, read_evaluation
 from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
@@ -51,6 +52,7 @@ class RolloutPipeline:
         axes: Axes of the run, and the attempt of each role; default: those of the state, for rollouts alone.
         others: Callable that decides on each trace that turns out not to be a rollout.
         processes: Live view of all processes of the run; a process that is missing here counts as alive.
+        generated: Remembers each rollout for the training steps that consume it.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RolloutPipeline:
         *,
         others: Callable[[], OtherTraces] = counted,
         processes: Mapping[str, Process] = NO_PROCESSES,
+        generated: GeneratedRollouts | None = None,
     ) -> None:
         self._state, self._options, self._others = state, options, others
         self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
@@ -75,6 +78,7 @@ class RolloutPipeline:
             self._evaluations,
             self._workers,
             axes=axes or StepAxes(state, options.max_keys),
+            generated=generated or GeneratedRollouts(state),
         )
         self._router = SpanRouter(state, self._store, self._publisher.ended, self._evaluations)
         self._receive_clock = ReceiveClock(0, 0)
@@ -131,6 +135,10 @@ class RolloutPipeline:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
         return records + self._publisher.value(self._router.addressed(evaluation), now_unix_ns)
+
+    def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
+        """Process a value of a rollout that the bridge itself computes."""
+        return self._publisher.value(evaluation, now_unix_ns)
 
     def content(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int

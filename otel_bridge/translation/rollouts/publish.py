@@ -18,9 +18,10 @@ from otel_bridge.records import Record, axis_of
 from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
+from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollout, GeneratedRollouts
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
-from otel_bridge.translation.rollouts.assembly import TRAIN, ReceivedTrace, RolloutAssembler, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, ReceivedTrace, RolloutAssembler, SamplingFacts
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
@@ -41,6 +42,8 @@ _ENDED_LIMIT: Final = 20_000
 _SAMPLED_OUT_LIMIT: Final = 100_000
 _OTHER_LIMIT: Final = 5_000
 _NEVER: Final = 1 << 63
+REWARD: Final = "reward"
+"""Name of the value that is the reward of a rollout."""
 
 
 BARE_SCOPE: Final = "bare/"
@@ -59,6 +62,7 @@ class RolloutPublisher:
         evaluations: The waiting evaluations.
         workers: Progress of each worker.
         axes: Last step of every known axis, attempt of every role, and the keys of statistics.
+        generated: Remembers each rollout for the training steps that consume it.
 
     Attributes:
         steps: Every step that is open or remembered.
@@ -76,7 +80,9 @@ class RolloutPublisher:
         workers: StepWorkers,
         *,
         axes: StepAxes,
+        generated: GeneratedRollouts,
     ) -> None:
+        self._generated = generated
         self._state, self._options, self._axes, self._workers = state, options, axes, workers
         self._store, self._evaluations = store, evaluations
         limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
@@ -109,7 +115,15 @@ class RolloutPublisher:
         facts = self._assembler.facts(source)
         facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
         records: list[Record] = []
-        verdict = self.steps.take(trace.id, revised(facts, self._evaluations.scores(trace.id)), now_unix_ns)
+        current = revised(facts, self._evaluations.scores(trace.id))
+        if facts.split != EVAL:
+            self._generated.add(
+                trace.id,
+                GeneratedRollout(
+                    facts.step, facts.policy_version, current.reward, facts.end_unix_ns, facts.dataset or ""
+                ),
+            )
+        verdict = self.steps.take(trace.id, current, now_unix_ns)
         if verdict is SamplingDecision.KEEP:
             records.append(self._emit(trace, source, facts))
         elif verdict is SamplingDecision.LEAVE_OUT:
@@ -167,6 +181,8 @@ class RolloutPublisher:
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
+        if evaluation.score.name == REWARD:
+            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._evaluations.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
@@ -188,6 +204,9 @@ class RolloutPublisher:
         if new:
             self._count_sampled_out("rollout", new)
             self._sampled_out.add(sampled_out.trace_ids)
+            if sampled_out.split != EVAL:
+                for trace_id, rollout in sampled_out.generated():
+                    self._generated.add(trace_id, rollout)
             for trace_id in sampled_out.trace_ids:
                 self._sampled_out_value(trace_id)
         return self._advance(instance_id, sampled_out, now_unix_ns)
@@ -273,7 +292,8 @@ class RolloutPublisher:
             self._state.set(key, switch_of(scope))
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
-        values = len(self._evaluations.scores(trace.id))
+        self._generated.revise(trace.id, is_sampled_out=True)
+        values = sum(score.name != TRAINED_STEP for score in self._evaluations.scores(trace.id))
         if values:
             self._count_sampled_out("evaluation", values)
         self._count_sampled_out("rollout")

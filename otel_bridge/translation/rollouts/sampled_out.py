@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
+from struct import unpack
 from typing import Final
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -13,6 +15,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Json, trace_id_of
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.generated_rollouts import GeneratedRollout
 from otel_bridge.translation.rollouts.assembly import TRAIN
 from otel_bridge.translation.state import TranslationState
 
@@ -32,6 +35,9 @@ class SampledOut:
         said_ns: Time of the event.
         staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a version.
         trace_ids: Trace ids of the rollouts with ids given by users.
+        rewards: Reward of each of these; empty when the event does not name them.
+        policy_versions: Policy version of each of these, or empty.
+        datasets: Dataset of each of these, or empty.
     """
 
     id: str
@@ -43,7 +49,25 @@ class SampledOut:
     sender_ns: int
     staleness: tuple[int, int, int] | None = None
     trace_ids: tuple[str, ...] = ()
+    rewards: tuple[float | None, ...] = ()
+    policy_versions: tuple[int | None, ...] = ()
+    datasets: tuple[str, ...] = ()
     open_steps: tuple[int, ...] | None = None
+
+    def generated(self) -> Iterator[tuple[str, GeneratedRollout]]:
+        """Return the trace id and the facts of each rollout with an id given by users."""
+        for index, trace_id in enumerate(self.trace_ids):
+            yield (
+                trace_id,
+                GeneratedRollout(
+                    self.step,
+                    self.policy_versions[index] if self.policy_versions else None,
+                    self.rewards[index] if self.rewards else None,
+                    self.sender_ns,
+                    self.datasets[index] if self.datasets else "",
+                    is_sampled_out=True,
+                ),
+            )
 
 
 def read_sampled_out(
@@ -63,6 +87,10 @@ def read_sampled_out(
     if not isinstance(sums, dict) or number < 0:
         return None
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+    ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
+    rewards = _unpacked(attributes.get(semconv.ROLLOUTS_REWARDS), "d", len(ids))
+    versions = _unpacked(attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), "q", len(ids))
+    datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=reading.as_name(attributes.get(semconv.ROLE)) or role,
@@ -72,7 +100,10 @@ def read_sampled_out(
         sums=sums,
         sender_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
-        trace_ids=_trace_ids(attributes.get(semconv.ROLLOUTS_IDS), run_id),
+        trace_ids=tuple(trace_id_of(run_id, rollout_id) for rollout_id in ids),
+        rewards=tuple(reward if isfinite(reward) else None for reward in rewards),
+        policy_versions=tuple(None if version == semconv.NO_VERSION else int(version) for version in versions),
+        datasets=datasets if len(datasets) == len(ids) else (),
         open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
 
@@ -86,9 +117,18 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
     return count, total, most
 
 
-def _trace_ids(ids: Json, run_id: str) -> tuple[str, ...]:
-    given = ids.split("\n")[: semconv.MAX_ROLLOUTS_IDS] if isinstance(ids, str) else ()
-    return tuple(trace_id_of(run_id, one) for one in given if one)
+def _lines(value: Json) -> tuple[str, ...]:
+    return tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS]) if isinstance(value, str) and value else ()
+
+
+def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:
+    """Return *number* little-endian numbers of eight bytes; none when *value*, hex digits, holds another number."""
+    if not isinstance(value, str) or len(value) != 16 * number:
+        return ()
+    try:
+        return unpack(f"<{number}{kind}", bytes.fromhex(value))
+    except ValueError:  # a text of another producer
+        return ()
 
 
 class SampledOutTraces:

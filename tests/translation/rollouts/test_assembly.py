@@ -65,6 +65,8 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
         start_unix_ns=sample.NOW + 1,
         end_unix_ns=sample.NOW + 101,
         run_id="r1",
+        policy_version=9,
+        dataset="gsm8k",
     )
     call = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":"1+1"}'}}
     messages = [

@@ -1,0 +1,1 @@
+"""Lineage: which rollouts a training step consumed."""

@@ -1,0 +1,176 @@
+"""The last rollouts of the run, kept or sampled out: what a training step needs to know of those it consumes. Pure.
+
+Owns ``lineage/rollouts/`` of the state: rollouts in chunks in the order of their arrival, so that a
+batch writes few keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from otel_bridge.records import Json
+from otel_bridge.translation.state import TranslationState
+
+TRAINED_STEP: Final = "trained_step"
+"""Name of the value that a rollout gets: the last training step that consumed it; the label has all of them."""
+_CHUNKS: Final = "lineage/rollouts/"
+_CHUNK: Final = 256
+_LIMIT: Final = 50_000
+_HALF: Final = 16
+"""Hex digits of a trace id that are stored; a chance collision within a run is practically impossible."""
+_MAX_STEPS: Final = 64
+"""Most training steps that are remembered of one rollout, the last ones."""
+
+
+@dataclass(slots=True)
+class GeneratedRollout:
+    """Holds what is remembered of one rollout.
+
+    Attributes:
+        step: Step that the rollout was generated for.
+        policy_version: Version of the weights that sampled it.
+        end_unix_ns: Its end, or the time of the call that recorded it.
+        dataset: Name of its dataset, or environment; empty without one.
+        is_sampled_out: Whether no tracker shows it.
+        trained_steps: Training steps that consumed it, ascending, each once.
+        unused: Reason for which it is not used; empty without one.
+    """
+
+    step: int | None
+    policy_version: int | None
+    reward: float | None
+    end_unix_ns: int
+    dataset: str = ""
+    is_sampled_out: bool = False
+    trained_steps: list[int] = field(default_factory=list[int])
+    unused: str = ""
+
+    def consumed_at(self, step: int) -> bool:
+        """Note that a training step consumed the rollout; return whether this is new."""
+        if step in self.trained_steps:
+            return False
+        self.trained_steps = sorted([*self.trained_steps, step])[-_MAX_STEPS:]
+        return True
+
+    def leave_out(self, reason: str) -> None:
+        """Note that the rollout is not used, for *reason*."""
+        self.unused = reason
+
+    def revise(self, reward: float | None, *, is_sampled_out: bool) -> None:
+        """Note a reward that came later, if any, and whether the rollout is sampled out now."""
+        self.reward = self.reward if reward is None else reward
+        self.is_sampled_out |= is_sampled_out
+
+    def inherit(self, before: GeneratedRollout) -> None:
+        """Take over what training did with the rollout, when its facts arrive again."""
+        self.trained_steps = before.trained_steps
+        self.unused = before.unused
+
+    def uses(self, step: int) -> int:
+        """Return how many training steps up to *step* consumed the rollout."""
+        return sum(trained_step <= step for trained_step in self.trained_steps)
+
+    def to_json(self) -> list[Json]:
+        """Return the rollout as stored in the state."""
+        return [
+            self.step, self.policy_version, self.reward, self.end_unix_ns, self.dataset, self.is_sampled_out,
+            [*self.trained_steps], self.unused,
+        ]  # fmt: skip
+
+
+class GeneratedRollouts:
+    """Remembers the last *limit* rollouts by trace id.
+
+    Args:
+        state: Key space ``lineage/rollouts/``.
+        limit: Most rollouts; the oldest chunk is forgotten first.
+
+    Attributes:
+        awaited: Trace ids that a training step named before their rollouts arrived.
+        arrived: Those of them that have arrived since, and consumed ones with another reward; the reader clears it.
+    """
+
+    def __init__(self, state: TranslationState, limit: int = _LIMIT) -> None:
+        self._state = state
+        self._limit = limit
+        self._rollouts: dict[str, GeneratedRollout] = {}
+        self._chunk_of: dict[str, int] = {}
+        self._chunks: dict[int, list[str]] = {}
+        self._changed: set[int] = set()
+        self.awaited: set[str] = set()
+        self.arrived: list[str] = []
+        for key, entries in sorted(state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))):
+            self._restore(int(key.removeprefix(_CHUNKS)), cast("list[list[Json]]", entries))
+
+    def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
+        """Remember a rollout; one that is known keeps its training steps."""
+        half = trace_id[:_HALF]
+        known = self._rollouts.get(half)
+        if known is not None:
+            rollout.inherit(known)
+        else:
+            self._chunk_of[half] = self._open_chunk()
+            self._chunks[self._chunk_of[half]].append(half)
+        self._rollouts[half] = rollout
+        self._changed.add(self._chunk_of[half])
+        if trace_id in self.awaited:
+            self.awaited.discard(trace_id)
+            self.arrived.append(trace_id)
+        while len(self._rollouts) > self._limit:
+            self._forget(next(iter(self._chunks)))
+
+    def get(self, trace_id: str) -> GeneratedRollout | None:
+        """Return a rollout, ``None`` when it is not known, or no longer."""
+        return self._rollouts.get(trace_id[:_HALF])
+
+    def changed(self, trace_id: str) -> None:
+        """Note that the facts of a known rollout were changed."""
+        self._changed.add(self._chunk_of[trace_id[:_HALF]])
+
+    def revise(self, trace_id: str, *, reward: float | None = None, is_sampled_out: bool = False) -> None:
+        """Note the reward of a rollout that came later, or that it is sampled out; an unknown rollout is ignored."""
+        rollout = self.get(trace_id)
+        if rollout is None:
+            return
+        rollout.revise(reward, is_sampled_out=is_sampled_out)
+        if reward is not None and rollout.trained_steps:
+            self.arrived.append(trace_id)
+        self.changed(trace_id)
+
+    def all(self) -> Iterator[GeneratedRollout]:
+        """Return all remembered rollouts."""
+        return iter(self._rollouts.values())
+
+    def flush(self) -> None:
+        """Write the facts in memory to the state."""
+        for number in self._changed:
+            entries: list[Json] = [[half, *self._rollouts[half].to_json()] for half in self._chunks[number]]
+            self._state.set(f"{_CHUNKS}{number}", entries)
+        self._changed.clear()
+
+    def _open_chunk(self) -> int:
+        number = next(reversed(self._chunks), 0)
+        if number not in self._chunks or len(self._chunks[number]) >= _CHUNK:
+            number += 1
+            self._chunks[number] = []
+        return number
+
+    def _forget(self, number: int) -> None:
+        for half in self._chunks.pop(number):
+            del self._rollouts[half], self._chunk_of[half]
+        self._changed.discard(number)
+        self._state.delete(f"{_CHUNKS}{number}")
+
+    def _restore(self, number: int, entries: list[list[Json]]) -> None:
+        self._chunks[number] = []
+        for half, *facts in cast("list[tuple[str, object]]", entries):
+            step, version, reward, end_ns, dataset, sampled_out, trained, unused = cast(
+                "tuple[int | None, int | None, float | None, int, str, bool, list[int], str]", facts
+            )
+            self._rollouts[half] = GeneratedRollout(
+                step, version, reward, end_ns, dataset, sampled_out, list(trained), unused
+            )
+            self._chunk_of[half] = number
+            self._chunks[number].append(half)

@@ -1,0 +1,1 @@
+"""Lineage: which rollouts each training step consumed -> rows, and the steps of each rollout."""

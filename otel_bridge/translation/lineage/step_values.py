@@ -1,0 +1,115 @@
+"""Rollouts that one training step consumed, beside all that were generated -> the values of the step's row. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from statistics import fmean
+from typing import Final
+
+from otel_bridge.records import Distribution, Value
+from otel_bridge.translation.generated_rollouts import GeneratedRollout
+
+PREFIX: Final = "lineage/"
+_NS: Final = 1e9
+_MAX_BUCKETS: Final = 64
+_MAX_DATASETS: Final = 64
+UNKNOWN_REASON: Final = "unknown"
+
+
+def step_values(
+    step: int,
+    consumed: Sequence[GeneratedRollout],
+    *,
+    unknown: int,
+    end_unix_ns: int,
+    generated: Collection[GeneratedRollout],
+) -> dict[str, Value]:
+    """Return the values of a training step's row, by key without role.
+
+    Args:
+        step: The training step.
+        consumed: The rollouts that it consumed.
+        unknown: Number of further ones that no process has recorded, or that are forgotten.
+        end_unix_ns: Time of the step, by the clock of its process.
+        generated: All rollouts of the run that are remembered.
+    """
+    values: dict[str, Value] = {f"{PREFIX}consumed": len(consumed) + unknown}
+    if unknown:
+        values[f"{PREFIX}unknown"] = unknown
+    if not consumed:
+        return values
+    staleness = [lag for rollout in consumed if (lag := _staleness(step, rollout)) is not None]
+    if staleness:
+        values[f"{PREFIX}staleness"] = _histogram(staleness)
+        values[f"{PREFIX}staleness/mean"] = fmean(staleness)
+        values[f"{PREFIX}staleness/max"] = max(staleness)
+    ages_s = [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed]
+    values[f"{PREFIX}age_s/mean"] = fmean(ages_s)
+    values[f"{PREFIX}age_s/max"] = max(ages_s)
+    uses = [rollout.uses(step) for rollout in consumed]
+    values[f"{PREFIX}uses/mean"] = fmean(uses)
+    values[f"{PREFIX}uses/max"] = max(uses)
+    steps = {rollout.step for rollout in consumed if rollout.step is not None}
+    of_same_steps = [rollout for rollout in generated if rollout.step in steps]
+    values |= _mean_reward("consumed", consumed)
+    values |= _mean_reward("generated", of_same_steps)
+    values |= _composition(consumed)
+    if steps:
+        values |= _unused(step, [rollout for rollout in generated if _is_before(rollout, min(steps))])
+    return values
+
+
+def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
+    """Return how many steps the weights of *rollout* are behind; without a version, the step it was made for is."""
+    version = rollout.step if rollout.policy_version is None else rollout.policy_version
+    return None if version is None else step - version
+
+
+def _histogram(numbers: Sequence[int]) -> Distribution:
+    """Return the distribution of whole numbers: a bucket each, or equal wider ones if they are far apart."""
+    low = min(numbers)
+    width = -(-(max(numbers) - low + 1) // _MAX_BUCKETS)
+    counts = Counter((number - low) // width for number in numbers)
+    buckets = max(counts) + 1
+    return Distribution(
+        count=len(numbers),
+        sum=float(sum(numbers)),
+        min=float(low),
+        max=float(max(numbers)),
+        edges=tuple(low - 0.5 + width * index for index in range(buckets + 1)),
+        counts=tuple(counts[index] for index in range(buckets)),
+    )
+
+
+def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, Value]:
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    return {f"{PREFIX}reward/{name}": fmean(rewards)} if rewards else {}
+
+
+def _composition(consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
+    """Return the share of each dataset among the consumed rollouts, the most frequent ones only."""
+    datasets = Counter(rollout.dataset for rollout in consumed if rollout.dataset)
+    return {
+        f"{PREFIX}dataset/{dataset}": number / len(consumed) for dataset, number in datasets.most_common(_MAX_DATASETS)
+    }
+
+
+def _is_before(rollout: GeneratedRollout, step: int) -> bool:
+    return rollout.step is not None and rollout.step < step
+
+
+def _unused(step: int, passed: Sequence[GeneratedRollout]) -> dict[str, Value]:
+    """Return the share of the rollouts that training has passed without a use, in all and by reason.
+
+    Args:
+        step: The training step.
+        passed: Rollouts that are older than the oldest one that the step consumed.
+    """
+    if not passed:
+        return {}
+    unused = [rollout for rollout in passed if not rollout.uses(step)]
+    values: dict[str, Value] = {f"{PREFIX}unused": len(unused) / len(passed)}
+    for reason, number in Counter(rollout.unused or UNKNOWN_REASON for rollout in unused).items():
+        values[f"{PREFIX}unused/{reason}"] = number / len(passed)
+    return values

@@ -1,0 +1,58 @@
+"""Spans ``rl.train`` -> the rollouts that a training step consumed or left unused. Pure.
+
+Source: ``semconv/registry/spans.yaml``, ``span.rl.train``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
+from otel_bridge.translation.decode.scope_split import split_spans
+
+_MAX_REASON_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpan:
+    """Holds one span of a training step, as received.
+
+    Attributes:
+        id: Id of the span, the same at every redelivery.
+        role: Role of the step, if it is not that of the process.
+        unused: Reason for which the rollouts are not used; empty: they are consumed.
+        rollouts: Trace ids of the rollouts, 32 hex digits each.
+    """
+
+    id: str
+    step: int
+    role: str | None
+    unused: str
+    rollouts: tuple[str, ...]
+    end_unix_ns: int
+
+
+def split_train_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None]:
+    """Separate the spans of training steps from the other spans of one scope; see `split_spans`."""
+    return split_spans(scope_spans, lambda span: span.name == semconv.TRAIN_SPAN)
+
+
+def read_train_span(span: Span) -> TrainSpan | None:
+    """Return the training step that *span* describes; ``None`` without a step, a time or a link to a rollout."""
+    attributes = mapping_of(span.attributes)
+    step = int_in(attributes, semconv.STEP)
+    rollouts = tuple(dict.fromkeys(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16))
+    if step is None or not rollouts or not span.end_time_unix_nano:
+        return None
+    return TrainSpan(
+        span.span_id.hex(),
+        step,
+        text_in(attributes, semconv.ROLE) or None,
+        text_in(attributes, semconv.TRAIN_UNUSED)[:_MAX_REASON_CHARS],
+        rollouts,
+        span.end_time_unix_nano,
+    )
