@@ -91,8 +91,8 @@ def test_init_names_signals_of_otlp_without_an_endpoint(tmp_path: Path, capsys: 
         line = capsys.readouterr().err
 
     assert (
-        " · otlp sends traces only: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, "
-        "for metrics and logs"
+        "otel-bridge:   otlp sends traces only: set OTEL_EXPORTER_OTLP_ENDPOINT, or "
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, for metrics and logs"
     ) in line
 
 

@@ -1,4 +1,4 @@
-"""Prints lines on stderr: one at ``init()``, one at ``finish()``, and warnings."""
+"""Prints lines on stderr: a few at ``init()`` and at ``finish()``, and warnings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ _MAX_KEY_CHARS: Final = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
-def notify(line: str, *, always: bool = False) -> None:
-    """Write *line* to stderr; ``OTEL_BRIDGE_QUIET`` suppresses the line unless *always* is set."""
+def notify(*lines: str, always: bool = False) -> None:
+    """Write *lines* to stderr at once; ``OTEL_BRIDGE_QUIET`` suppresses them unless *always* is set.
+
+    Further lines belong to the first and are indented.
+    """
     if not always:
         with contextlib.suppress(ConfigError):
             if QUIET.read(environment()):
                 return
     # A closed or broken stderr is the program's own concern.
     try:
-        _write(f"otel-bridge: {shown(line)}\n")
+        indents = ("", *("  " for _ in lines[1:]))
+        _write("".join(f"otel-bridge: {indent}{shown(line)}\n" for indent, line in zip(indents, lines, strict=True)))
     except any_error():
         pass
 
@@ -50,12 +54,12 @@ def _write(text: str) -> None:
     stream.flush()
 
 
-def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:
-    """Return the line of ``init()``: run, role, and destinations (*to*)."""
+def begun(identity: Identity, to: str, notes: Sequence[str]) -> list[str]:
+    """Return the lines of ``init()``: run, role and destinations (*to*), then a line for each note."""
     producer = f" as {identity.role}" if identity.role else ""
     rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
     line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){producer}{rank} → {to}"
-    return " · ".join((line, *notes))
+    return [line, *notes]
 
 
 def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: bool) -> str:
@@ -91,8 +95,8 @@ def nothing_kept(reason: str) -> str:
     return f"no exporter chosen, and nothing is recorded: {reason}"
 
 
-def ended(identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]) -> str:
-    """Return the line of ``finish()``.
+def ended(identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]) -> list[str]:
+    """Return the lines of ``finish()``: status and counts, each address, then what a person must know.
 
     Args:
         identity: The run.
@@ -101,11 +105,13 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
         report: The bridge's last report on the whole run, if any.
         remains: Statements on undelivered records; empty: everything is delivered.
     """
-    parts = [f"{identity.project}/{identity.name} {status}", f"{_number(own_rows, 'row')} logged by this process"]
+    counts = f"{_number(own_rows, 'row')} logged by this process"
     if report is not None:
-        parts.append(f"the run has {_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}")
-        parts += [*found(report), *degraded(report)]
+        counts += f"; the run has {_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}"
+    parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
+    if report is not None:
         parts += [f"{name}: {link}" for name, link in view_links(report).items()]
+        parts += [*found(report), *degraded(report)]
         waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
         if waiting:
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is written then.
@@ -113,7 +119,7 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
         if report.drops:
             parts.append(f"dropped: {', '.join(_drops(report))}")
         parts += without_messages(report)
-    return " · ".join((*parts, *remains))
+    return [*parts, *remains]
 
 
 def first_key(key: str) -> str:

@@ -369,7 +369,7 @@ class Run(RecordedFacts):
     def _report_end(self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float) -> None:
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome, checkpoint))
-        console.notify(console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains))
+        console.notify(*console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains))
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome, checkpoint: Checkpoint) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""

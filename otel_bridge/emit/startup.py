@@ -153,7 +153,7 @@ def begin(
     if child_env is not None:
         child_env.set({**variables, NEW_RUN.name: None})
     with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
-        console.notify(console.begun(identity, _to(facts, state), _notes(facts, state)))
+        console.notify(*console.begun(identity, _to(facts, state), _notes(facts, state)))
         problem = state.folder.ledger_problem()
         if problem:
             console.notify(f"rows are kept in the run folder, and not delivered: {problem}", always=True)
@@ -275,7 +275,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             before = replace(before, exporters={k: one for k, one in before.exporters.items() if k not in elsewhere})
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
-    notes += [f"view: {where}" for where in _views(facts, state, before).values() if where]
+    notes += [f"{name}: {where}" for name, where in _views(facts, state, before).items() if where]
     notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
     forwarded = [signal for signal, names in facts.choice.by_signal.items() if OTLP in names]
     notes += [note for note in (destination.note(forwarded, facts.env),) if note]

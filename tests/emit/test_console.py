@@ -15,16 +15,16 @@ _RUN = identify(InitArguments(project="maths", name="ppo"), {}, Path.cwd(), laun
 def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
     report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")})
 
-    assert console.ended(_RUN, "finished", 300, report, ()) == (
-        "maths/ppo finished · 300 rows logged by this process · the run has 1,200 rows, 1 rollout"
-        " · trackio: tail -f log"
-    )
+    assert console.ended(_RUN, "finished", 300, report, ()) == [
+        "maths/ppo finished: 300 rows logged by this process; the run has 1,200 rows, 1 rollout",
+        "trackio: tail -f log",
+    ]
 
 
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
-    assert console.ended(_RUN, "finished", 1, report, ()).endswith(" · waiting: 2 rollouts, which follow automatically")
+    assert console.ended(_RUN, "finished", 1, report, ())[1:] == ["waiting: 2 rollouts, which follow automatically"]
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,16 @@ def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(exporter: Exp
 def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_last_line() -> None:
     less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
 
-    line = console.ended(_RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ())
+    lines = console.ended(_RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ())
 
-    assert line.endswith(" · Tracker 1 shows no rollouts · tracker left out 1,204 rollouts: Tracker 1 shows none")
+    assert lines[1:] == ["Tracker 1 shows no rollouts", "tracker left out 1,204 rollouts: Tracker 1 shows none"]
 
 
 def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
-    assert console.ended(_RUN, "failed", 0, None, ("not delivered yet",)) == (
-        "maths/ppo failed · 0 rows logged by this process · not delivered yet"
-    )
+    assert console.ended(_RUN, "failed", 0, None, ("not delivered yet",)) == [
+        "maths/ppo failed: 0 rows logged by this process",
+        "not delivered yet",
+    ]
 
 
 def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delivers_it_is_named(tmp_path: Path) -> None:

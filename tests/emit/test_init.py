@@ -133,8 +133,9 @@ def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows
         line = capsys.readouterr().err
 
     assert line == (
-        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → {to}"
-        f" · held in {tmp_path}; deliver with: otel-bridge {command.format(base=tmp_path, folder=tmp_path / run.id)}\n"
+        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → {to}\n"
+        f"otel-bridge:   held in {tmp_path}; deliver with: otel-bridge "
+        f"{command.format(base=tmp_path, folder=tmp_path / run.id)}\n"
     )
 
 

@@ -398,6 +398,7 @@ def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_ke
     done = otel_bridge("run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == 0
-    assert "as trainer → no exporter yet · `otel-bridge run` has no --exporters, so all records are kept" in done.stderr
+    assert "as trainer → no exporter yet\n" in done.stderr
+    assert "`otel-bridge run` has no --exporters, so all records are kept" in done.stderr
     folder = only_folder(runs(tmp_path)).path
     assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder}" in done.stderr

@@ -37,9 +37,11 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     reported(tmp_path, steps={"trainer/step": 154}, exporters=exporters)
 
     with run_in(tmp_path, _LOUD, role="trainer"):
-        line = capsys.readouterr().err
+        lines = capsys.readouterr().err.splitlines()
 
-    assert "as trainer → mlflow · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
+    assert lines[0].endswith("as trainer → mlflow")
+    assert lines[1:3] == ["otel-bridge:   resuming, last trainer step 154", "otel-bridge:   mlflow: http://m/#/runs/1"]
+    assert lines[3].startswith("otel-bridge:   held in")
 
 
 @pytest.mark.parametrize(
@@ -61,16 +63,17 @@ def test_a_further_role_of_a_run_under_way_joins_it(
     reported(tmp_path, steps={"trainer/step": 154}, processes=processes, status=status)
 
     with run_in(tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "file"}, role=role):
-        line = capsys.readouterr().err
+        lines = capsys.readouterr().err.splitlines()
 
-    assert f"as {role} → file · {said} · " in line
+    assert lines[0].endswith(f"as {role} → file")
+    assert lines[1] == f"otel-bridge:   {said}"
 
 
 def test_where_it_forwards_to_is_said_without_credentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with run_in(tmp_path, {**_LOUD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ada:pw@head:4317"}, exporters="otlp,file"):
         line = capsys.readouterr().err
 
-    assert " → otlp (http://head:4317), file · held in" in line
+    assert " → otlp (http://head:4317), file\n" in line
 
 
 def test_what_only_an_earlier_start_named_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +84,9 @@ def test_what_only_an_earlier_start_named_is_not_said(tmp_path: Path, capsys: py
         line = capsys.readouterr().err
 
     assert (
-        " → trackio · resuming · trackio was named later: 7 records had been deleted by then · view: http://t · held in"
+        " → trackio\notel-bridge:   resuming\n"
+        "otel-bridge:   trackio was named later: 7 records had been deleted by then\n"
+        "otel-bridge:   trackio: http://t\notel-bridge:   held in"
     ) in line
 
 
@@ -218,9 +223,8 @@ def test_init_prints_the_names_that_a_tracker_s_own_variables_give_the_run(
     with run_in(tmp_path, {**_LOUD, **variables}):
         line = capsys.readouterr().err
 
-    assert (
-        "wandb writes to its run w17 (WANDB_RUN_ID) · wandb has the run in the project vision (WANDB_PROJECT)" in line
-    )
+    assert "wandb writes to its run w17 (WANDB_RUN_ID)\n" in line
+    assert "wandb has the run in the project vision (WANDB_PROJECT)\n" in line
     assert "mlflow writes to its run 0a1b\\x1b]52;c (MLFLOW_RUN_ID)" in line
     assert "experiment" not in line
     assert "trackio has the run in the project maths (TRACKIO_PROJECT)" in line

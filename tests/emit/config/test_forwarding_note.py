@@ -24,7 +24,7 @@ def test_http_to_the_port_of_grpc_is_said_with_what_helps(tmp_path: Path, capsys
         line = capsys.readouterr().err
 
     assert (
-        " · otlp goes by HTTP, since grpcio is not installed, but port 4317 is gRPC's: "
+        "otel-bridge:   otlp goes by HTTP, since grpcio is not installed, but port 4317 is gRPC's: "
         "pip install 'otel-bridge[collector]', or name the port of HTTP, 4318"
     ) in line
 
