@@ -307,7 +307,7 @@ def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(tmp_path
         (tmp_path / "go").touch()
         process.wait(60)
 
-    assert re.search(r"^- +0 +2 +1 of 2 alive +\d+ s ago$", shown, re.MULTILINE)
+    assert re.search(r"^ *0 +2 +1 of 2 alive +\d+ s ago$", shown, re.MULTILINE)
     assert json.loads(line.stdout)["report"]["roles"] == {"": {"alive": 1, "processes": 2}}
 
 
