@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, cast
 
+from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.messages.fields import entries_of
 from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts.rollout import Rollout
+from otel_bridge.emit.values.scalars import any_text
 
 _FIELDS: Final = ("advantage", "finish_reason", "group", "sample", "policy_version", "id", "model")
 _REWARDS: Final = ("reward", "score")
@@ -43,7 +45,7 @@ class TraceReader:
         metadata: Mapping[str, Any] = trace.metadata or {}
         if metadata.get("sample_index") is None or "op" not in metadata:
             return rollout_of_trace(trace, key)
-        rollout_key = tuple(str(metadata.get(name)) for name in ("sample_index", "rollout_n", "step", "validate"))
+        rollout_key = tuple(any_text(metadata.get(name)) for name in ("sample_index", "rollout_n", "step", "validate"))
         if _is_inner(metadata) and self._count < _MAX_CALLS:
             self._calls.setdefault(rollout_key, []).append(metadata)
             self._count += 1
@@ -63,7 +65,7 @@ class TraceReader:
 def _is_inner(metadata: Mapping[str, Any]) -> bool:
     """Return whether a trace of verl is of a call inside a loop."""
     inputs = metadata.get("inputs")
-    is_loop = str(metadata["op"]).rpartition(".")[2] == _LOOP
+    is_loop = any_text(metadata["op"]).rpartition(".")[2] == _LOOP
     return (
         not is_loop and isinstance(inputs, Mapping) and not _CALL_INPUTS.isdisjoint(cast("Mapping[str, Any]", inputs))
     )
@@ -80,7 +82,7 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
                 {name: call.get(name) for name in ("op", "inputs", "output", "exception_type") if name in call}
             )
             continue
-        name = str(call["op"]).rpartition(".")[0] or str(call["op"])
+        name = any_text(call["op"]).rpartition(".")[0] or any_text(call["op"])
         call_id = f"call_{number}"
         function = {"name": name, "arguments": inputs["parameters"]}
         messages.append({"role": _ANSWER, "content": None, "tool_calls": [{"id": call_id, "function": function}]})
@@ -129,7 +131,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
         split=split,
         metadata={**metadata, "trackio_key": key},
         turns=_turns(messages, spans),
-        error=next((str(span["error"]) for span in spans if span.get("error")), None),
+        error=next((any_text(span["error"]) for span in spans if not is_missing(span.get("error"))), None),
         **fields,
     )
 

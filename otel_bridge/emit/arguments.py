@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
+from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 
 _P = ParamSpec("_P")
@@ -95,6 +96,6 @@ def role_of(role: object) -> str | None:
     if role is None or type(role) is str:
         return role or None
     try:
-        return str(role)[:256] or None
+        return key_text(role)[:256] or None
     except any_error():  # a user's object
         return None

@@ -12,6 +12,7 @@ from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recorder import Recorder
+from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import redact_and_cut
 
@@ -117,7 +118,7 @@ class RecordedFacts(NamedRun):
             return
         try:
             shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
-            given_level = _DEFAULT_LEVEL if level is None else str(getattr(level, "value", level))
+            given_level = _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level))
         except any_error():  # a user's object
             shown, details, given_level = "", "", ""
         if not shown or self._alerts >= MAX_ALERTS:
@@ -136,4 +137,4 @@ class RecordedFacts(NamedRun):
 
 
 def _alert_text(value: object, limit: int) -> str:
-    return "" if value is None else redact_and_cut(str(value), limit)
+    return "" if value is None else redact_and_cut(key_text(value), limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
@@ -17,8 +17,8 @@ import orjson
 
 from otel_bridge import settings
 from otel_bridge.emit.encode.protobuf import utf8
-from otel_bridge.emit.values.plain import Losses, PlainReader, ReadingRules, json_number, mapping_of
-from otel_bridge.emit.values.reading import ReadBudget
+from otel_bridge.emit.values.plain import CLIPPED, Losses, PlainReader, ReadingRules, json_number, mapping_of
+from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.emit.values.scalars import number_of
 from otel_bridge.errors import ConfigError, any_error
 from otel_bridge.records import Json
@@ -318,6 +318,19 @@ class ContentFilter:
         """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*."""
         mapping = mapping_of(values)
         return {name: values} if mapping is None else self._reader().entries(mapping, values)
+
+    def items(self, collection: Sequence[object], whole: object) -> Sequence[object]:
+        """Return the messages or parts of *collection* that may still be read; the others are counted.
+
+        Args:
+            collection: The messages or parts.
+            whole: What the program gave: an array of them makes another list each time.
+        """
+        share = self._budget.share(whole, len(collection))
+        if share == len(collection):
+            return collection
+        self.losses.add(CLIPPED, len(collection) - share, "messages")
+        return items_of(collection, share)
 
     def _reader(self) -> PlainReader:
         return PlainReader(_RULES, self._nested_text, self.losses.add, self._budget)

@@ -38,11 +38,12 @@ def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
     """Return *value* as a finite number, ``None`` when it holds none; raises what reading it raises."""
     if value is None or isinstance(value, (str, bytes)):
         return None
+    whole = value
     if is_array(value) and tuple(value.shape):
         value = value.tolist()
     if isinstance(value, Mapping) or is_list_like(value):
         size = len(cast("Sized", value))
-        if budget.share(cast("object", value), size) < size:
+        if budget.share(whole, size) < size:
             raise OverflowError
         if isinstance(value, Mapping):
             return _total(cast("Mapping[object, object]", value), budget)

@@ -159,12 +159,16 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
     for entry in entries:
         try:
             fast = fast_message(entry, content_filter)
-            messages = [_encoded(message, content_filter) for message in read(entry)] if fast is None else [fast]
+            messages = _read(entry, content_filter) if fast is None else [fast]
         except any_error():  # code of the user's own objects
             messages = [_unread(entry, content_filter)]
         conversation.messages += messages
         conversation.unread += sum(message.unread for message in messages)
     return conversation
+
+
+def _read(entry: object, content_filter: ContentFilter) -> list[EncodedMessage]:
+    return [_encoded(message, content_filter) for message in read(entry, content_filter.items)]
 
 
 def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:

@@ -77,12 +77,12 @@ class Parts:
 
     def add_content(self, content: object) -> None:
         """Add a message's content: a text, one part or many; ``None`` adds nothing."""
-        content = plain(content)
-        if isinstance(content, (list, tuple)):
-            for part in cast("Sequence[object]", content):
+        parts = plain(content)
+        if isinstance(parts, (list, tuple)):
+            for part in self.content_filter.items(cast("Sequence[object]", parts), content):
                 self.add_part(part)
-        elif content is not None:
-            self.add_part(content)
+        elif parts is not None:
+            self.add_part(parts)
 
     def add_calls(self, calls: object) -> None:
         """Add one tool call or many, also as JSON text; what is not a call is kept as text, and counted."""

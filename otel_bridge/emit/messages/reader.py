@@ -5,15 +5,20 @@ The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
+from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.errors import any_error
 
 _MAX_NESTING: Final = 8
 """Levels of containers and wrappers that are opened; a conversation that holds itself ends there."""
+_MAX_LOOKED_AT: Final = 1_000
+"""Most entries of nested containers that are read to tell what they are."""
+ReadItems: TypeAlias = Callable[[Sequence[object], object], Sequence[object]]
+"""Callable with a container's entries and the container; returns those that may be read."""
 
 
 class Message(NamedTuple):
@@ -70,7 +75,7 @@ def is_message(entry: object) -> bool:
         return True
     if fields_of(entry) is None:
         return False
-    return any(map(_is_certain, read(entry)))
+    return any(map(_is_certain, _read(entry, 0, _few())))
 
 
 def _is_certain(message: Message) -> bool:
@@ -87,27 +92,38 @@ def is_item(kind: object) -> bool:
 
 def role_of(entry: object) -> str:
     """Return the role of the first message in *entry*; empty without one."""
-    return next((message.role for message in read(entry)), "")
+    return next((message.role for message in _read(entry, 0, _few())), "")
 
 
-def read(entry: object) -> Iterator[Message]:
-    """Yield the messages in *entry*, which is one of `messages_of`; what it cannot read has no fields."""
-    return _read(entry, 0)
+def _few() -> ReadItems:
+    """Return a callable that gives few entries of all containers together, and counts nothing."""
+    budget = ReadBudget(_MAX_LOOKED_AT)
+    return lambda entries, whole: items_of(entries, budget.share(whole, len(entries)))
 
 
-def _read(entry: object, depth: int) -> Iterator[Message]:
+def read(entry: object, items: ReadItems) -> Iterator[Message]:
+    """Yield the messages in *entry*, which is one of `messages_of`; what it cannot read has no fields.
+
+    Args:
+        entry: The entry.
+        items: Bounds what is read of nested containers.
+    """
+    return _read(entry, 0, items)
+
+
+def _read(entry: object, depth: int, items: ReadItems) -> Iterator[Message]:
     fields = _pair(entry) or fields_of(entry)
     if fields is not None:
-        yield from _of_fields(fields, entry, depth)
+        yield from _of_fields(fields, entry, depth, items)
         return
     entries = plain(entry)
     is_nested = isinstance(entries, Sequence) and not isinstance(entries, (str, bytes))
     if is_nested and entries and depth < _MAX_NESTING:
-        for inner in cast("Sequence[object]", entries):
-            yield from _read(inner, depth + 1)
+        for inner in items(cast("Sequence[object]", entries), entry):
+            yield from _read(inner, depth + 1, items)
     elif isinstance(entry, str):
         yield Message("", {"content": entry}, entry)
-    elif entry is not None and not is_nested:
+    elif entry is not None and not (is_nested and not entries):
         yield Message("", None, entry)
 
 
@@ -121,7 +137,7 @@ def _pair(entry: object) -> Mapping[str, Any] | None:
     return {"role": role, "content": content}
 
 
-def _of_fields(fields: Mapping[str, Any], value: object, depth: int) -> Iterator[Message]:
+def _of_fields(fields: Mapping[str, Any], value: object, depth: int, items: ReadItems) -> Iterator[Message]:
     """Yield the message that *fields* are, or the messages that they hold."""
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
@@ -131,7 +147,7 @@ def _of_fields(fields: Mapping[str, Any], value: object, depth: int) -> Iterator
             typed = fields_of(inner)
             if typed is not None and isinstance(kind, str) and kind in shapes.TYPE_ROLES:
                 inner = {"type": kind, **typed}
-            yield from _read(inner, depth + 1)
+            yield from _read(inner, depth + 1, items)
             return
     if role is None and isinstance(kind, str):
         role = shapes.ITEM_ROLES.get(shapes.KINDS.get(kind, "")) or shapes.TYPE_ROLES.get(kind)

@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-import orjson
-
+from otel_bridge.emit.content.policy import dumps
 from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules
 from otel_bridge.errors import any_error
 
 
@@ -256,19 +256,11 @@ def _content(prompt: object) -> bytes:
     """Return what distinguishes a prompt: its text, or its messages or token ids as JSON."""
     if isinstance(prompt, str):
         return prompt.encode("utf-8", "replace")
-    tolist = getattr(prompt, "tolist", None)
-    value: object = tolist() if callable(tolist) else prompt
-    try:
-        return orjson.dumps(value, default=_described, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:  # a text that is not Unicode, or an integer beyond 64 bits
-        return str(value).encode("utf-8", "replace")
+    ids = token_ids(prompt)
+    if ids is not None and set(map(type, ids)) == {int}:
+        return repr(ids).encode()
+    return dumps(PlainReader(ReadingRules(), str, _ignore).read(prompt))
 
 
-def _described(value: object) -> object:
-    """Return what JSON shows of an object: a list or its type, never its address, which differs by process."""
-    tolist = getattr(value, "tolist", None)
-    if callable(tolist):
-        return tolist()
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[object, object]", value))
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else type(value).__name__
+def _ignore(reason: str, number: int, key: str) -> None:
+    """Count nothing: the encoding of the prompt counts what it leaves out."""

@@ -19,7 +19,7 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
-from otel_bridge.errors import any_error
+from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
 
 if TYPE_CHECKING:
@@ -65,13 +65,6 @@ def log_values(
         run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
 
 
-def _text_of(value: object) -> str:
-    try:
-        return str(value)
-    except any_error():  # a user's __str__
-        return type(value).__name__
-
-
 def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute] | None:
     number = coerce.number(value)
     if number is not None:
@@ -85,7 +78,7 @@ def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute]
 def _shared(run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter) -> dict[str, Attribute]:
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
     if shared.explanation is not None and not content_filter.off:
-        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(_text_of(shared.explanation))
+        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(any_text(shared.explanation))
     if (step := coerce.integer(shared.step)) is not None:
         pairs[semconv.STEP] = step
     role = coerce.name(shared.role)

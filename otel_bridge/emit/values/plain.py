@@ -165,7 +165,7 @@ class PlainReader:
         if mapping is not None:
             return self._mapping(mapping, inside, value)
         if is_list_like(value):
-            return self._items(value, inside)
+            return self._items(value, inside, value)
         return self._array(value, inside) if is_array(value) else self._described(value)
 
     def _described(self, value: object) -> Json:
@@ -210,9 +210,9 @@ class PlainReader:
                 self._lose("empty_key", 1, "")
         return entries
 
-    def _items(self, values: Iterable[object], parents: tuple[int, ...]) -> list[Json]:
+    def _items(self, values: Iterable[object], parents: tuple[int, ...], whole: object) -> list[Json]:
         size = len(cast("Sized", values))
-        share = self._budget.share(values, size)
+        share = self._budget.share(whole, size)
         if share < size:
             self._lose(CLIPPED, size - share)
         return [self._value(item, parents) for item in items_of(values, share)]
@@ -222,7 +222,9 @@ class PlainReader:
         if size > self._rules.array_numbers:
             self._lose(CLIPPED, size)
             return described(value)
-        return self._value(value.tolist(), parents)
+        items = value.tolist()
+        # An array of arrays makes another list each time: the array itself shows that it was read before.
+        return self._items(items, parents, value) if isinstance(items, list) else self._value(items, parents)  # pyright: ignore[reportUnknownArgumentType]
 
     def _key(self, raw: object) -> str | None:
         """Return the text of a key; ``None``, counted, when it raises."""

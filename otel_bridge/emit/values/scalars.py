@@ -226,8 +226,9 @@ def key_text(raw: object) -> str:
         return raw.name or str(raw.value)  # a Flag of no member has no name
     if isinstance(raw, bytes):
         return raw.decode("utf-8", "backslashreplace")
-    if isinstance(raw, tuple | list | frozenset | set | Mapping):
-        return _parts(cast("Iterable[object]", raw), [_MAX_PARTS])
+    collection = _collection_in(raw)
+    if collection is not None:
+        return _parts(collection, [_MAX_PARTS])
     text = text_of(raw)
     return _key_of_object(raw) if text is None else text
 
@@ -264,9 +265,27 @@ def _parts(items: Iterable[object], left: list[int]) -> str:
 def _part(item: object, left: list[int]) -> str:
     if type(item) in {str, bytes}:
         return repr(item)
-    if isinstance(item, tuple | list | frozenset | set | Mapping):
-        return _parts(cast("Iterable[object]", item), left)
-    return key_text(item)
+    collection = _collection_in(item)
+    return key_text(item) if collection is None else _parts(collection, left)
+
+
+def _collection_in(value: object) -> Iterable[object] | None:
+    """Return a collection whose entries are shown, also that in an array of objects; ``None`` for anything else."""
+    if (
+        type(value).__name__ == "ndarray"
+        and is_array(value)
+        and getattr(getattr(value, "dtype", None), "kind", "") == "O"
+    ):
+        value = value.tolist()  # its own text shows nested arrays whole
+    return cast("Iterable[object]", value) if isinstance(value, tuple | list | frozenset | set | Mapping) else None
+
+
+def any_text(value: object) -> str:
+    """Return a text for a value of any type; that of its type when reading it raises."""
+    try:
+        return key_text(value)
+    except any_error():  # a user's __str__
+        return type(value).__name__
 
 
 def name_of(value: object, max_chars: int) -> str | None:
