@@ -113,8 +113,10 @@ def _outermost_frame() -> FrameType | None:
 
     A frame keeps its variables. Those of a module live until the exit anyway, those of a host's function do not.
     """
-    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
-    frame = frames.get(threading.main_thread().ident or 0)
+    # No variable may hold all frames: this one is among them, and such a cycle would keep the variables of every
+    # caller alive until a garbage collection, which trainers disable.
+    main_thread = threading.main_thread().ident or 0
+    frame = sys._current_frames().get(main_thread)  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     return frame if frame is not None and frame.f_code.co_name in _PROGRAMS else None
