@@ -41,4 +41,4 @@ def test_a_folder_without_runs_is_a_wrong_call_only_if_the_call_names_it(tmp_pat
     assert [done.returncode for done in named] == [2, 2]
     for done, name in zip(named, ("nowhere", "empty"), strict=True):
         assert (done.stdout, done.stderr.count("\n"), done.stderr.startswith(f"Error: {name}: no ")) == ("", 1, True)
-    assert default.returncode == (0 if arguments == "drain" else 1)
+    assert default.returncode == (2 if arguments == "finish ppo" else 0)

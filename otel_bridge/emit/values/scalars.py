@@ -72,7 +72,7 @@ def is_scalar(value: object) -> TypeGuard[HasItem]:
 
 def is_array(value: object) -> TypeGuard[Array]:
     """Return whether *value* is an array, 0-d ones included."""
-    return getattr(value, "shape", None) is not None and hasattr(value, "tolist")
+    return hasattr(value, "tolist") and getattr(value, "shape", None) is not None
 
 
 def is_missing(value: object) -> bool:

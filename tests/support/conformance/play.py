@@ -84,7 +84,8 @@ def play(target: str, environment: Mapping[str, str], folder: RunFolder, *, kill
     file.write_bytes(pickle.dumps(Play(target, dict(environment), folder.path, kill_at)))
     command = [sys.executable, "-m", "support.conformance.play", str(file)]
     path = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))
-    env = {**os.environ, "PYTHONPATH": path, **environment}
+    # The job sends evaluations of rollouts after their step has closed.
+    env = {**os.environ, "PYTHONPATH": path, "OTEL_BRIDGE_STEP_STARTUP_S": "0", **environment}
     done = subprocess.run(command, env=env, cwd=folder.base, capture_output=True, timeout=TIMEOUT_S, check=False)
     if done.returncode not in ({0, -signal.SIGKILL} if kill_at else {0}):
         raise AssertionError(f"the bridge ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}")
