@@ -24,7 +24,7 @@ def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_pa
         taken = [post(receiver.http_endpoint, rows_of(run_id))[0] for run_id in ("a", "b")]
         status, headers, body = post(receiver.http_endpoint, rows_of("c"))
         mixed = post(receiver.http_endpoint, rows_of("c", "a"))
-        refused = dict(receiver.metrics()[1].samples[0][0])
+        (refused,) = receiver.metrics()[1].samples
     finally:
         receiver.stop()
 
@@ -37,5 +37,5 @@ def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_pa
     )
     partial = ExportMetricsServiceResponse.FromString(mixed[2]).partial_success
     assert (mixed[0], partial.rejected_data_points > 0, partial.error_message) == (200, True, said.message)
-    assert refused == {"reason": "too_many_runs"}
+    assert refused.labels == {"reason": "too_many_runs"}
     assert [folder.run_id for folder in run_folders(tmp_path)] == ["a", "b"]
