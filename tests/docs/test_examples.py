@@ -34,7 +34,7 @@ def test_the_ten_lines_of_the_readme_give_a_hundred_rows(tmp_path: Path) -> None
     done = python("train.py", cwd=tmp_path, env=env)
 
     shown = values(only_folder(tmp_path / ".otel-bridge"))
-    assert (done.returncode, done.stderr.count("otel-bridge:")) == (0, 2)
+    assert (done.returncode, done.stderr.count("otel-bridge:")) == (0, 4)  # begin and end, each with an address
     assert shown["loss"] == [(step, math.exp(-step / 30)) for step in range(1, 101)]
 
 
