@@ -197,7 +197,9 @@ def no_bridge_left(base: Path) -> Iterator[None]:
         while _jobs:
             job = _jobs.pop()
             job.kill()
-            job.communicate()
+            job.wait()
+            for pipe in filter(None, (job.stdin, job.stdout, job.stderr)):  # a test may have closed some
+                pipe.close()
         for pid in bridges(base):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
