@@ -108,6 +108,11 @@ class Row:
     position: Position = 0
 
     @property
+    def is_derived(self) -> bool:
+        """Whether the translation made the row of other data of a step."""
+        return self.id.startswith((STATISTICS_ID, PHASES_ID, LINEAGE_ID))
+
+    @property
     def of_statistics(self) -> bool:
         """Whether the row holds the statistics of a step's rollouts, made by the translation."""
         return self.id.startswith(STATISTICS_ID)
@@ -372,6 +377,10 @@ Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord 
 AXIS: Final = "step"
 STATISTICS_ID: Final = "s:"
 """Beginning of the ids of rows that hold the statistics of rollouts."""
+PHASES_ID: Final = "p:"
+"""Beginning of the ids of rows that hold the times of phases."""
+LINEAGE_ID: Final = "t:"
+"""Beginning of the ids of rows on the rollouts that a training step consumed."""
 
 
 def axis_of(role: str | None) -> str:

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
 from otel_bridge.alert_rules import AlertRule
-from otel_bridge.records import Alert, Row
+from otel_bridge.records import PHASES_ID, Alert, Row
 from otel_bridge.translation.state import TranslationState
 
-PHASES: Final = "p:"
-"""Beginning of the ids of the rows of phases."""
 _SPACE: Final = "alert/straggler/"
 _RATIO: Final = "time/slowest_ratio/"
 _RANK: Final = "time/slowest_rank/"
@@ -47,7 +45,7 @@ class StragglerCauses:
 
     def row(self, row: Row) -> list[Alert]:
         """Return the alerts that *row* raises; of rows that are not of phases none."""
-        if not self._rules or not row.id.startswith(PHASES) or row.step is None:
+        if not self._rules or not row.id.startswith(PHASES_ID) or row.step is None:
             return []
         alerts: list[Alert] = []
         prefix = f"{row.role}/{_RATIO}" if row.role else _RATIO

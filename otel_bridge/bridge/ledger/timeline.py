@@ -22,8 +22,6 @@ _ROW_BYTES: Final = 80
 _SPARE: Final = 0.9
 """Share of the limit to which steps are deleted, so that not every batch deletes some."""
 _RATES: Final = re.compile(r"throughput|tokens?_?(per|/)_?s|tok/s|queue|gpu.*util", re.IGNORECASE)
-_STATISTICS: Final = ("p:", "s:")
-"""Beginnings of the ids of rows that the bridge made; such a row does not mark a step."""
 _MAX_RATES: Final = 64
 _MAX_SPANS: Final = 400
 """Most spans of a rollout on the timeline."""
@@ -100,7 +98,7 @@ class TimelineStore:
 
     def _add_marks(self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]) -> None:
         for record in records:
-            if type(record) is not Row or record.id.startswith(_STATISTICS):
+            if type(record) is not Row or record.is_derived:  # a derived row does not mark a step
                 continue
             rates = self._rates_of(record)
             role = record.role or ""

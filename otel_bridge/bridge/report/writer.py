@@ -41,6 +41,8 @@ _DROP: Final = "drop/"
 _BARE: Final = "bare/"
 _AXIS: Final = "axis/"
 _FURTHEST: Final = "furthest/"
+_REACHED: Final = "reached/"
+"""Key space of the state: the steps of roles that send rollouts or phases; they may have no rows of their own."""
 
 
 class ReportWriter:
@@ -155,6 +157,7 @@ class ReportWriter:
             bare_scopes={key.removeprefix(_BARE): str(value) for key, value in state.items(_BARE)},
             missing_rows=translator.missing_rows(),
             steps={
+                **{key.removeprefix(_REACHED): _int(value) for key, value in state.items(_REACHED)},
                 **{key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
                 **{key.removeprefix(_FURTHEST): _int(value) for key, value in state.items(_FURTHEST)},
             },

@@ -282,7 +282,7 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
     for role, step in sorted(steps.items()):
         axis = axis_of(role or None)
         cells = [role or "-"] if has_roles else []
-        cells += [str(step), str(report.rows_by_axis.get(axis, 0))]
+        cells += ["-" if step is None else str(step), str(report.rows_by_axis.get(axis, 0))]
         cells += [_processes(report, role, unseen_senders=unseen_senders)] if running else []
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
@@ -291,9 +291,9 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
     return table
 
 
-def _last_steps(report: Report) -> dict[str, int]:
-    """Return role to its last step, 0 for one without rows; the role of processes without a role is empty."""
-    steps = {role: 0 for role in report.roles if role}
+def _last_steps(report: Report) -> dict[str, int | None]:
+    """Return role to its last step, ``None`` for one without steps; the role of processes without a role is empty."""
+    steps: dict[str, int | None] = dict.fromkeys(filter(None, report.roles))
     steps |= {"" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step for axis, step in report.steps.items()}
     return steps
 

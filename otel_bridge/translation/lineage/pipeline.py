@@ -11,28 +11,28 @@ Bad input is counted (``drop/lineage/<reason>``) and never raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import Record, Row, axis_of, key_of
+from otel_bridge.records import LINEAGE_ID, Record, Row, axis_of
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollout, GeneratedRollouts
-from otel_bridge.translation.lineage.step import STEPS, Track, TrainStep
+from otel_bridge.translation.lineage.step import STEPS, TrainStep
 from otel_bridge.translation.lineage.step_values import step_values
 from otel_bridge.translation.lineage.train_span import TrainSpan, read_train_span
-from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
+from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.step_rows import ForgottenSteps, Track, step_row
 
 INVALID: Final = "lineage/invalid"
 LATE: Final = "lineage/late"
 _FORGOTTEN: Final = "lineage/forgotten"
 _MAX_STEPS: Final = 64
 """Most steps that are open or remembered, so that what is late gives a whole row."""
-_MAX_TRACKS: Final = 256
 _CHECK_NS: Final = 1_000_000_000
 
 
@@ -63,8 +63,7 @@ class LineagePipeline:
         steps = sorted((TrainStep.from_json(value) for _, value in state.items(STEPS)), key=lambda step: step.last_ns)
         self._steps: dict[tuple[Track, int], TrainStep] = {(step.track, step.number): step for step in steps}
         self._changed: dict[tuple[Track, int], TrainStep] = {}
-        forgotten = cast("list[tuple[str, int, int]] | None", state.get(_FORGOTTEN)) or []
-        self._forgotten: dict[Track, int] = {(role, attempt): number for role, attempt, number in forgotten}
+        self._forgotten = ForgottenSteps(state, _FORGOTTEN)
         self._checked_ns = 0
         for step in steps:
             named = (*step.consumed, *step.unused)
@@ -136,7 +135,7 @@ class LineagePipeline:
         """Return a step; ``None``: it is forgotten, so that its row can no longer be made."""
         step = self._steps.get(key)
         track, number = key
-        if step is None and number > self._forgotten.get(track, number - 1):
+        if step is None and not self._forgotten.has(track, number):
             step = self._steps[key] = TrainStep(track, number)
         return step
 
@@ -190,8 +189,6 @@ class LineagePipeline:
 
     def _row(self, step: TrainStep) -> Row:
         """Return the row of *step*; further rows of the step have other ids."""
-        role, attempt = step.track
-        axis = axis_of(step.role)
         known = [rollout for trace_id in step.consumed if (rollout := self._generated.get(trace_id)) is not None]
         values = step_values(
             step.number,
@@ -200,17 +197,14 @@ class LineagePipeline:
             end_unix_ns=step.end_unix_ns,
             generated=list(self._generated.all()),
         )
-        if attempt > 1:
-            values = {ATTEMPT: attempt, **values}
-        row = Row(
-            id=f"t:{role}:{step.number}:a{attempt}" + (f":{step.revision}" if step.revision else ""),
-            role=step.role,
-            step=step.number,
-            axis=axis,
+        row = step_row(
+            self._axes,
+            LINEAGE_ID,
+            step.track,
+            step.number,
+            values,
+            revision=step.revision,
             time_unix_ns=step.end_unix_ns,
-            values=self._axes.admit_statistics({key_of(step.role, key): value for key, value in values.items()}, axis),
-            steps={**self._axes.steps(), axis: step.number},
-            attempt=attempt,
         )
         step.sent()
         self._changed[step.track, step.number] = step
@@ -235,9 +229,7 @@ class LineagePipeline:
         self._changed.pop(key, None)
         self._state.delete(step.state_key)
         self._generated.awaited.difference_update(step.consumed, step.unused)
-        if step.track in self._forgotten or len(self._forgotten) < _MAX_TRACKS:
-            self._forgotten[step.track] = max(self._forgotten.get(step.track, step.number), step.number)
-            self._state.set(_FORGOTTEN, [[*track, number] for track, number in self._forgotten.items()])
+        self._forgotten.add(step.track, step.number)
 
     def _drop(self, reason: str, name: str) -> None:
         count(self._state, reason)

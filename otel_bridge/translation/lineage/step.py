@@ -6,16 +6,15 @@ Owns ``lineage/step/`` of the state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json
 from otel_bridge.translation.lineage.train_span import TrainSpan
 from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.step_rows import Track
 
 STEPS: Final = "lineage/step/"
-Track: TypeAlias = tuple[str, int]
-"""Role (empty without one) and attempt of the role."""
 
 
 @dataclass(slots=True)

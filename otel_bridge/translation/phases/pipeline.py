@@ -16,13 +16,13 @@ from typing import Final, cast
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Row, axis_of, key_of
+from otel_bridge.records import PHASES_ID, Record, Row, axis_of
 from otel_bridge.translation.decode.attributes import text_in
-from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
+from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.phases.awaited import AwaitedRank, awaited_rank
 from otel_bridge.translation.phases.span import PhaseSpan, read_phase
-from otel_bridge.translation.phases.step import PhaseStep, Track, stored_steps
+from otel_bridge.translation.phases.step import PhaseStep, stored_steps
 from otel_bridge.translation.phases.step_times import RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.process import Process
@@ -30,6 +30,7 @@ from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.step_rows import ForgottenSteps, Track, step_row
 
 INVALID: Final = "phase/invalid"
 LATE: Final = "phase/late"
@@ -45,7 +46,6 @@ _MAX_CLOSED: Final = 128
 """Number of closed steps whose phases are remembered, so that a late phase gives a whole row."""
 _MAX_CLOSED_PHASES: Final = 20_000
 _MAX_OPEN_PHASES: Final = 200_000
-_MAX_TRACKS: Final = 256
 _RECENT: Final = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
 _CHECK_NS: Final = 1_000_000_000
@@ -82,8 +82,7 @@ class PhasePipeline:
         self._open_phases = sum(step.size for step in self._open.values())
         self._closed_phases = sum(step.size for step in self._closed.values())
         self._names = set(cast("list[str] | None", state.get(_NAMES)) or [])
-        forgotten = cast("list[tuple[str, int, int]] | None", state.get(_FORGOTTEN)) or []
-        self._forgotten: dict[Track, int] = {(role, attempt): number for role, attempt, number in forgotten}
+        self._forgotten = ForgottenSteps(state, _FORGOTTEN)
         self._changed: dict[tuple[Track, int], PhaseStep] = {}
         self._new: list[TimelinePhase] = []
         self._checked_ns = 0
@@ -195,7 +194,7 @@ class PhasePipeline:
         """Return a step; ``None``: its phases are forgotten, so that its row can no longer be made."""
         key = track, number
         step = self._open.get(key) or self._closed.get(key)
-        if step is not None or number <= self._forgotten.get(track, number - 1):
+        if step is not None or self._forgotten.has(track, number):
             return step
         step = self._open[key] = PhaseStep(track, number)
         return step
@@ -245,22 +244,17 @@ class PhasePipeline:
     # --- its row ------------------------------------------------------------------------------------------------------
     def _row(self, step: PhaseStep) -> Row:
         """Return the row of *step*, which is closed from then on; further rows of the step have other ids."""
-        role, attempt = step.track
-        axis = axis_of(step.role)
-        values = step_values(self._latest_ranks(step))
-        if attempt > 1:
-            values = {ATTEMPT: attempt, **values}
         if not step.closed:
             self._count_unclosed(step)
-        row = Row(
-            id=f"p:{role}:{step.number}:a{attempt}" + (f":{step.revision}" if step.revision else ""),
-            role=step.role,
-            step=step.number,
-            axis=axis,
+        values = step_values(self._latest_ranks(step))
+        row = step_row(
+            self._axes,
+            PHASES_ID,
+            step.track,
+            step.number,
+            values,
+            revision=step.revision,
             time_unix_ns=step.sender_ns,
-            values=self._axes.admit_statistics({key_of(step.role, key): value for key, value in values.items()}, axis),
-            steps={**self._axes.steps(), axis: step.number},
-            attempt=attempt,
         )
         step.sent()
         key = step.track, step.number
@@ -306,9 +300,7 @@ class PhasePipeline:
         self._closed_phases -= step.size
         self._changed.pop(key, None)
         step.delete(self._state)
-        if step.track in self._forgotten or len(self._forgotten) < _MAX_TRACKS:
-            self._forgotten[step.track] = max(self._forgotten.get(step.track, step.number), step.number)
-            self._state.set(_FORGOTTEN, [[*track, number] for track, number in self._forgotten.items()])
+        self._forgotten.add(step.track, step.number)
 
     def _drop(self, reason: str, name: str) -> None:
         count(self._state, reason)

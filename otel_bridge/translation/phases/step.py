@@ -7,7 +7,7 @@ state. A batch writes only the processes that sent something.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json
@@ -15,13 +15,12 @@ from otel_bridge.translation.phases.span import PhaseSpan
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.step_rows import Track
 
 STEPS: Final = "phase/step/"
 TIMES: Final = "phase/time/"
 MAX_PHASES: Final = 4_000
 """Most phases of one process in one step."""
-Track: TypeAlias = tuple[str, int]
-"""Role (empty without one) and attempt of the role."""
 
 
 @dataclass(slots=True)

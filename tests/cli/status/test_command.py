@@ -10,6 +10,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 from unittest.mock import ANY
@@ -361,3 +362,20 @@ def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_
     assert re.search(r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$", shown[0])
     assert "held by file" not in shown[1]
     assert "`otel-bridge status` shows what uses the space" in refused
+
+
+def test_a_role_with_rollouts_alone_has_the_step_of_the_last_one(tmp_path: Path) -> None:
+    code = """
+    import otel_bridge
+    run = otel_bridge.init("maths", "ppo", role="explorer")
+    for step in range(6):
+        run.log_rollouts([{"messages": "2 + 2?", "reward": 1.0}], step=step)
+    run.finish()
+    """
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    done = call([sys.executable, program(tmp_path, "explorer.py", code)], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+
+    shown = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout
+
+    assert re.search(r"^explorer +5 ", shown, re.MULTILINE), shown

@@ -100,7 +100,7 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == f"maths/ppo (r1) {status}, last seen 0 s ago"
-    assert [f"trainer 0 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [True, True]
+    assert [f"trainer - 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [True, True]
     assert "wandb blocked 0 0 0 0 0 s 0 B" in lines
     assert (
         state_line(state, here=True) == f"maths/ppo (r1) {status} ; file stopped, 0 waiting; wandb blocked, 0 waiting"
@@ -209,7 +209,7 @@ def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None
     show(console, "9f2c", report)
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
-    assert ["- 2 0 1 of 2 alive" in lines, "explorer 0 0 3 of 3 alive" in lines] == [True, True]
+    assert ["- 2 0 1 of 2 alive" in lines, "explorer - 0 3 of 3 alive" in lines] == [True, True]
 
 
 def test_a_run_without_roles_has_no_column_of_roles() -> None:
