@@ -14,6 +14,7 @@ import pytest
 import otel_bridge
 from otel_bridge.emit import recorded_facts
 from otel_bridge.emit.config.resource import source_of
+from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
@@ -256,6 +257,14 @@ def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> N
 
     (seen,) = seen_in(tmp_path)
     assert seen.events[3].body == {"summary_value": 2, "empty_key": 1, "not_a_mapping": 1}
+
+
+def test_a_secret_below_its_name_does_not_leave_in_a_summary() -> None:
+    values = {"api_key": {"x": "hello-secret", "tries": 3}, "api": {"key": "hello-secret"}, "note": {"x": "fine"}}
+
+    assert summary_of(values, lambda *drop: pytest.fail(str(drop))) == {
+        "api_key/x": "[redacted]", "api_key/tries": 3, "api/key": "[redacted]", "note/x": "fine",
+    }  # fmt: skip
 
 
 def test_finish_says_the_end_once(tmp_path: Path) -> None:
