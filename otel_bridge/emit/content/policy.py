@@ -315,9 +315,20 @@ class ContentFilter:
         return {key: fact for key, fact in facts.items() if fact is not None and not (self.off and fact == "")}
 
     def entries(self, values: object, name: str) -> dict[str, object]:
-        """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*."""
+        """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*.
+
+        Keys leave also without content, so a secret in a key is redacted under every policy.
+        """
         mapping = mapping_of(values)
-        return {name: values} if mapping is None else self._reader().entries(mapping, values)
+        if mapping is None:
+            return {name: values}
+        entries: dict[str, object] = {}
+        for raw_key, value in self._reader().entries(mapping, values).items():
+            key = self._policy.redact(raw_key)
+            if key in entries:
+                self.losses.add("same_key", 1, key)
+            entries[key] = value
+        return entries
 
     def items(self, collection: Sequence[object], whole: object) -> Sequence[object]:
         """Return the messages or parts of *collection* that may still be read; the others are counted.

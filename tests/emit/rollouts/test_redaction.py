@@ -250,3 +250,24 @@ def test_the_quick_look_finds_every_assigned_name_that_redaction_finds(pieces: l
 
     if redact_assigned(text) != text:
         assert may_hold_secret(text.encode())
+
+
+@pytest.mark.parametrize("content", ["full", "off"])
+def test_a_secret_as_a_key_of_facts_does_not_leave(content: str) -> None:
+    run = MemoryRun(MESSAGE_CONTENT=content)
+    facts = {f"tool {KEY}": 1}
+
+    log_rollouts(run, [Rollout("hi", rewards=facts, tools=facts, metadata=facts)])
+    with open_rollout(run) as rollout, rollout.chat("policy", metadata=facts), rollout.tool("calculator", **facts):
+        pass
+
+    keys = {key for span in run.spans for key in attributes(span)}
+    assert not [key for key in keys if KEY in key]
+    assert {f"rl.{kind}.tool {REDACTED}" for kind in ("rewards", "tool", "metadata")} <= keys
+
+
+def test_keys_of_facts_that_are_equal_once_redacted_are_counted() -> None:
+    run = MemoryRun()
+    log_rollouts(run, [Rollout("hi", metadata={KEY: 1, KEY + "b": 2})])
+    assert attributes(run.roots[0])[f"rl.metadata.{REDACTED}"] == 2
+    assert run.drops == {"same_key": 1}
