@@ -1,7 +1,7 @@
 """The last rollouts of the run, kept or sampled out: what a training step needs to know of those it consumes. Pure.
 
 Owns ``lineage/rollouts/`` of the state: rollouts in chunks in the order of their arrival, so that a
-batch writes few keys.
+batch writes few keys. ``lineage/arrived`` has those that the reader has not taken yet.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from otel_bridge.translation.state import TranslationState
 TRAINED_STEP: Final = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all of them."""
 _CHUNKS: Final = "lineage/rollouts/"
+_ARRIVED: Final = "lineage/arrived"
 _CHUNK: Final = 256
 _LIMIT: Final = 50_000
 _HALF: Final = 16
@@ -89,7 +90,6 @@ class GeneratedRollouts:
 
     Attributes:
         awaited: Trace ids that a training step named before their rollouts arrived.
-        arrived: Those of them that have arrived since, and consumed ones with another reward; the reader clears it.
     """
 
     def __init__(self, state: TranslationState, limit: int = _LIMIT) -> None:
@@ -100,7 +100,8 @@ class GeneratedRollouts:
         self._chunks: dict[int, list[str]] = {}
         self._changed: set[int] = set()
         self.awaited: set[str] = set()
-        self.arrived: list[str] = []
+        # Stored as well: they are no longer awaited, so nothing else would name them after a restart.
+        self._arrived = dict.fromkeys(cast("list[str] | None", state.get(_ARRIVED)) or [])
         for key, entries in sorted(state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))):
             self._restore(int(key.removeprefix(_CHUNKS)), cast("list[list[Json]]", entries))
 
@@ -117,7 +118,7 @@ class GeneratedRollouts:
         self._changed.add(self._chunk_of[half])
         if trace_id in self.awaited:
             self.awaited.discard(trace_id)
-            self.arrived.append(trace_id)
+            self._arrived[trace_id] = None
         while len(self._rollouts) > self._limit:
             self._forget(next(iter(self._chunks)))
 
@@ -136,8 +137,14 @@ class GeneratedRollouts:
             return
         rollout.revise(reward, is_sampled_out=is_sampled_out)
         if reward is not None and rollout.trained_steps:
-            self.arrived.append(trace_id)
+            self._arrived[trace_id] = None
         self.changed(trace_id)
+
+    def take_arrived(self) -> list[str]:
+        """Return the awaited rollouts that have arrived since the last call, and used ones with another reward."""
+        arrived = list(self._arrived)
+        self._arrived.clear()
+        return arrived
 
     def all(self) -> Iterator[GeneratedRollout]:
         """Return all remembered rollouts."""
@@ -149,6 +156,10 @@ class GeneratedRollouts:
             entries: list[Json] = [[half, *self._rollouts[half].to_json()] for half in self._chunks[number]]
             self._state.set(f"{_CHUNKS}{number}", entries)
         self._changed.clear()
+        if self._arrived:
+            self._state.set(_ARRIVED, list(self._arrived))
+        elif self._state.get(_ARRIVED) is not None:
+            self._state.delete(_ARRIVED)
 
     def _open_chunk(self) -> int:
         number = next(reversed(self._chunks), 0)

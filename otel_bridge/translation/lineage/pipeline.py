@@ -82,9 +82,7 @@ class LineagePipeline:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
-        records: list[Record] = []
-        if self._generated.arrived:
-            records += self._arrived(now_unix_ns)
+        records = self._arrived(now_unix_ns)
         if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
             return records
         self._checked_ns = now_unix_ns
@@ -165,10 +163,8 @@ class LineagePipeline:
 
     def _arrived(self, now_unix_ns: int) -> list[Record]:
         """Assign the rollouts that have arrived, or have another reward now, to the steps that named them before."""
-        arrived = dict.fromkeys(self._generated.arrived)
-        self._generated.arrived.clear()
         records: list[Record] = []
-        for trace_id in arrived:
+        for trace_id in self._generated.take_arrived():
             rollout = self._generated.get(trace_id)
             for key, step in self._steps.items():
                 if rollout is not None and step.names(trace_id):

@@ -136,6 +136,25 @@ def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run:
     assert trained_on(bench.records) == {trace_id_of(RUN, name): "3" for name in ("3-0", "3-1")}
 
 
+def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_consumed_it(
+    bench: Bench, run: MemoryRun
+) -> None:
+    train_on(run, 3, ["3-0"])
+    deliver(bench, run)
+    bench.tick(60)
+    log_rollouts(run, run.rollout_options, [rollout(0, 3, reward=1.0)], RolloutDefaults())
+    deliver(bench, run)
+
+    bench.restart()
+    bench.tick(1)
+    bench.close()
+
+    assert trained_on(bench.records) == {trace_id_of(RUN, "3-0"): "3"}
+    assert values_of(lineage_rows(bench.records)[3])["lineage/reward/consumed"] == 1.0
+    bench.translator.flush()
+    assert bench.state.get("lineage/arrived") is None
+
+
 def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused(bench: Bench, run: MemoryRun) -> None:
     log_rollouts(run, run.rollout_options, [rollout(i, 0) for i in range(2)], RolloutDefaults(split="eval"))
     log_rollouts(run, run.rollout_options, [rollout(9, 1)], RolloutDefaults())
@@ -195,6 +214,8 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
     for start in range(0, len(order), 10):
         run.records = list(frames)
         deliver(bench, run, order[start : start + 10])
+        if draw.random() < 0.5:
+            bench.restart()
         bench.tick(draw.choice([0, 5, 40]))
         if draw.random() < 0.5:
             bench.restart()
