@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.content.policy import dumps
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.media.content_key import content_key
+from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
 
 
@@ -253,14 +253,11 @@ def positions_in_groups(groups: Sequence[str | None]) -> list[int]:
 
 
 def _content(prompt: object) -> bytes:
-    """Return what distinguishes a prompt: its text, or its messages or token ids as JSON."""
+    """Return what distinguishes a prompt: its text, its token ids, or the key of its content."""
     if isinstance(prompt, str):
         return prompt.encode("utf-8", "replace")
-    ids = token_ids(prompt)
+    is_pixels = is_array(prompt) and len(tuple(prompt.shape)) > 1
+    ids = None if is_pixels else token_ids(prompt)
     if ids is not None and set(map(type, ids)) == {int}:
         return repr(ids).encode()
-    return dumps(PlainReader(ReadingRules(), str, _ignore).read(prompt))
-
-
-def _ignore(reason: str, number: int, key: str) -> None:
-    """Count nothing: the encoding of the prompt counts what it leaves out."""
+    return content_key(prompt)

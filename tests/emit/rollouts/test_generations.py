@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
+from otel_bridge import Image
 from otel_bridge.emit.rollouts.calls import log_generations
 from otel_bridge.emit.rollouts.columns import PromptGroups
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, span_messages
@@ -275,8 +277,29 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
         [b"2 + 2?", b"3 + 3?"],
         ["a\udc80b", "a\udc80c"],
         [[2**70], [2**71]],
+        [[{"role": "user", "content": ["Describe.", part]}] for part in (b"\xff1", b"\xff2")],
+        [[{"role": "user", "content": ["Describe.", np.full((400, 400, 3), shade)]}] for shade in (1, 2)],
+        [np.full((400, 400), shade, np.uint8) for shade in (1, 2)],
+        [[{"role": "user", "content": [Pillow.new("RGB", (2, 2), colour)]}] for colour in ("red", "blue")],
+        [[{"role": "user", "content": [Image(np.full((60, 60), shade))]}] for shade in (1, 2)],
+        [["Describe.", Image("a.png", caption=caption)] for caption in ("left", "right")],
     ],
-    ids=["text", "token ids", "arrays", "messages", "objects", "bytes", "not Unicode", "large integers"],
+    ids=[
+        "text",
+        "token ids",
+        "arrays",
+        "messages",
+        "objects",
+        "bytes",
+        "not Unicode",
+        "large integers",
+        "bytes in a part",
+        "pixels in a part",
+        "pixels",
+        "pictures",
+        "media",
+        "captions",
+    ],
 )
 def test_prompts_of_one_template_are_groups_of_their_own_and_equal_prompts_one(prompts: list[Any]) -> None:
     names = PromptGroups()

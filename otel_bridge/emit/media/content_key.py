@@ -1,0 +1,95 @@
+"""Values of any type -> bytes that are equal for equal content: of prompts, and of cells of tables.
+
+What a record only describes (bytes, large arrays, pictures, media) is read whole here, since two of a size differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from otel_bridge.emit.content.policy import dumps
+from otel_bridge.emit.media.pictures import image_bytes, is_picture
+from otel_bridge.emit.media.values import Media, Table
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.values.scalars import Array
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+
+_MAX_ENTRIES: Final = 2_000_000
+_LISTED_NUMBERS: Final = 1_000
+"""Most numbers of an array that equals a list of them."""
+_RULES: Final = ReadingRules(entries=_MAX_ENTRIES)
+_MAX_FIGURE_BYTES: Final = 32 << 20
+_OBJECTS: Final = "O"
+
+
+def content_key(value: object, own_key: Callable[[object], str | None] | None = None) -> bytes:
+    """Return bytes that are equal for values of equal content, whatever their types, in every process.
+
+    Args:
+        value: Anything.
+        own_key: Callable from an object without a text to a key that it has of its own, ``None`` without one.
+    """
+    return dumps(_ContentReader(own_key).read(value))
+
+
+class _ContentReader(PlainReader):
+    """Reads values as records do, but replaces what these only describe by a digest."""
+
+    def __init__(self, own_key: Callable[[object], str | None] | None) -> None:
+        super().__init__(_RULES, str, _ignore)
+        self._own_key = own_key
+
+    def _array(self, value: Array, parents: tuple[int, ...]) -> Json:
+        if math.prod(tuple(value.shape)) <= _LISTED_NUMBERS:
+            return super()._array(value, parents)
+        return _digest(_numbers_of(value), tuple(value.shape))
+
+    def _nested(self, value: object, parents: tuple[int, ...]) -> Json:
+        if not isinstance(value, Media):
+            return super()._nested(value, parents)
+        columns = value.columns if isinstance(value, Table) else None
+        return [
+            value.kind,
+            *(self._value(part, (*parents, id(value))) for part in (value.value, value.caption, columns)),
+        ]
+
+    def _described(self, value: object) -> Json:
+        key = None if self._own_key is None else self._own_key(value)
+        if key is not None:
+            return key
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return _digest(bytes(cast("bytes", value)))
+        return _digest_of_picture(value) if is_picture(value) else super()._described(value)
+
+
+def _numbers_of(value: Array) -> bytes:
+    """Return the numbers of an array as bytes; those of an array of objects, or of no bytes, as text."""
+    array: Any = value
+    try:
+        if not hasattr(array, "tobytes"):  # torch
+            array = array.detach().cpu().numpy()
+        if array.dtype.kind != _OBJECTS:
+            return b"%b %b" % (str(array.dtype).encode(), array.tobytes())
+    except any_error():  # bfloat16 of torch, which numpy lacks
+        pass
+    return repr(value.tolist()).encode("utf-8", "replace")
+
+
+def _digest_of_picture(value: object) -> str:
+    """Return the digest of the pixels of an image of pillow, or of a figure as it is drawn."""
+    picture: Any = value
+    if hasattr(picture, "tobytes"):
+        return _digest(picture.tobytes(), (picture.mode, picture.size))
+    return _digest(image_bytes(value, _MAX_FIGURE_BYTES)[1])
+
+
+def _digest(data: bytes, *parts: Sequence[object]) -> str:
+    return hashlib.md5(b"%b%b" % (repr(parts).encode(), data), usedforsecurity=False).hexdigest()
+
+
+def _ignore(reason: str, number: int, key: str) -> None:
+    """Count nothing: what records the value counts what it leaves out."""
