@@ -85,16 +85,16 @@ class StoreWithRewards:
         # A copy, because the sessions of the original are those of every other user of this store.
         self._store = copy.copy(store)
         self._open_session: Any = getattr(store, _SESSIONS, None)
-        self._rows: Any = None
         self._rewards: list[Any] = []
         self._depth = 0
         # MLflow 3.14 and newer declare which sessions write.
         self._declares_writes = accepts(store, _SESSIONS, "read_only")
+        if self._open_session is None:
+            return
+        # Without one of MLflow's names, the store's own sessions stay, and each reward is a call.
         with suppress(ImportError, AttributeError):
-            rows: Any = importlib.import_module(_ROWS)
-            if callable(rows.SqlAssessments.from_mlflow_entity) and self._open_session is not None:
-                self._store.ManagedSessionMaker = self._session
-                self._rows = rows
+            self._tables = _RewardTables(importlib.import_module(_ROWS))
+            self._store.ManagedSessionMaker = self._session
 
     def log_spans(self, experiment_id: str, spans: Sequence[Any], rewards: Sequence[Any]) -> list[Any]:
         """Store *spans*, with *rewards* in the same transaction; return the rewards that are not stored.
@@ -128,11 +128,11 @@ class StoreWithRewards:
 
     def _add(self, session: Any) -> list[Any]:
         """Add the rewards to *session*, except those that its database holds; return those without a trace."""
-        assessments, traces = self._rows.SqlAssessments, self._rows.SqlTraceInfo
+        tables = self._tables
         trace_ids = {reward.trace_id for reward in self._rewards}
-        columns = (traces.request_id, traces.experiment_id, traces.timestamp_ms)
-        stored_traces = {row[0]: row for row in session.query(*columns).filter(traces.request_id.in_(trace_ids))}
-        stored_ids = session.query(assessments.assessment_id).filter(assessments.trace_id.in_(trace_ids))
+        traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
+        stored_traces = {row[0]: row for row in traces}
+        stored_ids = session.query(tables.assessment_id).filter(tables.trace_of_assessment.in_(trace_ids))
         redelivered = {row[0] for row in stored_ids}
         unwritten: list[Any] = []
         for reward in self._rewards:
@@ -140,12 +140,32 @@ class StoreWithRewards:
             if trace is None:
                 unwritten.append(reward)
             elif reward.assessment_id not in redelivered:
-                row = assessments.from_mlflow_entity(reward)
+                row = tables.assessment_row(reward)
                 # Copies of the trace's columns, which MLflow's charts read; below 3.16 there are none.
                 row.experiment_id = trace[1]
                 row.trace_timestamp_ms = trace[2]
                 session.add(row)
         return unwritten
+
+
+class _RewardTables:
+    """Holds all names inside MLflow that adding a reward needs; a missing one shows before anything is written.
+
+    Args:
+        models: MLflow's module of tables.
+
+    Raises:
+        AttributeError: MLflow has not all of them.
+    """
+
+    def __init__(self, models: Any) -> None:
+        traces = models.SqlTraceInfo
+        assessments = models.SqlAssessments
+        self.trace_id = traces.request_id
+        self.trace_columns = (traces.request_id, traces.experiment_id, traces.timestamp_ms)
+        self.assessment_id = assessments.assessment_id
+        self.trace_of_assessment = assessments.trace_id
+        self.assessment_row: Callable[[Any], Any] = assessments.from_mlflow_entity
 
 
 def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +128,35 @@ def test_an_mlflow_with_other_sessions_or_rows_gets_each_reward_by_a_call(
     writer.write_rollouts([one, two])
 
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
+RENAMED = [
+    ("SqlAssessments", "from_mlflow_entity"),
+    ("SqlAssessments", "assessment_id"),
+    ("SqlAssessments", "trace_id"),
+    ("SqlTraceInfo", "request_id"),
+    ("SqlTraceInfo", "experiment_id"),
+    ("SqlTraceInfo", "timestamp_ms"),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), RENAMED)
+def test_an_mlflow_that_renamed_a_column_gets_each_reward_by_a_call(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch, table: str, column: str
+) -> None:
+    from mlflow.store.tracking.dbmodels import models
+
+    real = getattr(models, table)
+    names = {name: getattr(real, name) for _, name in RENAMED if hasattr(real, name) and name != column}
+    tables = {"SqlAssessments": models.SqlAssessments, "SqlTraceInfo": models.SqlTraceInfo}
+    renamed = SimpleNamespace(**{**tables, table: SimpleNamespace(**names)})
+    monkeypatch.setitem(sys.modules, "renamed_models", renamed)  # type: ignore[arg-type]
+    monkeypatch.setattr(database, "_ROWS", "renamed_models")
+    writer, (rollout,) = opened(uri, run), rollouts(run, 1)
+
+    writer.write_rollouts([rollout])
+
+    assert shown(uri, run) == {rollout.id: ALL}
 
 
 def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those_that_come_after_it(
