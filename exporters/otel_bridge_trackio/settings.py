@@ -29,8 +29,8 @@ ALL_SERIES = Setting(
     "OTEL_BRIDGE_TRACKIO_ALL_SERIES",
     False,
     flag,
-    "Write the step axis of every role to each row, so that it can be the x axis, and the statistics `total`, `kept` "
-    "and `max` of rollouts.",
+    "Write the step axis of every role to each row, so that it can be the x axis, and the statistics `total` and "
+    "`kept` of rollouts.",
 )
 _MODES = ("auto", "sqlite", "jsonl")
 

@@ -89,7 +89,7 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
     assert re.search(r"\bevaluator step (\d+)/\1, records in the trackers (\d+)/\2$", demo.output, re.MULTILINE)
 
 
-CONSTANTS = {"total", "kept", "max"}
+CONSTANTS = {"total", "kept"}
 """Statistics of rollouts that are constant in most jobs, which Trackio does not chart."""
 
 

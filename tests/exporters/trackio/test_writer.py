@@ -334,11 +334,13 @@ def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwri
 
 
 def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only_on_request() -> None:
-    names = ("total", "kept", "reward/mean", "reward/max", "staleness/max")
-    statistics = {f"explorer/rollouts/{name}": 1.0 for name in names}
+    names = ("reward/mean", "reward/max", "staleness/max", "eval/reward/max")
+    charted = {f"explorer/rollouts/{name}": 1.0 for name in names}
+    counts = {f"explorer/rollouts/{name}": 1.0 for name in ("total", "kept", "eval/total", "eval/kept")}
+    statistics = charted | counts
     row = loss(3, id="s:explorer:train:3", steps={}, values=statistics)
 
-    assert row_metrics(row) == {"explorer/rollouts/reward/mean": 1.0}
+    assert row_metrics(row) == charted
     assert row_metrics(row, all_series=True) == statistics
     assert row_metrics(replace(row, id="m:a:3")) == statistics  # a program's own
 
