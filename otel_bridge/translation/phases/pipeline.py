@@ -1,8 +1,8 @@
 """Phases of all processes -> one row a step and role, once every process is past the step. Pure.
 
 A step closes when every living process of its role has sent a phase of a later step, when no
-phase came for `TranslationOptions.step_timeout_ns`, or when the run ends. There is no shorter
-wait, unlike for rollouts: a phase may last for hours. Processes that have sent no phase yet are
+phase came for `TranslationOptions.step_timeout_ns`, or when the run ends. Rollouts have a
+shorter wait, but a phase may last for hours. Processes that have sent no phase yet are
 awaited for `TranslationOptions.step_watermark_ns`. A phase that arrives after its row gives a
 further row, which replaces the values of the first.
 Bad input is counted (``drop/phase/<reason>``) and never raises.

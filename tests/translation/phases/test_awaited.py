@@ -49,7 +49,7 @@ def test_a_rank_that_has_gone_on_without_the_phase_is_not_awaited() -> None:
     assert ("generate" in {phase for _, phase, *_ in awaited(bench)}) is False
 
 
-def test_a_rank_that_has_ended_is_awaited_by_nobody() -> None:
+def test_a_rank_that_has_ended_is_not_awaited() -> None:
     bench = bench_of(3)
     send(bench, rank(0), phase("generate", 1, 2, 3))
     send(bench, rank(2), phase("generate", 1, 2, 3))
