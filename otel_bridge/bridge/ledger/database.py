@@ -44,11 +44,11 @@ CREATE TABLE memory (
 CREATE TABLE dead_letters (
     id INTEGER PRIMARY KEY, destination INTEGER NOT NULL, position INTEGER NOT NULL, kind INTEGER NOT NULL,
     record_id TEXT NOT NULL, reason TEXT NOT NULL, time_unix_ns INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE timeline (
+    id INTEGER PRIMARY KEY, role TEXT NOT NULL, step INTEGER NOT NULL, start_ns INTEGER NOT NULL,
+    end_ns INTEGER NOT NULL, size INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX timeline_steps ON timeline (role, step);
 """
-TIMELINE_TABLE: Final = (
-    "CREATE TABLE IF NOT EXISTS timeline (id INTEGER PRIMARY KEY, role TEXT NOT NULL, step INTEGER NOT NULL, "
-    "start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL, size INTEGER NOT NULL, data BLOB NOT NULL)"
-)
 
 
 class Database:
@@ -148,8 +148,6 @@ class Database:
                 for statement in _SCHEMA.split(";\n"):
                     sql.execute(statement)
                 sql.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
-        # A table that ledgers of this format had not from the beginning: what it holds can be missing.
-        self._writer.execute(TIMELINE_TABLE)
         # Reads every table once, so that damage is found when the ledger is opened, not later.
         for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters", "timeline"):
             self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608

@@ -1,7 +1,8 @@
 """Timeline of a run: phases, rollouts, marks of steps and rates, kept in the ledger within a limit of bytes.
 
 A part is what one batch brought of one role and step. When the limit is reached, whole steps are deleted: half of the
-room is for the newest steps, the other half for the slowest of the others.
+room is for the newest steps, the other half for the slowest of the others. What has no step is one step a part, and
+only its age counts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _MAX_RATES: Final = 64
 _MAX_SPANS: Final = 400
 """Most spans of a rollout on the timeline."""
 _MAX_NAME_CHARS: Final = 128
+_NO_STEP: Final = -1
+"""Step of rollouts and rows without one."""
 
 
 class TimelineEvent(NamedTuple):
@@ -82,7 +85,7 @@ class TimelineStore:
             parts.setdefault((phase.role, phase.phase.step), []).append(_of_phase(phase))
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                step = record.step if record.step is not None else -1
+                step = record.step if record.step is not None else _NO_STEP
                 parts.setdefault((record.role or "", step), []).extend(_of_rollout(record))
         if self._size or parts:
             self._add_marks(parts, records)
@@ -102,7 +105,7 @@ class TimelineStore:
                 continue
             rates = self._rates_of(record)
             role = record.role or ""
-            step = record.step if record.step is not None else record.steps.get(axis_of(record.role), -1)
+            step = record.step if record.step is not None else record.steps.get(axis_of(record.role), _NO_STEP)
             if record.step is not None or rates:
                 mark = TimelineEvent("mark", "", "", record.time_unix_ns, record.time_unix_ns, rates)
                 parts.setdefault((role, step), []).append(mark)
@@ -119,29 +122,45 @@ class TimelineStore:
 
     def _evict(self, sql: sqlite3.Connection) -> None:
         """Delete whole steps until the timeline is within its limit."""
-        found = sql.execute(
-            "SELECT role, step, sum(size), max(end_ns) - min(start_ns) FROM timeline "
-            "GROUP BY role, step ORDER BY max(id) DESC"
+        rows = sql.execute(
+            "SELECT role, step, min(id), max(id), sum(size), max(end_ns) - min(start_ns) FROM timeline "
+            "GROUP BY role, step, iif(step = ?, id, 0) ORDER BY max(id) DESC",
+            (_NO_STEP,),
         )
-        steps = cast("list[tuple[str, int, int, int]]", found.fetchall())
+        steps = [_StoredStep(*row) for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)]
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
-        older.sort(key=lambda step: -step[3])
+        # What has no step is not a slow step either: it comes last, and stays in the order of its age.
+        older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
         slowest, deleted = _within(older, room)
-        sql.executemany("DELETE FROM timeline WHERE role = ? AND step = ?", [step[:2] for step in deleted])
-        self._size = sum(step[2] for step in (*newest, *slowest))
+        sql.executemany(
+            "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?", [step[:4] for step in deleted]
+        )
+        self._size = sum(step.size for step in (*newest, *slowest))
 
 
-def _within(
-    steps: list[tuple[str, int, int, int]], room: int
-) -> tuple[list[tuple[str, int, int, int]], list[tuple[str, int, int, int]]]:
-    """Return the first steps that fit in *room* bytes, and the rest."""
-    used = 0
-    for number, step in enumerate(steps):
-        used += step[2]
-        if used > room:
-            return steps[:number], steps[number:]
-    return steps, []
+class _StoredStep(NamedTuple):
+    """Holds what eviction must know of one step, or of one part that has no step."""
+
+    role: str
+    number: int
+    first_id: int
+    last_id: int
+    size: int
+    duration_ns: int
+
+
+def _within(steps: Sequence[_StoredStep], room: int) -> tuple[list[_StoredStep], list[_StoredStep]]:
+    """Return the steps that fit in *room* bytes, the first ones first, and the others."""
+    fitting: list[_StoredStep] = []
+    others: list[_StoredStep] = []
+    for step in steps:
+        if step.size <= room:
+            room -= step.size
+            fitting.append(step)
+        else:
+            others.append(step)
+    return fitting, others
 
 
 def _of_phase(phase: TimelinePhase) -> TimelineEvent:
@@ -168,8 +187,6 @@ def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[Timelin
     """Return the events of the steps from *first* to *last* of every role, in the order of roles and steps."""
     steps: dict[tuple[str, int], TimelineStep] = {}
     with reader.snapshot() as sql:
-        if not sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'timeline'").fetchone():
-            return []  # no bridge of this version has opened the ledger
         found = sql.execute(
             "SELECT role, step, data FROM timeline WHERE step BETWEEN ? AND ? ORDER BY role, step, id", (first, last)
         )

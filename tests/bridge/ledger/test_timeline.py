@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,12 +112,25 @@ def test_the_limit_holds_after_a_restart_too(tmp_path: Path) -> None:
     assert 10 < len(read(path)) < 30
 
 
-def test_a_ledger_without_the_table_gets_it(tmp_path: Path) -> None:
+def test_a_step_that_is_too_large_is_deleted_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger, ledger.database.transaction() as sql:
-        sql.execute("DROP TABLE timeline")
-    assert read(path) == []
-    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
-        ledger.commit([], phases=[phase(1)])
+    with contextlib.closing(Ledger(path, timeline_bytes=4_000)) as ledger:
+        for step in range(10):
+            ledger.commit([], phases=[phase(step)])
+        ledger.commit([], phases=[phase(10, rank=rank) for rank in range(200)])
 
-    assert [step.step for step in read(path)] == [1]
+    assert [step.step for step in read(path)] == [*range(10)]
+
+
+def test_of_rollouts_without_a_step_the_newest_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=8_000)) as ledger:
+        ledger.commit([], phases=[phase(0), phase(1, 500.0)])
+        for number in range(100):
+            ledger.commit([replace(rollout(f"t{number}", number), step=None)])
+
+    without_step, *steps = read(path)
+    names = [event.name for event in without_step.events if event.kind == "rollout"]
+    assert names == [f"t{number}" for number in range(100 - len(names), 100)]
+    assert 10 < len(names) < 40
+    assert [step.step for step in steps] == [0, 1]
