@@ -20,7 +20,6 @@ from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, name_first
-from otel_bridge.translation.stragglers import StragglerCauses
 
 CALM_VALUES: Final = 5
 """Values in a row on the good side after which a cause has ended."""
@@ -73,15 +72,23 @@ class AlertWatcher:
         state: Key space ``alert/``; counts in ``drop/``.
         options: The rules, and since when this bridge watches.
         processes: All processes of the run, as they are added.
+        straggler_alerts: Callable that takes a row and returns the alerts about slow ranks that it raises.
     """
 
-    def __init__(self, state: TranslationState, options: TranslationOptions, processes: Mapping[str, Process]) -> None:
-        self._state, self._processes = state, processes
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        processes: Mapping[str, Process],
+        straggler_alerts: Callable[[Row], list[Alert]],
+    ) -> None:
+        self._state = state
+        self._processes = processes
+        self._straggler_alerts = straggler_alerts
         rules = options.alert_rules
         of_kind = {kind: [rule for rule in rules if rule.kind is kind] for kind in AlertKind}
         self._values = _ValueCauses(state, [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]], processes)
         self._stalls = _Stalls(state, of_kind[AlertKind.STALLED], options, processes)
-        self._stragglers = StragglerCauses(state, of_kind[AlertKind.STRAGGLER])
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the alerts that their rows raise, each behind its row."""
@@ -91,7 +98,7 @@ class AlertWatcher:
             if type(record) is Row:
                 self._stalls.note(record, now_unix_ns)
                 found += self._admitted(self._values.row(record))
-                found += self._admitted(self._stragglers.row(record))
+                found += self._admitted(self._straggler_alerts(record))
         return found
 
     def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:

@@ -33,6 +33,7 @@ from otel_bridge.translation.options import OtherTraces, TranslationOptions, cou
 from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.phases.span import split_phases
+from otel_bridge.translation.phases.stragglers import StragglerCauses
 from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
@@ -110,7 +111,8 @@ class Translator:
         self._attempts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules
-        self._alerts = AlertWatcher(state, options, self._lifecycle.processes) if rules else None
+        stragglers = StragglerCauses(state, rules)
+        self._alerts = AlertWatcher(state, options, self._lifecycle.processes, stragglers.row) if rules else None
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:

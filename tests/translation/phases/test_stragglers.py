@@ -7,8 +7,26 @@ from collections.abc import Sequence
 from otel_bridge.alert_rules import alert_rules
 from otel_bridge.records import Alert
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, Bench
+from otel_bridge.translation.translator import SegmentInfo
+from support.otlp.otlp_samples import RUN, T0, Bench, S, end
 from support.otlp.phase_samples import phase, rank, send
+
+
+def three_ranks(
+    bench: Bench,
+    ranks: Sequence[SegmentInfo],
+    step: int,
+    slow: int | None,
+    *,
+    start_s: float = 0,
+    restarts: bool = False,
+) -> None:
+    """Send one step of three ranks, of which *slow* takes twice as long in generate."""
+    begin_s = start_s + step * 10
+    for number, sender in enumerate(ranks):
+        send(bench, sender, phase("generate", step, begin_s, begin_s + (2 if number == slow else 1)))
+        if restarts:
+            bench.restart()
 
 
 def job(rules: str, slow: Sequence[int | None], *, restarts: bool = False) -> list[Alert]:
@@ -16,11 +34,7 @@ def job(rules: str, slow: Sequence[int | None], *, restarts: bool = False) -> li
     bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules(rules)))
     bench.open(*map(rank, range(3)))
     for step, slow_rank in enumerate(slow):
-        for number in range(3):
-            seconds = 2 if number == slow_rank else 1
-            send(bench, rank(number), phase("generate", step, step * 10, step * 10 + seconds))
-            if restarts:
-                bench.restart()
+        three_ranks(bench, [rank(number) for number in range(3)], step, slow_rank, restarts=restarts)
     bench.close()
     return [record for record in bench.records if isinstance(record, Alert)]
 
@@ -41,6 +55,27 @@ def test_a_rank_that_is_slow_for_enough_steps_raises_one_alert() -> None:
 def test_another_slow_rank_or_a_good_step_begins_anew() -> None:
     assert job("straggler>1.5x:3", [1, 1, 2, 2, None, 1, 1, None]) == []
     assert len(job("straggler>1.5x:2", [1, 1, None, 1, 1, None])) == 4
+
+
+def test_a_restart_from_a_checkpoint_repeats_steps_and_the_rank_is_named_all_the_same() -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:4")))
+    ranks = [rank(number) for number in range(3)]
+    bench.open(*ranks)
+    for step in range(10):
+        three_ranks(bench, ranks, step, slow=2 if step >= 7 else None)
+    for each in ranks:
+        bench.logs(each, end("failed", 1, time_ns=T0 + 200 * S))
+    bench.now_ns += 300 * S
+    restarted = [rank(number, instance=f"again{number}", began_s=300) for number in range(3)]
+    bench.open(*restarted)
+    for step in range(5, 9):
+        three_ranks(bench, restarted, step, slow=2, start_s=300)
+    bench.close()
+
+    alerts = [record for record in bench.records if isinstance(record, Alert)]
+    assert {(alert.title, alert.step) for alert in alerts} == {
+        ("trainer: rank 2 is slow in generate", 5), ("trainer: rank 2 is slow in step", 5),
+    }  # fmt: skip
 
 
 def test_a_smaller_ratio_or_another_role_raises_nothing() -> None:

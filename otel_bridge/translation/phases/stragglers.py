@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
-from otel_bridge.alert_rules import AlertRule
+from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import PHASES_ID, Alert, Row
 from otel_bridge.translation.state import TranslationState
 
@@ -21,10 +21,11 @@ _MAX_CAUSES: Final = 1_000
 
 
 class _Cause(NamedTuple):
-    """Holds how many steps in a row a rank has been slow, up to *step*."""
+    """Holds how many steps in a row a rank has been slow, up to *step* of *attempt*."""
 
     rank: int
     steps: int
+    attempt: int
     step: int
 
 
@@ -33,15 +34,16 @@ class StragglerCauses:
 
     Args:
         state: Key space ``alert/straggler/``.
-        rules: Rules of the kind straggler.
+        rules: Rules of the run, of which those of the kind straggler apply.
     """
 
     def __init__(self, state: TranslationState, rules: Sequence[AlertRule]) -> None:
-        self._state, self._rules = state, rules
+        self._state = state
+        self._rules = [rule for rule in rules if rule.kind is AlertKind.STRAGGLER]
         self._causes: dict[str, _Cause] = {}
-        if rules:
+        if self._rules:
             for key, value in state.items(_SPACE):
-                self._causes[key] = _Cause(*cast("tuple[int, int, int]", value))
+                self._causes[key] = _Cause(*cast("tuple[int, int, int, int]", value))
 
     def row(self, row: Row) -> list[Alert]:
         """Return the alerts that *row* raises; of rows that are not of phases none."""
@@ -64,16 +66,18 @@ class StragglerCauses:
         name = f"{_SPACE}{_digest(rule.text, row.role or '', phase)}"
         before = self._causes.get(name)
         step = row.step or 0
-        if before is not None and step <= before.step:
-            return []  # a corrected row of a step that is counted
+        # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of the same attempt.
+        if before is not None and (row.attempt, step) <= (before.attempt, before.step):
+            return []
         if not rule.is_met(ratio):
             if self._causes.pop(name, None) is not None:
                 self._state.delete(name)
             return []
         steps = before.steps + 1 if before is not None and before.rank == rank else 1
         if before is not None or len(self._causes) < _MAX_CAUSES:
-            self._causes[name] = _Cause(rank, steps, step)
-            self._state.set(name, [rank, steps, step])
+            cause = _Cause(rank, steps, row.attempt, step)
+            self._causes[name] = cause
+            self._state.set(name, [*cause])
         return [_alert(rule, row, phase, rank, ratio)] if steps == rule.steps else []
 
 
