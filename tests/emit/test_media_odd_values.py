@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import json
 import time
+import weakref
+from collections import UserList
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -116,6 +119,18 @@ def test_cells_that_repeat_one_another_are_clipped_and_counted() -> None:
     assert Logged(Table(["a"], [[nested]])).drops.keys() == {"clipped"}
     assert Logged(Text(nested)).drops.keys() == {"clipped"}
     assert time.process_time() - start_s < 1
+
+
+def test_a_logged_table_is_freed_without_the_cycle_collector() -> None:
+    cell = UserList([1, 2])
+    freed = weakref.ref(cell)
+    gc.disable()
+    try:
+        Logged(Table(["a"], [[cell], [HALF]]))
+        del cell
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:

@@ -18,6 +18,7 @@ from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_byte
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
 from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.values.reading import ReadBudget
 from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
@@ -54,6 +55,15 @@ def file_of(medium: Image | Audio | Video, limit_bytes: int) -> tuple[str, bytes
     return video_bytes(medium.value, medium.fps, limit_bytes)
 
 
+def _number(value: float) -> int | float | str | None:
+    if isinstance(value, int):
+        return int(value) if -_INT64 <= value < _INT64 else str(value)
+    return float(value) if math.isfinite(value) else None
+
+
+_CELLS: Final = ReadingRules(number=_number, entries=1_000_000)
+
+
 @dataclass(slots=True)
 class MediaEncoder:
     """Encodes the media of one key.
@@ -72,12 +82,8 @@ class MediaEncoder:
     count: Callable[[str, int], None]
     items: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
     _cells: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
-    _reader: PlainReader = field(init=False)
+    _budget: ReadBudget = field(default_factory=lambda: ReadBudget(_CELLS.entries))
     _size: int = 0
-
-    def __post_init__(self) -> None:
-        """Begin the reader of cells, whose budget is that of all of them."""
-        self._reader = PlainReader(_CELLS, str, self._count_lost)
 
     def encode(self, media: Sequence[object]) -> Sequence[EncodedMedium]:
         """Encode *media*; those that cannot be are counted and left out."""
@@ -176,7 +182,8 @@ class MediaEncoder:
 
     def _plain(self, value: object) -> Json:
         """Return a value as a number, a text or nothing; the entries of a collection or an object are JSON text."""
-        plain = self._reader.read(value)
+        # A reader that is stored with this method would keep the tables of a call until the next cycle collection.
+        plain = PlainReader(_CELLS, str, self._count_lost, self._budget).read(value)
         return dumps(plain).decode() if isinstance(plain, (dict, list)) else plain
 
     def _count_lost(self, reason: str, number: int, _key: str) -> None:
@@ -204,15 +211,6 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
         return False
     whole = [value for row in rows for value in row if type(value) is int] if int in types else [0]
     return min(whole) >= -_INT64 and max(whole) < _INT64
-
-
-def _number(value: float) -> int | float | str | None:
-    if isinstance(value, int):
-        return int(value) if -_INT64 <= value < _INT64 else str(value)
-    return float(value) if math.isfinite(value) else None
-
-
-_CELLS: Final = ReadingRules(number=_number, entries=1_000_000)
 
 
 def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[list[str], list[Sequence[object]]]:
