@@ -36,6 +36,7 @@ from otel_bridge.emit.rollouts.spans import (
     rollout_content,
     root_attributes,
     trace_id_bytes,
+    without_traceback,
 )
 from otel_bridge.errors import any_error
 from otel_bridge.semconv import SPAN_COUNT
@@ -52,8 +53,8 @@ class LiveRollout(Rollout):
     block it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too.
     In other threads use ``with rollout.attach():``.
 
-    An exception of the block passes through, and the rollout is recorded with it as its `error`. Apart from that
-    nothing raises: what cannot be recorded is left out and counted.
+    An exception of the block passes through, and the rollout is recorded with it as its `error`, a text after the
+    block. Apart from that nothing raises: what cannot be recorded is left out and counted.
 
     Attributes:
         id: The user's id, else `trace_id`. Pass it to `Run.log_reward` for an evaluation that comes later.
@@ -171,6 +172,11 @@ class LiveRollout(Rollout):
             self._token = None
         if error is not None:
             self.error = error
+        self._end()
+        self.error = without_traceback(self.error)
+
+    def _end(self) -> None:
+        """Record the rollout once, in the process that opened it."""
         if os.getpid() != self._pid:  # forked inside: the rollout belongs to the parent
             return
         unregister(self)

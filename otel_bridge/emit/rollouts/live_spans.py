@@ -36,7 +36,7 @@ from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.rollout import mapping_or
-from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
+from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array, without_traceback
 from otel_bridge.errors import InvalidRecordError, any_error
 
 TRACES: Final = 2
@@ -162,7 +162,7 @@ class ChildSpan(ABC):
 
     Attributes:
         metadata: Free facts.
-        error: Error of the call; an exception sets this field.
+        error: Error of the call; an exception sets this field. A text after the block.
     """
 
     def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
@@ -223,6 +223,11 @@ class ChildSpan(ABC):
             self._token = None
         if error is not None:
             self.error = error
+        self._end()
+        self.error = without_traceback(self.error)
+
+    def _end(self) -> None:
+        """Record the span, in the process that opened it."""
         if self._span is None or self._run is None or os.getpid() != self._pid:
             return
         try:
@@ -263,7 +268,7 @@ class ChatSpan(ChildSpan):
         input_tokens: Number of tokens of the input.
         output_tokens: Number of tokens of the output.
         metadata: Free facts of the call.
-        error: Error of the call, a text or an exception; an exception of the block sets it.
+        error: Error of the call, a text or an exception; an exception of the block sets it. A text after the block.
     """
 
     def __init__(self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
@@ -320,7 +325,7 @@ class ToolSpan(ChildSpan):
         arguments: Arguments of the call: a text, or anything that JSON can hold.
         result: Result of the call: a text, or anything that JSON can hold.
         metadata: Free facts of the call.
-        error: Error of the call, a text or an exception; an exception of the block sets it.
+        error: Error of the call, a text or an exception; an exception of the block sets it. A text after the block.
     """
 
     def __init__(self, rollout: OpenRollout | None, name: str, fields: Mapping[str, Any]) -> None:

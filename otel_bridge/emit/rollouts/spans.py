@@ -258,11 +258,28 @@ def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[
     kind = type(error).__qualname__ if isinstance(error, BaseException) else "Error"
     if content_filter.off:
         return kind, kind
+    return kind, content_filter.error(_error_text(error))
+
+
+def _error_text(error: str | BaseException) -> str:
+    """Return the text of an error; empty when it has none that may be shown, or raises."""
     try:
         text = own_text(error) if isinstance(error, BaseException) else key_text(error)
     except any_error():  # code of the user's own exception
-        text = None
-    return kind, content_filter.error(text or "")
+        return ""
+    return text or ""
+
+
+def without_traceback(error: str | BaseException | None) -> str | None:
+    """Return the error of a closed span as text.
+
+    Its traceback holds the frame of the block, whose locals hold the span: a cycle that keeps all of them alive.
+    """
+    if error is None or isinstance(error, str):
+        return error
+    kind = type(error).__qualname__
+    text = _error_text(error)
+    return f"{kind}: {text}" if text else kind
 
 
 # Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.

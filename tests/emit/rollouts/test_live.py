@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import random
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -411,3 +414,33 @@ def test_what_a_chat_cannot_read_is_kept_as_text_and_counted() -> None:
         turn.output = 7
 
     assert run.drops == {"described": 1, "rollout_message": 2}
+
+
+class Batch:
+    """Stands for what a caller holds while its rollout fails."""
+
+
+@pytest.mark.parametrize("is_caught_inside", [False, True])
+def test_a_failed_block_keeps_none_of_its_callers_locals_alive(is_caught_inside: bool) -> None:
+    run = MemoryRun()
+
+    def failing() -> tuple[weakref.ref[Batch], set[str]]:
+        batch = Batch()
+        freed = weakref.ref(batch)
+        with contextlib.suppress(TimeoutError), opened(run) as rollout, chat("policy") as turn, tool("python") as call:
+            try:
+                raise TimeoutError("sandbox gone")
+            except TimeoutError as exc:
+                rollout.error = turn.error = call.error = exc
+                if not is_caught_inside:
+                    raise
+        return freed, {str(span.error) for span in (rollout, turn, call)}
+
+    gc.disable()
+    try:
+        freed, errors = failing()
+        assert freed() is None
+    finally:
+        gc.enable()
+    assert errors == {"TimeoutError: sandbox gone"}
+    assert {span.status.message for span in run.spans} == {"sandbox gone"}
