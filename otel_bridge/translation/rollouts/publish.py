@@ -181,11 +181,11 @@ class RolloutPublisher:
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
-        if evaluation.score.name == REWARD:
-            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._evaluations.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
+        if new and evaluation.score.name == REWARD:
+            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         records: list[Record] = []
         if new is None:
             count(self._state, "evaluation/too_many")

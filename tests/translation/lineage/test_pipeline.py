@@ -12,6 +12,7 @@ import pytest
 from otel_bridge import Rollout
 from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
+from otel_bridge.emit.rollouts.calls import log_reward
 from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench
@@ -153,6 +154,18 @@ def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_c
     assert values_of(lineage_rows(bench.records)[3])["lineage/reward/consumed"] == 1.0
     bench.translator.flush()
     assert bench.state.get("lineage/arrived") is None
+
+
+def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(bench: Bench, run: MemoryRun) -> None:
+    log_rollouts(run, run.rollout_options, [rollout(0, 3)], RolloutDefaults())
+    train_on(run, 3, ["3-0"])
+    deliver(bench, run)
+    log_reward(run, "3-0", 0.25)
+    log_reward(run, "3-0", 0.75)
+
+    deliver(bench, run, [1, 0])
+
+    assert values_of(lineage_rows(bench.close())[3])["lineage/reward/consumed"] == 0.75
 
 
 def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused(bench: Bench, run: MemoryRun) -> None:
