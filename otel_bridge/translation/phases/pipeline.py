@@ -10,6 +10,7 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
@@ -45,7 +46,10 @@ _MAX_NAMES: Final = 256
 _MAX_CLOSED: Final = 128
 """Number of closed steps whose phases are remembered, so that a late phase gives a whole row."""
 _MAX_CLOSED_PHASES: Final = 20_000
-_MAX_OPEN_PHASES: Final = 200_000
+_KEPT_STEPS: Final = 2
+"""Number of closed steps of each role that are remembered even if they are large."""
+_MAX_PHASES: Final = 200_000
+"""Most phases of open steps, and of closed ones."""
 _RECENT: Final = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
 _CHECK_NS: Final = 1_000_000_000
@@ -287,13 +291,27 @@ class PhasePipeline:
                     self._drop(UNCLOSED, name)
 
     def _bounded(self) -> list[Record]:
-        """Keep the bounds: forget the phases of closed steps, then close steps early."""
+        """Keep the bounds: close steps early, and forget the phases of closed ones after their last row."""
         records: list[Record] = []
-        if self._open_phases > _MAX_OPEN_PHASES:
+        if self._open_phases > _MAX_PHASES:
             records.append(self._row(_in_order(self._open.values())[0]))
-        while len(self._closed) > _MAX_CLOSED or self._closed_phases > _MAX_CLOSED_PHASES:
-            self._forget(next(iter(self._closed)))
+        while (key := self._step_to_forget()) is not None:
+            step = self._closed[key]
+            if step.changed_ns is not None:
+                records.append(self._row(step))
+            self._forget(key)
         return records
+
+    def _step_to_forget(self) -> tuple[Track, int] | None:
+        """Return the oldest closed step beyond the bounds; of the last ones of a role only if nothing else helps."""
+        has_many = len(self._closed) > _MAX_CLOSED
+        if not has_many and self._closed_phases <= _MAX_CLOSED_PHASES:
+            return None
+        steps_of_role = Counter(step.role for step in self._closed.values())
+        for key, step in self._closed.items():
+            if steps_of_role[step.role] > _KEPT_STEPS:
+                return key
+        return next(iter(self._closed)) if has_many or self._closed_phases > _MAX_PHASES else None
 
     def _forget(self, key: tuple[Track, int]) -> None:
         step = self._closed.pop(key)

@@ -187,6 +187,39 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.counts() == {"phase/late": 1}
 
 
+def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_MAX_CLOSED", 4)
+    bench = bench_of()
+    bench.open(rank(0))
+    send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5)))
+    send(bench, rank(0), phase("save", 0, 1, 2))
+
+    records = send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5, 9)))
+
+    assert [values_of(record).get("time/save") for record in rows_of(records) if record.step == 0] == [1.0]
+    assert bench.counts() == {}
+
+
+def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_MAX_CLOSED_PHASES", 10)
+    bench = bench_of()
+    bench.open(rank(0))
+    send(bench, rank(0), *(phase("score", step, step, step + 1, role="judge") for step in range(3)))
+    for step in range(4):
+        send(bench, rank(0), *(phase("train", step, 10 * step + part, 10 * step + part + 1) for part in range(9)))
+
+    send(bench, rank(0), phase("save", 2, 29, 30), phase("save", 1, 19, 20), phase("load", 0, 2, 3, role="judge"))
+    corrected = rows_of(bench.tick(31))
+
+    assert sorted((record.role or "", record.step) for record in corrected) == [
+        ("judge", 0),
+        ("trainer", 1),
+        ("trainer", 2),
+    ]
+    send(bench, rank(0), phase("save", 0, 9, 10))
+    assert bench.counts() == {"phase/late": 1}
+
+
 def test_a_phase_is_never_a_rollout_and_a_third_party_may_give_it_any_name() -> None:
     bench = bench_of()
     bench.open(rank(0))
