@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
+from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
 
@@ -71,12 +72,8 @@ class Rewards:
         """Return the reward of sample *index*, as given or as named parts."""
         if not self._parts:
             return self._column.at(index)
-        parts = {
-            name: number
-            for name, column in self._parts.items()
-            if (number := coerce.number(column.at(index))) is not None
-        }
-        return parts or None
+        parts = {name: column.at(index) for name, column in self._parts.items()}
+        return {name: part for name, part in parts.items() if part is not None} or None
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
         """Return the rewards of the samples *indices*, as `at` does."""
@@ -101,7 +98,7 @@ class ToolFacts:
     def at(self, index: int) -> dict[str, Any]:
         """Return the facts of sample *index*."""
         if self._columns is None:
-            return dict(coerce.mapping(self._column.at(index)))
+            return mapping_or(self._column.at(index), "calls")
         return {name: value for name, column in self._columns.items() if (value := column.at(index)) is not None}
 
 

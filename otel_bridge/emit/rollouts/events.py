@@ -19,6 +19,7 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
+from otel_bridge.emit.values.plain import CLIPPED
 from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
 
@@ -47,40 +48,53 @@ def log_values(
     """Append one event for each id and value, many in one record; other values than numbers and texts are counted."""
     now = time.time_ns()
     content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+    shared_pairs = _shared(run, shared, content_filter)
     events: list[bytes] = []
-    for rollout_id, value in values:
-        known = coerce.name(rollout_id)
-        pairs = _score(value, content_filter)
-        if known is None:
+    for raw_id, value in values:
+        rollout_id = coerce.name(raw_id)
+        if rollout_id is None:
             run.count_drop("evaluation_id")
             continue
+        pairs = _score(value, content_filter, rollout_id)
         if pairs is None:
-            run.count_drop("evaluation_value", 1, known)
+            run.count_drop("evaluation_value", 1, rollout_id)
             continue
-        numbered = {**_shared(run, shared, content_filter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
+        numbered = {**shared_pairs, **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION
-        one = event(name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, known))
-        events.append(one[len(SCOPE) :])
+        record = event(name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, rollout_id))
+        events.append(record[len(SCOPE) :])
+    content_filter.losses.report(run.count_drop)
     for start in range(0, len(events), _EVENTS_A_RECORD):
         run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
 
 
-def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute] | None:
+def _score(value: object, content_filter: ContentFilter, rollout_id: str) -> dict[str, Attribute] | None:
+    """Return a number or label as an attribute; ``None`` for anything else. A label that is cut is counted."""
     number = coerce.number(value)
     if number is not None:
         return {semconv.EVALUATION_VALUE: number}
     if isinstance(value, str) and value:
-        kept = "" if content_filter.off else content_filter.text(value[: _MAX_LABEL_CHARS + MARGIN_CHARS])
-        return {semconv.EVALUATION_LABEL: kept[:_MAX_LABEL_CHARS]}
+        if content_filter.off:
+            return {semconv.EVALUATION_LABEL: ""}
+        if len(value) > _MAX_LABEL_CHARS:
+            content_filter.losses.add(CLIPPED, 1, rollout_id)
+        label = content_filter.text(value[: _MAX_LABEL_CHARS + MARGIN_CHARS])
+        return {semconv.EVALUATION_LABEL: label[:_MAX_LABEL_CHARS]}
     return None
 
 
 def _shared(run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter) -> dict[str, Attribute]:
+    """Return the attributes that all values of a call have; what of them cannot be used is counted."""
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
     if shared.explanation is not None and not content_filter.off:
         pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(any_text(shared.explanation))
-    if (step := coerce.integer(shared.step)) is not None:
+        if content_filter.clipped_bytes:
+            content_filter.losses.add(CLIPPED, 1, "explanation")
+    step = coerce.integer(shared.step)
+    if step is not None:
         pairs[semconv.STEP] = step
+    elif shared.step is not None:
+        content_filter.losses.add("rollout_step", 1, any_text(shared.step))
     role = coerce.name(shared.role)
     if role is not None and role != run.role:
         pairs[semconv.ROLE] = role

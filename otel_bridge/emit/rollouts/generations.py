@@ -224,7 +224,4 @@ class Generations:
         if len(entries) < 2:
             return []
         reasons = self._lists["finish_reasons"]
-        return [
-            {"reward": coerce.number(self._rewards.at(entry)), "finish_reason": coerce.name(reasons.at(entry))}
-            for entry in entries
-        ]
+        return [{"reward": self._rewards.at(entry), "finish_reason": reasons.at(entry)} for entry in entries]

@@ -27,6 +27,7 @@ from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sam
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
+    BAD_FIELD,
     CallContext,
     SpanParent,
     child_count,
@@ -213,6 +214,8 @@ class LiveRollout(Rollout):
         pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
         spans = [] if self._children or self._instrumented or self._carried else self._from_messages(content, now)
+        if self.turns and not spans:
+            content.content_filter.losses.add(BAD_FIELD, len(self.turns), "turns")
         if not (self._carried or self._instrumented or self._open_children or _program_makes_spans()):
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)

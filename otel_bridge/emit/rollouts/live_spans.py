@@ -36,7 +36,7 @@ from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.rollout import mapping_or
-from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array, without_traceback
+from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array, token_counts, without_traceback
 from otel_bridge.errors import InvalidRecordError, any_error
 
 TRACES: Final = 2
@@ -291,8 +291,7 @@ class ChatSpan(ChildSpan):
             pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
         if (reason := coerce.name(self.finish_reason)) is not None:
             pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
-        tokens = (semconv.GEN_AI_INPUT_TOKENS, self.input_tokens), (semconv.GEN_AI_OUTPUT_TOKENS, self.output_tokens)
-        pairs += [(key, number) for key, value in tokens if (number := coerce.integer(value)) is not None]
+        pairs += token_counts(vars(self), content_filter.losses)
         conversations = (
             (semconv.GEN_AI_INPUT_MESSAGES, self.input, "user"),
             (

@@ -27,7 +27,6 @@ from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json, trace_id_of
 
-_HEX: Final = frozenset("0123456789abcdef")
 _MAX_TIME: Final = 1 << 63
 
 
@@ -139,7 +138,13 @@ def caller_link() -> bytes:
 # Facts of one `Rollout` -> attributes of its root span. Pure.
 
 ASSISTANT: Final = "assistant"
+BAD_FIELD: Final = "rollout_field"
 _MAX_FACTS: Final = 256
+_TOKEN_FIELDS: Final = {
+    "input_tokens": semconv.GEN_AI_INPUT_TOKENS,
+    "output_tokens": semconv.GEN_AI_OUTPUT_TOKENS,
+}
+_TURN_FIELDS: Final = frozenset({"reward", "finish_reason", *_TOKEN_FIELDS})
 Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
 """Attributes in order."""
 
@@ -180,7 +185,7 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
         if value is not None:
             pairs.append((key, value))
         elif field != "reward":  # counted for all rollouts of a call, sampled or not
-            losses.add("rollout_field", 1, field)
+            losses.add(BAD_FIELD, 1, field)
     parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
     if parts:
         pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
@@ -350,34 +355,62 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
                 pairs += _tool_texts(answer, call, index if found else None)
             children.append(_Child(f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs))
         if message.role == ASSISTANT:
-            pairs = _chat_pairs(rollout, turn, answers)
+            pairs = _chat_pairs(rollout, turn, answers, content.content_filter.losses)
             if shown:
                 pairs.append((semconv.MESSAGE_INDEX, index))
             children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
             earlier_calls, calls = message.calls, list(message.calls)
             turn += 1
+    if len(rollout.turns or ()) > answers:
+        content.content_filter.losses.add(BAD_FIELD, len(rollout.turns) - answers, "turns")
     return children
 
 
-def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
+def token_counts(values: Mapping[str, object], losses: Losses, key: str = "") -> Pairs:
+    """Return the numbers of tokens among *values*; those that are not numbers are counted, below *key*."""
+    pairs: Pairs = []
+    for field, attribute in _TOKEN_FIELDS.items():
+        number = coerce.integer(values.get(field))
+        if number is not None:
+            pairs.append((attribute, number))
+        elif values.get(field) is not None:
+            losses.add(BAD_FIELD, 1, f"{key}{field}")
+    return pairs
+
+
+def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
+    """Return the facts of a turn; what it has beside those of a turn is counted."""
+    facts = coerce.mapping(turn)
+    if turn is not None and not isinstance(turn, Mapping):
+        losses.add(BAD_FIELD, 1, "turns")
+    for key in facts.keys() - _TURN_FIELDS:
+        losses.add(BAD_FIELD, 1, f"turns.{key}")
+    return facts
+
+
+def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pairs:
+    """Return the attributes of the span of an answer; facts of its turn that cannot be used are counted."""
     pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
     if (model := coerce.name(rollout.model)) is not None:
         pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
     turns = rollout.turns or ()
     if not turns and turn < answers - 1:
         return pairs
-    found = coerce.mapping(turns[turn] if turn < len(turns) else None)
-    only = coerce.mapping(vars(rollout) if answers == 1 else None)
-    reason: object = found.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)
+    facts = _facts_of_turn(turns[turn] if turn < len(turns) else None, losses)
+    reason = facts.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)
     if (named := coerce.name(reason)) is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [named]))
-    for key, field in ((semconv.GEN_AI_INPUT_TOKENS, "input_tokens"), (semconv.GEN_AI_OUTPUT_TOKENS, "output_tokens")):
-        if (tokens := coerce.integer(found.get(field, only.get(field)))) is not None:
-            pairs.append((key, tokens))
+    pairs += token_counts(facts, losses, "turns.")
+    if answers == 1:  # of the only turn the numbers of the rollout hold, whose bad ones its root counts
+        others = {field: getattr(rollout, field) for field in _TOKEN_FIELDS if field not in facts}
+        pairs += token_counts(others, Losses())
     if turns:
         pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, turn == answers - 1)]
-        if (reward := coerce.number(found.get("reward"))) is not None:
+        reward = coerce.number(facts.get("reward"))
+        if reward is not None:
             pairs.append((semconv.REWARD, reward))
+        elif facts.get("reward") is not None:
+            losses.add(BAD_FIELD, 1, "turns.reward")
     return pairs
 
 

@@ -10,7 +10,8 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
 from otel_bridge import semconv
-from otel_bridge.emit.rollouts.calls import log_reward, log_rewards, log_rollouts
+from otel_bridge.emit.rollouts.calls import log_generations, log_reward, log_rewards, log_rollouts, open_rollout
+from otel_bridge.emit.rollouts.live import chat
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
 from support.trainers.emit_rollout_doubles import (
@@ -348,3 +349,53 @@ def test_rollouts_that_the_trainer_does_not_use_are_a_split_of_their_own(split: 
     log_rollouts(run, [rollout(1.0), {"messages": [QUESTION], "split": split}], step=1, split=split, state="filtered")
 
     assert {attributes(root)[semconv.SPLIT] for root in run.roots} == {expected}
+
+
+ASKED = [message("user", "2 + 2?"), message("assistant", "4")]
+
+
+@pytest.mark.parametrize(
+    ("turns", "first_key", "number"),
+    [
+        ([{"reward": "bad"}], "turns.reward", 1),
+        ([{"input_tokens": "many"}], "turns.input_tokens", 1),
+        ([{"speed": 3}], "turns.speed", 1),
+        ([3], "turns", 1),
+        ([{"reward": 1.0}, {"reward": 2.0}, {"reward": 3.0}], "turns", 2),
+    ],
+)
+def test_what_turns_hold_and_their_answers_do_not_take_is_counted(
+    turns: list[Any], first_key: str, number: int
+) -> None:
+    run = MemoryRun()
+    log_rollouts(run, [Rollout(messages=ASKED, turns=turns)])
+    with open_rollout(run, messages=ASKED, turns=turns):
+        pass
+    assert run.keyed_drops == [("rollout_field", number, first_key)] * 2
+
+
+def test_turns_of_a_live_rollout_with_spans_of_its_own_are_counted() -> None:
+    run = MemoryRun()
+    with open_rollout(run, messages=ASKED, turns=[{"reward": 1.0}]), chat("policy", input_tokens="many"):
+        pass
+    assert run.keyed_drops == [("rollout_field", 1, "input_tokens"), ("rollout_field", 1, "turns")]
+
+
+def test_bad_parts_of_parallel_rewards_and_facts_that_are_not_mappings_are_not_lost() -> None:
+    run = MemoryRun()
+
+    log_generations(run, responses=["a", "b"], rewards={"acc": [1.0, "bad"], "style": [0.5, 0.5]}, tool_facts=[3, 0])
+
+    assert [attributes(root)["rl.reward"] for root in run.roots] == [1.5, 0.5]
+    assert [attributes(root)["rl.tool.calls"] for root in run.roots] == [3, 0]
+    assert run.keyed_drops == [("rollout_reward", 1, "acc")]
+
+
+def test_what_an_evaluation_cannot_hold_is_counted() -> None:
+    run = MemoryRun(ROLLOUT_BYTES="4096")
+
+    log_reward(run, "a", 1.0, step="abc", explanation="x" * 5000)
+    log_reward(run, "b", "long " * 100)
+
+    assert run.keyed_drops == [("clipped", 1, "explanation"), ("rollout_step", 1, "abc"), ("clipped", 1, "b")]
+    assert len(run.events) == 2

@@ -32,6 +32,7 @@ class MemoryRun:
         self.id, self.role, self._last = run_id, role, last
         self.records: list[tuple[int, bytes]] = []
         self.drops: dict[str, int] = {}
+        self.keyed_drops: list[tuple[str, int, str]] = []
         self._events = 0
         # An environment of its own, never empty.
         self.facts = Facts({"OTEL_BRIDGE_QUIET": "1", **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()}})
@@ -53,6 +54,7 @@ class MemoryRun:
 
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         self.drops[reason] = self.drops.get(reason, 0) + n
+        self.keyed_drops.append((reason, n, key))
 
     def next_event_seq(self) -> int:
         self._events += 1
