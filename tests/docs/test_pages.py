@@ -89,6 +89,17 @@ def test_no_cell_of_a_table_is_a_paragraph(path: Path) -> None:
     assert [cell for cell in cells if len(cell.split()) > MAX_WORDS_OF_A_CELL] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_table_has_a_head_and_prose_has_no_spaces_to_spare(path: Path) -> None:
+    text = re.sub(r"^( *)```.*?^\1```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+
+    # A blank line ends a table: the rows behind it are shown as text.
+    headless = [block.splitlines()[0] for block in blocks if not re.match(r".*\n\|(?: ?:?-+:? ?\|)+\n", block)]
+    assert headless == []
+    assert re.findall(r"^.* $|^[^|\n]*\S  +\S.*$", text, re.MULTILINE) == []
+
+
 def _anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
@@ -107,16 +118,20 @@ def test_the_exporter_on_the_page_is_the_example() -> None:
     assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/own-exporter.md")
 
 
-@pytest.mark.parametrize("name", ["run", "drain", "status", "rollouts", "finish", "doctor", "demo"])
-def test_the_page_of_commands_names_every_option(name: str) -> None:
+@pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
+def test_the_page_of_commands_names_every_option_and_exit_code(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
-    (section,) = re.findall(
-        rf"^## `otel-bridge {name}.*?(?=^## |\Z)", page("docs/commands.md"), re.DOTALL | re.MULTILINE
-    )
+    text = page("docs/commands.md")
+    (section,) = re.findall(rf"^## `otel-bridge {name}.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if name == "serve":
+        section += page("docs/service.md")  # its options stand there
 
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    members = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    parameters = [parameter for member in members for parameter in member.params]
+    options = [each for each in parameters if isinstance(each, click.Option) and not each.hidden]
     assert [option.opts[0] for option in options if option.opts[0] not in section] == []
+    assert re.search(rf"^\| [^|]*`{name}\b", text.partition("## Exit codes")[2], re.MULTILINE)
 
 
 def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> None:
