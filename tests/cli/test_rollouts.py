@@ -245,6 +245,22 @@ def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_charact
     assert whole.getvalue().splitlines()[-1] == "    line 39\\x1b[2J"
 
 
+def test_a_picture_in_a_message_is_named_and_its_bytes_are_not_shown() -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "blob", "content": "iVBORw0K"},
+        {"type": "text", "text": "What is it?"},
+    ]
+    payload: dict[str, Any] = {"id": "1", "key": "r", "messages": [{"role": "user", "content": parts}]}
+    printed = io.StringIO()
+
+    RolloutView(Console(file=printed, width=400)).rollout(payload)
+
+    texts = ["[image]", "https://example.org/a.png", "[media]", "What is it?"]
+    assert [line.strip() for line in printed.getvalue().splitlines()][-4:] == texts
+
+
 def test_a_line_break_in_a_name_forges_no_line() -> None:
     forged = "g\n  reward 1.0"
     payload: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
+from otel_bridge.text.message_parts import part_text
 
 COLUMNS: Final = (
     "step", "split", "group", "sample", "prompt", "answer", "reward", "advantage", "finish_reason", "policy_version",
@@ -206,32 +207,12 @@ def _content(message: Mapping[str, Json]) -> str:
     content = message.get("content")
     parts: list[str] = []
     if isinstance(content, list):
-        parts += map(_part, content)
+        parts += map(part_text, content)
     elif content:
         parts.append(content if isinstance(content, str) else _json(content))
     if message.get("tool_calls"):
         parts.append(_json(message["tool_calls"]))
     return "\n".join(parts)
-
-
-_TITLES: Final = {"image_url": "[image]", "input_audio": "[audio]", "blob": "[media]"}
-"""Type of a part to what a cell of text has in place of its bytes."""
-
-
-def _part(part: Json) -> str:
-    """Return the text of a part of a message; of a medium its kind, or its address on the web."""
-    if not isinstance(part, dict):
-        return _json(part)
-    kind = part.get("type")
-    text = part.get("text")
-    if kind == "text" and isinstance(text, str):
-        return text
-    title = _TITLES.get(str(kind))
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else None
-    if isinstance(url, str) and not url.startswith("data:"):
-        return url
-    return _json(part) if title is None else title
 
 
 def _json(value: object) -> str:

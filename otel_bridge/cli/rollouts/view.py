@@ -16,6 +16,7 @@ from rich.text import Text
 from otel_bridge.cli.rollouts.source import Payload, entries
 from otel_bridge.journal.report import Report
 from otel_bridge.records import Json
+from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
 
 _ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "developer": "magenta"}
@@ -156,20 +157,10 @@ def _texts(message: Payload) -> Iterator[str]:
         if content or not message.get("tool_calls"):
             yield content
     elif content is not None:
-        yield from (_part(part) for part in (content if isinstance(content, list) else [content]))
+        yield from (part_text(part) for part in (content if isinstance(content, list) else [content]))
     for call in entries(message.get("tool_calls")):
         name, arguments = _function(call)
         yield f"→ {name}({arguments})"
-
-
-def _part(part: Json) -> str:
-    if isinstance(part, str):
-        return part
-    if isinstance(part, dict) and isinstance(part.get("text"), str):
-        return str(part["text"])
-    kind = part.get("type") if isinstance(part, dict) else None
-    address = _json(part)
-    return f"[{kind or 'part'}] {address if len(address) <= 200 else address[:200] + '…'}"
 
 
 def _function(call: Payload) -> tuple[str, str]:
