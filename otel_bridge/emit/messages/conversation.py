@@ -6,7 +6,7 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
@@ -18,6 +18,8 @@ from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
 from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
+from otel_bridge.emit.values.plain import CLIPPED
+from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
@@ -26,6 +28,8 @@ _HEADS: Final = {
     for role in ("system", "user", "assistant", "developer")
 }
 _MAX_FACTS: Final = 100
+_MAX_NAME_CHARS: Final = 256
+_RESERVED: Final = ("role", shapes.PARTS_KEY)
 _EMPTY: Final[Sequence[Json]] = (None, "", [], {})
 _NO_FACTS: Final[Mapping[str, Json]] = {}
 _SILENT: Final = b'{"role":"assistant","parts":['
@@ -188,36 +192,78 @@ def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
     given_parts = plain(fields.get(shapes.PARTS_KEY))
     if isinstance(given_parts, (list, tuple)):
         parts.add_content(cast("object", given_parts))
+        used = {shapes.PARTS_KEY, *_add_media(parts, fields)}
+        if isinstance(fields.get(shapes.INSTRUCTIONS_KEY), str):  # a message of its own
+            used.add(shapes.INSTRUCTIONS_KEY)
     elif is_item(first(fields, shapes.KIND_KEYS)):
         parts.add_part(fields)
         return _of_parts(role, parts, None)
     elif role == _TOOL:
-        _add_answer(parts, fields)
+        used = _add_answer(parts, fields)
     else:
-        _add_message(parts, fields)
-    return _of_parts(role, parts, text_or_none(fields.get("name")), _facts_of(fields, content_filter))
+        used = _add_message(parts, fields)
+    used.update(_key_of(fields, shapes.ROLE_KEYS))
+    name = text_or_none(fields.get("name"))
+    if name is not None:
+        used.add("name")
+    return _of_parts(role, parts, name, _facts_of(fields, used, parts))
 
 
-def _facts_of(fields: Mapping[str, Any], content_filter: ContentFilter) -> dict[str, Json]:
-    """Return what a message holds beside what the reader knows: weights, masks, times, …."""
-    content_key = next((key for key in shapes.CONTENT_KEYS if fields.get(key) is not None), None)
-    facts: dict[str, Json] = {}
-    for key, value in list(fields.items())[:_MAX_FACTS]:
-        if key != content_key and key not in shapes.READ_KEYS:
-            fact = content_filter.json(value, str(key))
-            if fact not in _EMPTY:
-                facts[str(key)] = fact
-    return facts
+def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return the first of *names* that has a value, as a list of one; empty without one."""
+    for name in names:
+        if fields.get(name) is not None:
+            return [name]
+    return []
 
 
-def _add_answer(parts: Parts, fields: Mapping[str, Any]) -> None:
-    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock)."""
+def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) -> dict[str, Json]:
+    """Return what a message holds beside what was read: weights, masks, times, …; those beyond a limit are counted."""
+    others = {key: value for key, value in fields.items() if key not in used and not _says_nothing(key, value)}
+    for key in _RESERVED:  # has no place as a fact
+        if key in others:
+            parts.add_unread({key: others.pop(key)})
+    if not others:
+        return {}
+    beyond = list(others)[_MAX_FACTS:]
+    if beyond:
+        parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
+    facts = parts.content_filter.facts({key: others[key] for key in list(others)[:_MAX_FACTS]}, "message")
+    return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
+
+
+def _says_nothing(key: str, value: object) -> bool:
+    """Return whether a field is a type, which the role says, or a default of LangChain's messages."""
+    return (
+        value is None or (key in shapes.TYPE_KEYS and isinstance(value, str)) or (key == "example" and value is False)
+    )
+
+
+def _add_answer(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
+    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock).
+
+    Returns:
+        The keys that were read.
+    """
+    used = {*_key_of(fields, shapes.CONTENT_KEYS)}
     content: object = first(fields, shapes.CONTENT_KEYS)
     if _holds_answers(content):
         parts.add_content(content)
     else:
         call_id = text_or_none(first(fields, shapes.ANSWER_CALL_KEYS))
+        if call_id is not None:
+            used.update(_key_of(fields, shapes.ANSWER_CALL_KEYS))
         parts.add_answer(call_id, content, text_or_none(fields.get("name")))
+    used.update(_add_media(parts, fields))
+    return used
+
+
+def _add_media(parts: Parts, fields: Mapping[str, Any]) -> Collection[str]:
+    """Add the media beside a message's content, and return their keys."""
+    for key, modality in shapes.MEDIA_KEYS.items():
+        if fields.get(key) is not None:
+            parts.add_media(modality, fields[key])
+    return shapes.MEDIA_KEYS
 
 
 def _holds_answers(content: object) -> bool:
@@ -228,28 +274,54 @@ def _holds_answers(content: object) -> bool:
     return any(isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER for kind in kinds)
 
 
-def _add_message(parts: Parts, fields: Mapping[str, Any]) -> None:
-    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls."""
+def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
+    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls.
+
+    Returns:
+        The keys that were read.
+    """
     extras = fields_of(fields.get(shapes.EXTRAS)) or {}
+    used = {*_key_of(fields, shapes.CONTENT_KEYS), *shapes.CALL_KEYS}
     thought = first(fields, shapes.REASONING_KEYS) or first(extras, shapes.REASONING_KEYS)
     if thought:
         parts.add_reasoning(thought)
+        used.update(key for key in shapes.REASONING_KEYS if _is_same(fields.get(key), thought))
     parts.add_content(first(fields, shapes.CONTENT_KEYS))
-    for key, modality in shapes.MEDIA_KEYS.items():
-        if fields.get(key) is not None:
-            parts.add_media(modality, fields[key])
+    used.update(_add_media(parts, fields))
     refusal = fields.get("refusal")
-    if isinstance(refusal, str) and refusal:
-        parts.add_text("refusal", refusal)
+    if isinstance(refusal, str):
+        used.add("refusal")
+        if refusal:
+            parts.add_text("refusal", refusal)
     for key in shapes.CALL_KEYS:
         parts.add_calls(fields.get(key))
-    if not parts.calls:
+    if not parts.calls:  # LangChain repeats the calls of its own fields
         for key in shapes.CALL_KEYS:
             parts.add_calls(extras.get(key))
+    if _are_read(extras, thought):
+        used.add(shapes.EXTRAS)
+    return used
+
+
+def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
+    """Return whether the extras of a message hold calls and its reasoning only."""
+    others = [value for key, value in extras.items() if key not in shapes.CALL_KEYS and not _is_empty(value)]
+    return all(_is_same(value, thought) for value in others)
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str | list | dict) and not value)
+
+
+def _is_same(value: object, thought: object) -> bool:
+    """Return whether *value* is the reasoning that was added: servers give it under several names."""
+    return value is thought or (isinstance(value, str) and isinstance(thought, str) and value == thought)
 
 
 def _of_parts(role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS) -> EncodedMessage:
     value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts), **facts}
     if name is not None:
-        value["name"] = name[:256]
+        value["name"] = name[:_MAX_NAME_CHARS]
+        if len(name) > _MAX_NAME_CHARS:
+            parts.content_filter.losses.add(CLIPPED, 1, "name")
     return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)

@@ -28,11 +28,8 @@ CALL_KEYS: Final = ("tool_calls", "invalid_tool_calls", "function_call")
 MEDIA_KEYS: Final = {"images": "image", "image": "image", "videos": "video", "audios": "audio", "audio": "audio"}
 """Keys of media beside a message's content (Ollama, ms-swift, OpenAI's answers in audio) to their modality."""
 ANSWER_CALL_KEYS: Final = ("tool_call_id", "call_id", "tool_use_id")
-READ_KEYS: Final = frozenset({
-    *ROLE_KEYS, PARTS_KEY, INSTRUCTIONS_KEY, *REASONING_KEYS, *CALL_KEYS, *MEDIA_KEYS, *ANSWER_CALL_KEYS, EXTRAS,
-    "name", "refusal", "type", "kind", "example",
-})  # fmt: skip
-"""Keys of a message beside that of its content that the reader knows; any other is a fact of the message."""
+TYPE_KEYS: Final = ("type", "kind")
+"""Keys of a message's type, whose text is not a fact of it."""
 
 ROLES: Final[Mapping[str, str]] = {
     "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "chatbot": "assistant",

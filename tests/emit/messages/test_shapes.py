@@ -16,6 +16,7 @@ from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
 from otel_bridge.translation.decode.messages import read_chat
+from support.media_samples import png
 
 Parts = list[dict[str, Any]]
 _PNG: Final = b"\x89PNG\r\n\x1a\n..."
@@ -257,3 +258,60 @@ def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
         {"role": "user", "content": "Q", "weight": 0, "mask": [1, 0], "api_key": "[redacted]", "train": False},
         {"role": "assistant", "content": "A", "score": 0.5},
     ]
+
+
+CALL_OF_TOOL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "facts"),
+    [
+        (
+            {"role": "assistant", "parts": [{"text": "A"}], "reasoning_content": "why", "tool_calls": [CALL_OF_TOOL]},
+            {"reasoning_content": "why", "tool_calls": [CALL_OF_TOOL]},
+        ),
+        ({"role": "assistant", "parts": [{"text": "A"}], "content": "beside"}, {"content": "beside"}),
+        ({"role": "tool", "tool_call_id": "c1", "call_id": "c2", "content": "4", "refusal": "no"},
+         {"call_id": "c2", "refusal": "no"}),
+        ({"role": "user", "content": "Q", "tool_call_id": "c1", "instructions": "be brief"},
+         {"tool_call_id": "c1", "instructions": "be brief"}),
+        ({"role": "assistant", "content": "A", "reasoning": "why", "reasoning_content": "why"}, {}),
+        ({"role": "assistant", "content": "A", "reasoning": "why", "thinking": "other"}, {"thinking": "other"}),
+        ({"role": "assistant", "content": "A", "additional_kwargs": {"audio_id": "a1"}},
+         {"additional_kwargs": {"audio_id": "a1"}}),
+        ({"role": "assistant", "content": "A", "refusal": {"why": "no"}}, {"refusal": {"why": "no"}}),
+    ],
+)  # fmt: skip
+def test_what_the_kind_of_a_message_does_not_use_is_a_fact_of_it(
+    entry: dict[str, Any], facts: dict[str, object]
+) -> None:
+    content = content_of([entry], LIMITS)
+
+    shown = orjson.loads(content.messages[0].json)
+    assert {key: value for key, value in shown.items() if key not in {"role", "parts"}} == facts
+    assert content.conversation.unread == 0
+
+
+def test_pictures_beside_the_answer_of_a_tool_are_parts_of_it() -> None:
+    content = content_of([{"role": "tool", "tool_call_id": "c1", "content": "4", "images": [png()]}], LIMITS)
+
+    parts = orjson.loads(content.messages[0].json)["parts"]
+    assert [part["type"] for part in parts] == ["tool_call_response", "blob"]
+
+
+def test_parts_that_are_not_a_list_are_kept_as_text_and_counted() -> None:
+    content = content_of([{"role": "user", "content": "Q", "parts": "more"}], LIMITS)
+
+    assert orjson.loads(content.messages[0].json)["parts"] == [
+        {"type": "text", "content": "Q"}, {"type": "text", "content": '{"parts":"more"}'},
+    ]  # fmt: skip
+    assert content.conversation.unread == 1
+
+
+def test_facts_of_a_message_beyond_the_limit_are_counted() -> None:
+    content = content_of([{"role": "user", "content": "Q", **{f"fact{number}": 1 for number in range(103)}}], LIMITS)
+
+    assert len(orjson.loads(content.messages[0].json)) == 2 + 100
+    assert (content.content_filter.losses.counts, content.content_filter.losses.first_keys) == (
+        {"clipped": 3}, {"clipped": "fact100"},
+    )  # fmt: skip
