@@ -69,8 +69,8 @@ def command() -> None:
     """List, retry or discard rejected records.
 
     A tracker may refuse a record for good: a key that it cannot hold, a value over its limit. Such a record is
-    stored with the reason, and the records after it are delivered. DIR holds run folders, or is one (default:
-    OTEL_BRIDGE_DIR, else .otel-bridge here).
+    stored with the reason, and the records after it are delivered. DIR holds run folders, is one, or is the folder
+    above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
 
 
@@ -86,7 +86,7 @@ def _options(function: F) -> F:
         ),
         click.option("--exporter", default=None, help="Only dead letters of this exporter."),
         click.option("--run", default=None, help="Only this run: its name, its id, or the beginning of its id."),
-        click.argument("directory", required=False, type=click.Path(path_type=Path)),
+        click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)),
     ):
         function = option(function)
     return function
@@ -95,7 +95,7 @@ def _options(function: F) -> F:
 @command.command("list", epilog="Example: otel-bridge dead-letters list --run ppo")
 @_options
 def list_(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
-    """Print one line per dead letter. It has id, exporter, kind, record, time and reason."""
+    """Print one line per dead letter. It has id, exporter, kind, step, role, record id, time and reason."""
     for found in _chosen(directory, run, exporter, ids):
         if not as_json:
             echo(f"{found.folder.run_id}: {len(found.dead_letters)} dead letters")

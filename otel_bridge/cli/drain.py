@@ -44,7 +44,7 @@ _STOP_S: Final = 10.0
 
 
 @click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("directories", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
 @click.option("--exporters", default="", help="Deliver to these exporters instead of those that the folders name.")
 @click.option(
     "--discard",
@@ -71,8 +71,8 @@ def command(
 ) -> None:
     """Deliver the records in run folders; exits 0 when everything is written and every run is ended.
 
-    DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each folder is
-    delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
+    DIR holds run folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each run
+    is delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
     Credentials are taken from the environment of this command, and go only to servers that you named: here, or in
     programs that you ran on this machine. Records stay until every exporter that the programs
     named has them, or until --discard gives them up for an exporter. While an exporter lacks records, the exit code

@@ -28,7 +28,7 @@ _PAUSE_S: Final = 0.1
 
 @click.command("finish", epilog="Example: otel-bridge finish ppo --status failed")
 @click.argument("run")
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
     "--status",
     type=click.Choice([one.value for one in Status]),
@@ -41,7 +41,8 @@ def command(run: str, directory: Path | None, status: str) -> None:
 
     Use it for a run whose processes crashed without reporting an end, or whose machines no longer answer. A status
     that a process reported itself is kept. Data that arrives later reopens the run. If no bridge runs, this
-    command first delivers the remaining records.
+    command first delivers the remaining records. DIR holds run folders, is one, or is the folder above (default:
+    OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
     if not run.strip():
         raise click.UsageError("RUN is empty, perhaps because a variable is not set; give the name or the id of a run")

@@ -33,6 +33,15 @@ def _help(path: tuple[str, ...]) -> str:
     return command.get_help(click.Context(command, info_name=" ".join(("otel-bridge", *path)), terminal_width=80))
 
 
+@pytest.mark.parametrize("name", ["status", "rollouts", "drain", "finish", "dead-letters"])
+def test_the_help_calls_a_folder_dir_and_names_the_folder_above(name: str) -> None:
+    texts = [_help(path) for path in _commands(main) if path[0] == name]
+
+    assert "the folder above" in " ".join(texts[0].split())
+    for text in texts:
+        assert "DIRECTOR" not in text
+
+
 @pytest.mark.parametrize("path", [(), *_commands(main)], ids=" ".join)
 def test_the_help_of_each_command_is_whole_and_ends_with_an_example_that_it_accepts(path: tuple[str, ...]) -> None:
     text = _help(path)

@@ -58,7 +58,7 @@ class _Filter:
 
 
 @click.command("rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full")
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option("--step", "steps", type=int, multiple=True, help="Only this step; may be given several times.")
 @click.option("--group", help="Only this group: the samples of one prompt.")
 @click.option("--role", help="Only this role.")
@@ -97,7 +97,7 @@ def command(
 ) -> None:
     """Show rollouts: messages, tool calls, rewards.
 
-    DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. A bridge
+    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the folder above. A bridge
     may serve the run at the same time. A rollout can be shown until every tracker has it. The exporter `file` keeps it
     longer.
     """

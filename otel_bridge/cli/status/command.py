@@ -41,8 +41,9 @@ _PIPE_COLUMNS: Final = 240
 def command(location: str | None, as_json: bool, watch: bool) -> None:
     """Show runs, roles, last steps, how many records wait for each tracker, and what uses the disk space.
 
-    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. URL is the HTTP
-    address of a running `otel-bridge serve`, e.g. http://bridge:4318. Set OTEL_BRIDGE_TOKEN to its token.
+    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is a run folder itself, or is the folder
+    above. URL is the HTTP address of a running `otel-bridge serve`, e.g. http://bridge:4318. Set OTEL_BRIDGE_TOKEN to
+    its token.
     """
     env = settings.environment()
     if location is not None and is_url(location):
