@@ -30,6 +30,7 @@ from otel_bridge.translation.step_rows import ForgottenSteps, Track, step_row
 
 INVALID: Final = "lineage/invalid"
 LATE: Final = "lineage/late"
+TOO_MANY: Final = "lineage/too_many"
 _FORGOTTEN: Final = "lineage/forgotten"
 _MAX_STEPS: Final = 64
 """Most steps that are open or remembered, so that what is late gives a whole row."""
@@ -107,7 +108,10 @@ class LineagePipeline:
         if step is None:
             self._drop(LATE, str(span.step))
             return []
-        if not step.add(span, now_unix_ns):
+        new = step.add(span, now_unix_ns)
+        if new is None:
+            self._drop(TOO_MANY, str(span.step))
+        if not new:
             return []
         self._changed[key] = step
         self._axes.reached(axis, span.step)

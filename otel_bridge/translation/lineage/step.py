@@ -15,6 +15,9 @@ from otel_bridge.translation.state import TranslationState
 from otel_bridge.translation.step_rows import Track
 
 STEPS: Final = "lineage/step/"
+_MAX_ROLLOUTS: Final = 200_000
+_MAX_SPANS: Final = 20_000
+"""Most spans of one step, each of a rank and up to 10,000 rollouts."""
 
 
 @dataclass(slots=True)
@@ -27,7 +30,6 @@ class TrainStep:
         spans: Ids of the spans, so that a redelivered one changes nothing.
         consumed: Trace ids of the rollouts.
         unused: Trace ids of rollouts that are left out, to the reason.
-        closed: Whether the row was sent.
         changed_ns: Arrival time of what changes the row since; ``None``: nothing.
         revision: Number of times that the row was sent.
     """
@@ -39,7 +41,6 @@ class TrainStep:
     spans: dict[str, None] = field(default_factory=dict[str, None])
     consumed: dict[str, None] = field(default_factory=dict[str, None])
     unused: dict[str, str] = field(default_factory=dict[str, str])
-    closed: bool = False
     changed_ns: int | None = None
     revision: int = 0
 
@@ -54,10 +55,13 @@ class TrainStep:
         role, attempt = self.track
         return f"{STEPS}{quote(role, safe='')}/{self.number}@{attempt}"
 
-    def add(self, span: TrainSpan, now_unix_ns: int) -> bool:
-        """Add a span; return whether it is new."""
+    def add(self, span: TrainSpan, now_unix_ns: int) -> bool | None:
+        """Add a span; return whether it is new, ``None`` when the step has no room for it."""
         if span.id in self.spans:
             return False
+        rollouts = len(self.consumed) + len(self.unused) + len(span.rollouts)
+        if rollouts > _MAX_ROLLOUTS or len(self.spans) >= _MAX_SPANS:
+            return None
         self.spans[span.id] = None
         if span.unused:
             self.unused |= dict.fromkeys(span.rollouts, span.unused)
@@ -78,14 +82,13 @@ class TrainStep:
 
     def sent(self) -> None:
         """Note that the row is sent."""
-        self.closed = True
         self.changed_ns = None
         self.revision += 1
 
     def store(self, state: TranslationState) -> None:
         """Write the step to *state*."""
         facts: list[Json] = [
-            *self.track, self.number, self.last_ns, self.end_unix_ns, self.closed, self.changed_ns, self.revision,
+            *self.track, self.number, self.last_ns, self.end_unix_ns, self.changed_ns, self.revision,
             "".join(self.spans), "".join(self.consumed), {**self.unused},
         ]  # fmt: skip
         state.set(self.state_key, facts)
@@ -93,11 +96,11 @@ class TrainStep:
     @classmethod
     def from_json(cls, value: object) -> TrainStep:
         """Restore what `store` wrote."""
-        facts = cast("tuple[str, int, int, int, int, bool, int | None, int, str, str, dict[str, str]]", value)
-        role, attempt, number, last_ns, end_unix_ns, closed, changed_ns, revision, spans, consumed, unused = facts
+        facts = cast("tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]", value)
+        role, attempt, number, last_ns, end_unix_ns, changed_ns, revision, spans, consumed, unused = facts
         return cls(
             (role, attempt), number, last_ns, end_unix_ns, _ids(spans, 16), _ids(consumed, 32),
-            dict(unused), closed=closed, changed_ns=changed_ns, revision=revision,
+            dict(unused), changed_ns=changed_ns, revision=revision,
         )  # fmt: skip
 
 
