@@ -30,11 +30,11 @@ NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
 
 SAME_KEY: Final = "same_key"
 _OWN: Final = "ownkey/"
-"""Key space of the state: keys of rows that statistics of rollouts or phases may also use."""
+"""Key space of the state: keys of rows that statistics of a step may also use."""
 _STATISTICS: Final = re.compile(
     r"(?:^|/)rollouts/(?:.+/)?"
     r"(?:total|kept|zero_variance_groups|reward/(?:mean|std|min|max)|staleness/(?:mean|max))$"
-    r"|(?:^|/)time/."
+    r"|(?:^|/)(?:time|lineage)/."
 )
 ATTEMPT: Final = "attempt"
 """Key and config entry that number the second and later attempts of a role."""
@@ -42,7 +42,8 @@ ATTEMPT: Final = "attempt"
 
 def is_statistic(key: str) -> bool:
     """Return whether the statistics of a step may use *key*, in the form that trackers show."""
-    return ("rollouts" in key or "time/" in key) and _STATISTICS.search(key) is not None
+    is_candidate = "rollouts" in key or "time/" in key or "lineage/" in key
+    return is_candidate and _STATISTICS.search(key) is not None
 
 
 def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> str:

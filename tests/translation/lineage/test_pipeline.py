@@ -16,7 +16,7 @@ from otel_bridge.emit.rollouts.calls import log_reward
 from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation.lineage import step as step_module
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, Bench
+from support.otlp.otlp_samples import RUN, Bench, row
 from support.otlp.phase_samples import rank, rows_of, values_of
 from support.trainers.emit_rollout_doubles import MemoryRun
 
@@ -177,6 +177,17 @@ def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused
     deliver(bench, run)
 
     assert "lineage/unused" not in values_of(lineage_rows(bench.close())[1])
+
+
+def test_a_key_of_the_users_own_rows_is_theirs(bench: Bench, run: MemoryRun) -> None:
+    bench.metrics(SENDER, row(1, {"lineage/consumed": 7.0}, step=0))
+    train_on(run, 0, ["a", "b"])
+
+    deliver(bench, run)
+    records = bench.close()
+
+    assert all("trainer/lineage/consumed" not in row.values for row in rows_of(records))
+    assert bench.counts()["same_key"] == 1
 
 
 def test_a_span_without_step_or_links_is_counted(bench: Bench, run: MemoryRun) -> None:
