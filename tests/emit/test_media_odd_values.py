@@ -110,6 +110,18 @@ def test_a_cell_that_cannot_be_read_costs_no_other() -> None:
     assert logged.drops == {"unreadable_value": 1}
 
 
+class BrokenFigure:
+    def savefig(self, *_: object, **__: object) -> None:
+        raise RuntimeError("no renderer")
+
+
+def test_a_picture_in_a_cell_that_cannot_be_drawn_costs_its_cell_only() -> None:
+    logged = Logged(Table(["n", "plot"], [[1, Image(BrokenFigure())], [2, Image(png())]]))
+
+    assert logged.table["rows"] == [[1, None], [2, {"media": 0}]]
+    assert logged.drops == {"media_unreadable": 1}
+
+
 def test_cells_that_repeat_one_another_are_clipped_and_counted() -> None:
     nested: object = 1.0
     for _ in range(34):

@@ -201,6 +201,9 @@ class MediaEncoder:
         except MediaDropped as exc:
             self.count(str(exc), 1)
             return None
+        except any_error():  # code of the user's own object costs its cell only
+            self.count("media_unreadable", 1)
+            return None
         return {"media": len(self._cells) - 1}
 
 
