@@ -43,7 +43,10 @@ MEANING: Mapping[str, str] = {
     "media_file": "media whose file cannot be read",
     "media_format": "media of a form that cannot be encoded here: give an encoded file (PNG, WAV, MP4 …) or an array",
     "media_html_cut": "HTML longer than OTEL_BRIDGE_MESSAGE_CONTENT allows: half of it would not be valid",
-    "media_mixed": "media in a list of other things, or several tables under one key: log each under a key of its own",
+    "media_mixed": (
+        "media in a list of other things, tables and captions of texts in cells, or several tables under one key: log"
+        " each under a key of its own"
+    ),
     "media_rate": "media beyond OTEL_BRIDGE_MAX_MEDIA_PER_STEP of one key and step",
     "media_row_length": "rows of tables with more or fewer cells than columns: cut, or filled with nothing",
     "media_text_off": "texts and HTML, which OTEL_BRIDGE_MESSAGE_CONTENT=off keeps from leaving",

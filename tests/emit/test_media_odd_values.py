@@ -122,6 +122,23 @@ def test_a_picture_in_a_cell_that_cannot_be_drawn_costs_its_cell_only() -> None:
     assert logged.drops == {"media_unreadable": 1}
 
 
+@pytest.mark.parametrize(
+    ("table", "rows", "drops"),
+    [
+        (Table(["a"], [{"a": 1, "b": 2}, {"a": 3}]), [[1], [3]], {"media_row_length": 1}),
+        (Table(None, [[1, 2], {"a": 1}]), [[1, 2], [None, None]], {"media_row_length": 1}),
+        (Table(["a"], [[Text("shown", caption="why")], [Text("alone")]]), [["shown"], ["alone"]], {"media_mixed": 1}),
+        (Table(["a"], [[Table(["b"], [[1]])]]), [["[[1]]"]], {"media_mixed": 1}),
+    ],
+)
+def test_what_a_cell_or_row_cannot_show_is_counted(
+    table: Table, rows: list[list[object]], drops: dict[str, int]
+) -> None:
+    logged = Logged(table)
+
+    assert (logged.table["rows"], logged.drops) == (rows, drops)
+
+
 def test_cells_that_repeat_one_another_are_clipped_and_counted() -> None:
     nested: object = 1.0
     for _ in range(34):

@@ -191,6 +191,9 @@ class MediaEncoder:
 
     def _medium_in_cell(self, medium: Media) -> Json:
         if not isinstance(medium, (Image, Audio, Video)):
+            has_caption = not isinstance(medium.caption, str) or medium.caption != ""
+            if has_caption or isinstance(medium, Table):  # a cell shows the text, or the rows as JSON, alone
+                self.count("media_mixed", 1)
             return self._plain(medium.value)
         if len(self._cells) + len(self.items) + 1 >= self.max_items:
             self.count("media_rate", 1)
@@ -235,6 +238,7 @@ def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[l
         if isinstance(row, Mapping):
             named = cast("Mapping[object, object]", row)
             whole.append([named.get(column) for column in columns])
+            changed += not set(columns).issuperset(named)
             continue
         cells = _cells_of(row)
         if len(cells) != len(columns):
