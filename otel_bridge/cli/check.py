@@ -10,7 +10,6 @@ from typing import Final
 
 import otel_bridge
 from otel_bridge import exporter
-from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import OtelBridgeError
@@ -30,8 +29,8 @@ _SENT: Final = "the row and the rollout were sent; this exporter cannot read the
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
-def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
-    """Send a test run to the exporters that *env* chooses; return one line for each exporter that failed."""
+def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
+    """Send a test run to the exporters that *env* chooses; return a line for each that failed, *show* the others."""
     for variable in _OF_A_JOB:
         os.environ.pop(variable, None)
     launched = launcher_alive(env)
@@ -58,7 +57,7 @@ def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
         if problem:
             wrong.append(f"{chosen}: {problem}")
         else:
-            console.print_line(f"{chosen}: {_SENT if _read_back_of(chosen) is None else _READ_BACK}")
+            show(f"{chosen}: {_SENT if _read_back_of(chosen) is None else _READ_BACK}")
     return wrong
 
 

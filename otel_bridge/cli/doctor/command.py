@@ -63,9 +63,9 @@ def command(*, sending: bool, whole: bool) -> None:
         _packages(findings)
     _checks(findings, env)
     if sending and findings.wrong:
-        console.print_line("nothing was sent: first fix what is wrong")
+        findings.show("nothing was sent: first fix what is wrong")
     elif sending:
-        findings.wrong += send(console, env)
+        findings.wrong += send(findings.show, env)
     _print_verdict(console, findings.wrong, chosen=sending or bool(chosen_exporters(env)))
     findings.print(console)
     sys.exit(1 if findings.wrong else 0)

@@ -79,6 +79,7 @@ def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
     assert done.returncode == 1
     assert [line.startswith(said) for line in done.stdout.splitlines() if line.startswith("✗")] == [True], done.stdout
     assert "nothing was sent: first fix what is wrong" in done.stdout
+    assert done.stdout.startswith("✗ "), "the verdict comes first"
     assert not (tmp_path / ".otel-bridge").exists()
 
 
@@ -128,6 +129,7 @@ def test_an_exporter_that_cannot_be_read_back_is_said_to_be_so(tmp_path: Path) -
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="console"))
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("✓ nothing is wrong\n"), "the verdict comes first"
     assert "console: the row and the rollout were sent; this exporter cannot read them back" in done.stdout
 
 
@@ -150,6 +152,7 @@ def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **extra))
 
     assert done.returncode == 1
+    assert done.stdout.startswith("✗ "), "the verdict comes first"
     assert "file: the row and the rollout were read back" in done.stdout
     assert f"✗ gated: blocked: the gate is shut; touch {tmp_path}/gate" in done.stdout
 
