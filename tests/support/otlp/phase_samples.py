@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -19,9 +20,10 @@ def phase(
     named |= {} if outer is None else {"rl.phase.outer": outer}
     named |= {} if role is None else {"rl.role": role}
     start_ns, end_ns = T0 + round(start_s * S), T0 + round(end_s * S)
-    ids = hash((name, step, start_ns, end_ns, outer)) & (1 << 63) - 1 | 1
+    # Not hash(), which differs for texts from one run of Python to the next.
+    digest = hashlib.sha256(repr((name, step, start_ns, end_ns, outer)).encode()).digest()
     return Span(
-        trace_id=ids.to_bytes(16, "big"), span_id=ids.to_bytes(8, "big"), name="rl.phase",
+        trace_id=digest[:16], span_id=digest[:8], name="rl.phase",
         start_time_unix_nano=start_ns, end_time_unix_nano=end_ns, attributes=pairs(named),
     )  # fmt: skip
 
