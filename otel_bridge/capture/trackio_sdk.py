@@ -23,6 +23,7 @@ from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
+from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
@@ -177,7 +178,7 @@ class TrackioRecording:
         self._texts = LatestTexts(run.summary)
         self._traces = TraceReader()
         run.call_before_end(lambda _run: self._end())
-        self.next_step = 0 if (last := run.last_step()) is None else last + 1
+        self.next_step = next_step(run)
 
     def log(self, metrics: Any, step: int | None = None) -> None:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""

@@ -75,6 +75,12 @@ class EmitRun(Protocol):
         ...
 
 
+def next_step(run: EmitRun, role: str | None = None) -> int:
+    """Return the step of the next row of *role*: what names no step belongs to it."""
+    last = run.last_step(role)
+    return 0 if last is None else last + 1
+
+
 # The run begun by ``init()``, looked up by spans that belong to no rollout.
 
 

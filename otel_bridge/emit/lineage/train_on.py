@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
+from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import rollout_link, scope_spans, span, span_attributes
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.errors import any_error
+from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import ROLE, STEP, TRAIN_SPAN, TRAIN_UNUSED
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ NO_ID: Final = "train_rollout_id"
 NOT_ROLLOUTS: Final = "train_no_rollouts"
 TOO_MANY: Final = "train_too_many"
 BAD_STEP: Final = "bad_step"
-_TRACES: Final = 2
 _MAX_ROLLOUTS: Final = 100_000
 _MAX_LINKS: Final = 10_000
 """Most links of one span (300 KB); the rest of a call goes into further spans of the same step."""
@@ -62,8 +63,7 @@ def _step(run: EmitRun, step: object, role: str | None) -> int:
         return number
     if step is not None:
         run.count_drop(BAD_STEP)
-    last = run.last_step(role)
-    return 0 if last is None else last + 1
+    return next_step(run, role)
 
 
 def _append(run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Sequence[bytes]) -> None:
@@ -73,7 +73,7 @@ def _append(run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Seq
         random = os.urandom(24)
         ids = (random[8:], random[:8], None)
         packed = span(ids, TRAIN_SPAN, (now, now), span_attributes(pairs), links=links)
-        run.append(_TRACES, scope_spans((packed,)), time_unix_ns=now)
+        run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
 
 
 def _trace_ids(run: EmitRun, rollouts: object) -> list[bytes]:

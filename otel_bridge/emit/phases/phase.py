@@ -1,7 +1,7 @@
 """Phases of a step: ``with run.phase("generate", step=7):`` -> one span at its end, packed by hand.
 
 Nothing is written at the begin of a phase, so that a phase costs one append. A phase that a crash leaves open is
-therefore not recorded; the phases that had ended inside it are, and name it.
+therefore not recorded; phases that ended inside it are recorded; they carry its name as ``rl.phase.outer``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from otel_bridge.emit.arguments import role_of
-from otel_bridge.emit.emit_run import current_run
+from otel_bridge.emit.emit_run import current_run, next_step
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
 from otel_bridge.emit.live_registry import closed, opened
 from otel_bridge.errors import any_error
+from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import PHASE_NAME, PHASE_OUTER, PHASE_SPAN, ROLE, STEP
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 UNFINISHED: Final = "phase_unfinished"
-_TRACES: Final = 2
 _MAX_NAME_CHARS: Final = 128
 _CLOCK_NS: Final = time_ns() - perf_counter_ns()
 """Added to a clock that only goes forward: no phase of a process jumps when the machine's clock is set."""
@@ -40,15 +40,18 @@ _CLOCK_NS: Final = time_ns() - perf_counter_ns()
 class _OpenPhase:
     """Holds one phase that is open, on the way from `Phase.__enter__` to `Phase.__exit__`."""
 
-    __slots__ = ("name", "number", "outer", "pid", "role", "run", "span_id", "start_ns", "step", "trace_id")
+    __slots__ = ("before", "name", "number", "outer", "pid", "role", "run", "span_id", "start_ns", "step", "trace_id")
 
-    def __init__(self, run: EmitRun, name: str, step: int | None, role: str | None, outer: _OpenPhase | None) -> None:
+    def __init__(self, run: EmitRun, name: str, step: int | None, role: str | None, before: _OpenPhase | None) -> None:
         self.run = run
         self.name = name
         self.role = role
         self.pid = os.getpid()
-        if outer is not None and (outer.run is not run or outer.pid != self.pid):
-            outer = None
+        self.before = before
+        # A phase of another run may lie between this one and the phase of its own run around it.
+        outer = before
+        while outer is not None and (outer.run is not run or outer.pid != self.pid):
+            outer = outer.before
         self.outer = outer
         if step is None:
             step = _default_step(run, role, outer)
@@ -82,7 +85,7 @@ _current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", defaul
 
 
 def is_inside() -> bool:
-    """Return whether a phase is open here, whose step a further phase has."""
+    """Return whether a phase is open here; a new phase without a step takes its step."""
     return _current.get() is not None
 
 
@@ -132,11 +135,11 @@ class Phase:
         if phase is None:
             return
         if _current.get() is phase:  # not when the block ends in another context than it began in
-            _current.set(phase.outer)
+            _current.set(phase.before)
         if not closed(phase.number):  # the run ended meanwhile and counted the phase, or this is a forked child
             return
         try:
-            phase.run.append(_TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__))
+            phase.run.append(Signal.TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__))
         except any_error():
             phase.run.count_drop("internal_error")
 
@@ -198,8 +201,7 @@ def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> i
     """Return the step of the phase around, else that of the role's next row."""
     if outer is not None and outer.role == role:
         return outer.step
-    last = run.last_step(role)
-    return 0 if last is None else last + 1
+    return next_step(run, role)
 
 
 def phase(name: str = "phase", step: int | None = None, *_: object, role: str | None = None) -> Phase:

@@ -74,6 +74,19 @@ def test_nested_phases_of_one_name_and_one_object_are_each_recorded() -> None:
     assert len({span.span_id for span in run.spans}) == 3
 
 
+def test_a_phase_of_a_second_run_inside_leaves_the_phases_of_the_first_as_they_are() -> None:
+    run, second = MemoryRun(), MemoryRun("run2")
+
+    with Phase(run, "train", 3):
+        with Phase(second, "judge", 9), Phase(run, "forward"), Phase(second, "score"):
+            pass
+        with Phase(run, "backward"):
+            pass
+
+    assert names(run) == [("forward", "train", 3), ("backward", "train", 3), ("train", None, 3)]
+    assert names(second) == [("score", "judge", 9), ("judge", None, 9)]
+
+
 def test_an_exception_of_the_block_passes_through_and_the_phase_has_failed() -> None:
     run = MemoryRun()
 
