@@ -22,7 +22,7 @@ from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.content.policy import count_refused_with
-from otel_bridge.emit.phases.phase import Phase
+from otel_bridge.emit.phases.phase import Phase, phase_of
 from otel_bridge.emit.process_end import is_good_exit, status_at_exit
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
@@ -261,7 +261,7 @@ class Run(RecordedFacts):
             step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
             role: Another role than the run's own.
         """
-        return Phase(self, name, step, role)
+        return phase_of(self, name, step, role)
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 

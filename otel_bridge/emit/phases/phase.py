@@ -204,6 +204,16 @@ def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> i
     return next_step(run, role)
 
 
+def phase_of(run: EmitRun | None, name: object, step: object = None, role: object = None) -> Phase:
+    """Return a phase; or, if *name* is a function, that function with each of its calls as a phase of its name.
+
+    The latter is what a decorator without parentheses calls. Type checkers refuse it, but the program must not fail.
+    """
+    if not callable(name):
+        return Phase(run, name, step, role)
+    return cast("Phase", Phase(run, getattr(name, "__name__", None), step, role)(name))
+
+
 def phase(name: str = "phase", step: int | None = None, *_: object, role: str | None = None) -> Phase:
     """Measure a phase of a step in the process's run: ``with otel_bridge.phase("generate", step=7):``.
 
@@ -214,4 +224,4 @@ def phase(name: str = "phase", step: int | None = None, *_: object, role: str | 
         step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
         role: Another role than the run's own.
     """
-    return Phase(None, name, step, role)
+    return phase_of(None, name, step, role)
