@@ -53,6 +53,21 @@ def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(tmp_path
     assert re.search(r"wandb.Table: rollouts beyond OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP=8 +4\b", output)
 
 
+def test_every_row_beyond_the_most_of_a_table_is_counted(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    from otel_bridge.capture.wandb.values import logged_tables
+    logged_tables.MAX_ROWS = 2
+    wandb.init(project="p", name="e")
+    wandb.log({"t": wandb.Table(columns=["prompt", "response"], data=[["q", f"a{n}"] for n in range(5)])})
+    """
+
+    captured(tmp_path, code)
+
+    assert len(rollouts(tmp_path)) == 2
+    assert report_of(runs(tmp_path)).drops == {"not_captured": 3}
+
+
 def test_every_cell_of_a_data_frame_is_in_the_rollout_a_picture_in_its_question_and_a_plot_is_counted(
     tmp_path: Path,
 ) -> None:

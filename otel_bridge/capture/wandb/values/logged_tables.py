@@ -8,8 +8,8 @@ from typing import Any, Final
 from otel_bridge import settings
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import table_of
+from otel_bridge.capture.seen_rows import MAX_ROWS, CompletedCell, SeenTables
 from otel_bridge.capture.tables import CountCell, RolloutTable, TableRollouts, has_step, split_of
-from otel_bridge.capture.wandb.values.seen_rows import MAX_ROWS, CompletedCell, SeenTables
 from otel_bridge.emit.config.snapshot import EVAL
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.run import Run
@@ -62,7 +62,9 @@ class TableRecorder:
             self._run.count_drop("not_captured", key=f"{key}: {column} ({kind})")
 
         if len(rows) > MAX_ROWS:
-            count("", f"rows beyond {MAX_ROWS}")
+            beyond = len(rows) - MAX_ROWS
+            counts.not_captured(f"{_CALL}: rows beyond {MAX_ROWS}", beyond)
+            self._run.count_drop("not_captured", beyond, f"{key}: rows beyond {MAX_ROWS}")
         role, step = place
         new = self._seen.new_rows(key, table, rows[:MAX_ROWS], step, own_step=has_step(table.columns))
         for cell in new.completed:

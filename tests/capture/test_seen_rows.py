@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from otel_bridge.capture.wandb.values.seen_rows import NewRows, SeenTables
+import numpy as np
+import pytest
+
+from otel_bridge.capture.seen_rows import NewRows, SeenTables
 
 P_R = ("prompt", "response")
 
@@ -112,3 +116,45 @@ def test_every_row_has_an_id_of_its_own() -> None:
 
     assert len(set(ids)) == 7
     assert {len(one) for one in ids} == {32}
+
+
+class Picture:
+    """A picture of W&B: another object each time, with a file."""
+
+    def __init__(self, digest: str, caption: str | None = None) -> None:
+        self._sha256 = digest
+        self._caption = caption
+
+
+@pytest.mark.parametrize(
+    ("cell", "other"),
+    [
+        (lambda: -1, lambda: -2),
+        (lambda: Picture("aa"), lambda: Picture("bb")),
+        (lambda: Picture("aa", "left"), lambda: Picture("aa", "right")),
+        (lambda: [Picture("aa")], lambda: [Picture("bb")]),
+        (lambda: np.arange(2_000), lambda: np.where(np.arange(2_000) == 1_000, -1, np.arange(2_000))),
+        (lambda: np.float32(0.5), lambda: 0.25),
+        (lambda: [{"role": "user", "content": "Q"}], lambda: [{"role": "user", "content": "A"}]),
+    ],
+)
+def test_rows_are_the_same_by_the_content_of_their_cells(
+    cell: Callable[[], object], other: Callable[[], object]
+) -> None:
+    logged = Logged(*P_R, "cell")
+
+    logged.log([["p", "a", cell()]], 1)
+
+    assert logged.log([["p", "a", cell()]], 1).rows == []
+    assert len(logged.log([["p", "a", other()]], 1).rows) == 1
+
+
+def test_a_window_of_many_rows_is_found_in_linear_time() -> None:
+    logged = Logged()
+    rows = [["p", number] for number in range(50_000)]
+    logged.log(rows[:40_000], 1)
+    start_s = time.process_time()
+
+    assert logged.log(rows[10_000:], 2).rows == rows[40_000:]
+    assert logged.log([["q", number] for number in range(40_000)], 3).rows[0] == ["q", 0]
+    assert time.process_time() - start_s < 1

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_bridge.capture.tables import is_missing
-from otel_bridge.errors import any_error
+from otel_bridge.emit.media.content_key import content_key
+from otel_bridge.emit.values.scalars import is_scalar, scalar_of
 
 _MAX_TABLES: Final = 256
 MAX_ROWS: Final = 100_000
-"""Most rows of a table, whose hashes are remembered."""
-_Hashes: TypeAlias = "list[tuple[int | None, ...]]"
-"""Hashes of the cells of each row; ``None`` for an empty cell, which any value completes."""
+"""Most rows of a table, whose keys are remembered."""
+_Keys: TypeAlias = "list[tuple[int | float | None, ...]]"
+"""Keys of the cells of each row; ``None`` for an empty cell, which any value completes."""
 
 
 class CompletedCell(NamedTuple):
@@ -40,13 +41,13 @@ class _Logged:
 
     columns: Sequence[str]
     step: int
-    hashes: _Hashes = field(default_factory=list["tuple[int | None, ...]"])
+    keys: _Keys = field(default_factory=list["tuple[int | float | None, ...]"])
     ids: list[str] = field(default_factory=list[str])
     table: weakref.ref[Any] | None = None
 
 
 class SeenTables:
-    """Remembers the rows of the table last logged under each key, by hashes of their cells."""
+    """Remembers the rows of the table last logged under each key, by keys of their cells."""
 
     def __init__(self) -> None:
         self._logged: dict[str, _Logged] = {}
@@ -66,67 +67,80 @@ class SeenTables:
             own_step: Whether the rows hold their step, so that equal rows are one row.
         """
         columns = [str(name) for name in table.columns]
-        hashes: _Hashes = [tuple(map(_hash, row)) for row in rows]
+        keys: _Keys = [tuple(map(_key, row)) for row in rows]
         before = self._logged.pop(key, None) or _Logged(columns, step)
         is_same = before.table is not None and before.table() is table
-        start = _start(before, columns, hashes)
-        is_repeated = hashes == before.hashes and columns == before.columns
+        start = _start(before, columns, keys)
+        is_repeated = keys == before.keys and columns == before.columns
         if is_repeated and not is_same and not own_step and step != before.step:
             start = None  # the same text again in a later step
         if start is None:
             # The cells of the very table may have changed; rows of any other one are new.
             start = 0 if is_same else len(before.ids)
         ids = before.ids[start : start + len(rows)]
-        completed = () if is_repeated else list(_completed(before, start, columns, rows, hashes))
+        completed = () if is_repeated else list(_completed(before, start, columns, rows, keys))
         new_ids = [f"{self._prefix}{self._rows + number:016x}" for number in range(len(rows) - len(ids))]
         self._rows += len(new_ids)
         if len(self._logged) >= _MAX_TABLES:
             del self._logged[next(iter(self._logged))]
-        self._logged[key] = _Logged(columns, step, hashes, [*ids, *new_ids], weakref.ref(table))
+        self._logged[key] = _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table))
         return NewRows(rows[len(ids) :], new_ids, completed)
 
 
-def _start(before: _Logged, columns: Sequence[str], hashes: _Hashes) -> int | None:
+def _start(before: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
     """Return which row of the table *before* is the first one now: 0 of a grown table, more of a window.
 
     ``None`` when the tables have no rows in common. Rows are compared in the columns that both tables have.
     """
-    if before.hashes == hashes[: len(before.hashes)] and columns == before.columns:
+    if before.keys == keys[: len(before.keys)] and columns == before.columns:
         return 0
     common = [(before.columns.index(name), at) for at, name in enumerate(columns) if name in before.columns]
     if not common or len(common) < min(len(columns), len(before.columns)):
         return None
-    count = len(before.hashes)
-    last = count // 2 if count == len(hashes) else 0
-    return next((start for start in range(last + 1) if _continues(before.hashes[start:], hashes, common)), None)
+    count = len(before.keys)
+    last = count // 2 if count == len(keys) else 0
+    return next((start for start in range(last + 1) if _continues(before.keys, start, keys, common)), None)
 
 
-def _continues(earlier: _Hashes, hashes: _Hashes, common: Sequence[tuple[int, int]]) -> bool:
-    """Return whether *hashes* begin with the rows *earlier*, or with as many of them as there are."""
-    return all(
-        old[at_old] is None or old[at_old] == new[at_new]
-        for old, new in zip(earlier, hashes, strict=False)
-        for at_old, at_new in common
-    )
+def _continues(earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[int, int]]) -> bool:
+    """Return whether *keys* begin with the rows *earlier* from *start* on, or with as many as there are."""
+    for number in range(min(len(earlier) - start, len(keys))):
+        old = earlier[start + number]
+        new = keys[number]
+        if any(old[at_old] is not None and old[at_old] != new[at_new] for at_old, at_new in common):
+            return False
+    return True
 
 
 def _completed(
-    before: _Logged, start: int, columns: Sequence[str], rows: Sequence[Sequence[Any]], hashes: _Hashes
+    before: _Logged, start: int, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: _Keys
 ) -> Iterator[CompletedCell]:
     """Yield the cells that rows have got since the table *before*, from whose row *start* on they are the same."""
     index_before = {name: index for index, name in enumerate(before.columns)}
-    for row, new, old, row_id in zip(rows, hashes, before.hashes[start:], before.ids[start:], strict=False):
-        for column, value, cell_hash in zip(columns, row, new, strict=False):
+    for row, new, old, row_id in zip(rows, keys, before.keys[start:], before.ids[start:], strict=False):
+        for column, value, cell_key in zip(columns, row, new, strict=False):
             index = index_before.get(column)
-            is_known = index is not None and old[index] == cell_hash
-            if cell_hash is not None and not is_known:
+            is_known = index is not None and old[index] == cell_key
+            if cell_key is not None and not is_known:
                 yield CompletedCell(row_id, column, value)
 
 
-def _hash(cell: Any) -> int | None:
+def _key(cell: Any) -> int | float | None:
+    """Return a key that is equal for cells of equal content; ``None`` for an empty cell.
+
+    A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its address, and that of an
+    array a part of its numbers, so of other cells the content counts.
+    """
     if is_missing(cell):
         return None
-    try:
-        return hash(cell)
-    except any_error():  # a list of messages, an array
-        return hash(repr(cell))
+    if isinstance(cell, int | float):
+        return cell
+    if is_scalar(cell):
+        return _key(scalar_of(cell))
+    return hash(cell if type(cell) is str else content_key(cell, _file_key))
+
+
+def _file_key(value: object) -> str | None:
+    """Return the digest, or the path, of the file of an object of W&B with its caption; ``None`` without a file."""
+    file = getattr(value, "_sha256", None) or getattr(value, "_path", None)
+    return f"{file} {getattr(value, '_caption', None)}" if isinstance(file, str) else None
