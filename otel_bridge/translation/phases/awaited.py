@@ -1,8 +1,7 @@
 """Open steps of phases -> the rank that every other one waits for. Pure.
 
 A rank is awaited when all others have ended a phase of a step and it has not, while it had that
-phase before. Phases are sent when they end, so that this needs nothing of the rank itself, which
-may hang.
+phase before. Only the other ranks' phases are needed, so a hung rank is named too.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
         return None
     newest = steps[-1]
     awaited: AwaitedRank | None = None
-    for name, ends in newest.ends().items():
+    for name, ends in newest.ends.items():
         missing = [instance for instance in living if instance not in ends]
         if len(missing) != 1:
             continue
@@ -59,9 +58,8 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
 def _rank_before(steps: Sequence[PhaseStep], name: str, instance: str) -> int | None:
     """Return the rank of a process that had phase *name* in an earlier step; ``None`` when it had not."""
     for step in steps[:-1]:
-        rank = step.ranks.get(instance)
-        if rank is not None and any(phase.name == name for phase in rank.phases):
-            return rank.rank
+        if instance in step.ends.get(name, ()):
+            return step.ranks[instance].rank
     return None
 
 

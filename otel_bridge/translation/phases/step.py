@@ -36,6 +36,7 @@ class PhaseStep:
         revision: Number of times that the row was sent.
         ranks: Instance of each process to its phases.
         size: Number of phases.
+        ends: By phase, the processes that ended it with the time of its last end, by the sender's clock.
     """
 
     track: Track
@@ -48,6 +49,7 @@ class PhaseStep:
     revision: int = 0
     ranks: dict[str, RankTimes] = field(default_factory=dict[str, RankTimes])
     size: int = 0
+    ends: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     _changed: set[str] = field(default_factory=set[str])
 
     @property
@@ -67,6 +69,7 @@ class PhaseStep:
             return False
         rank.phases.add(time)
         self.size += 1
+        self._note_end(process.instance, time)
         self.last_ns = max(self.last_ns, now_unix_ns)
         self.sender_ns = max(self.sender_ns, phase.end_unix_ns)
         if self.closed:
@@ -74,14 +77,10 @@ class PhaseStep:
         self._changed.add(process.instance)
         return True
 
-    def ends(self) -> dict[str, dict[str, int]]:
-        """Return, by phase, the processes that ended it with the time of its last end, by the sender's clock."""
-        ends: dict[str, dict[str, int]] = {}
-        for instance, rank in self.ranks.items():
-            for phase in rank.phases:
-                of_phase = ends.setdefault(phase.name, {})
-                of_phase[instance] = max(of_phase.get(instance, 0), phase.end_ns)
-        return ends
+    def _note_end(self, instance: str, phase: PhaseTime) -> None:
+        # Not computed when it is read: a report asks for it up to ten times a second.
+        of_phase = self.ends.setdefault(phase.name, {})
+        of_phase[instance] = max(of_phase.get(instance, 0), phase.end_ns)
 
     def sent(self) -> None:
         """Note that the row is sent."""
@@ -94,6 +93,8 @@ class PhaseStep:
         """Add the phases of a process as they were stored."""
         self.ranks[instance] = rank
         self.size += len(rank.phases)
+        for phase in rank.phases:
+            self._note_end(instance, phase)
 
     def passed_at(self, passed_ns: int | None) -> None:
         """Note the time at which every process was past the step."""
