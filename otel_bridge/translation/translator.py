@@ -101,7 +101,14 @@ class Translator:
             generated=generated,
         )
         self.rollouts.listen(opened_unix_ns)
-        self._lineage = LineagePipeline(state, options, self._axes, generated, self.rollouts.value)
+        self._lineage = LineagePipeline(
+            state,
+            options,
+            self._axes,
+            generated=generated,
+            publish=self.rollouts.value,
+            receive_clock=self._receive_clock,
+        )
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)

@@ -23,6 +23,7 @@ from otel_bridge.translation.lineage.train_span import TrainSpan, read_train_spa
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.state import TranslationState, count, name_first
@@ -46,6 +47,7 @@ class LineagePipeline:
         axes: Axes of the run, and the attempt of each role.
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it makes.
+        receive_clock: Clock of receiving: a step does not age while no receiver is up.
     """
 
     def __init__(
@@ -53,14 +55,17 @@ class LineagePipeline:
         state: TranslationState,
         options: TranslationOptions,
         axes: StepAxes,
+        *,
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
+        receive_clock: ReceiveClock,
     ) -> None:
         self._state = state
         self._options = options
         self._axes = axes
         self._generated = generated
         self._publish = publish
+        self._receive_clock = receive_clock
         steps = sorted((TrainStep.from_json(value) for _, value in state.items(STEPS)), key=lambda step: step.last_ns)
         self._steps: dict[tuple[Track, int], TrainStep] = {(step.track, step.number): step for step in steps}
         self._changed: dict[tuple[Track, int], TrainStep] = {}
@@ -185,7 +190,7 @@ class LineagePipeline:
         is_behind = any(other.track == step.track and other.number > step.number for other in self._steps.values())
         is_known = all(self._generated.get(trace_id) is not None for trace_id in step.consumed)
         wait_ns = self._options.row_wait_ns if is_behind and is_known else self._options.step_watermark_ns
-        return now_unix_ns >= step.changed_ns + wait_ns
+        return now_unix_ns >= self._receive_clock.due(step.changed_ns, wait_ns)
 
     def _row(self, step: TrainStep) -> Row:
         """Return the row of *step*; further rows of the step have other ids."""

@@ -138,6 +138,18 @@ def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run:
     assert trained_on(bench.records) == {trace_id_of(RUN, name): "3" for name in ("3-0", "3-1")}
 
 
+def test_the_row_of_a_step_does_not_come_due_while_no_bridge_receives(bench: Bench, run: MemoryRun) -> None:
+    train_on(run, 3, ["3-0"])
+    deliver(bench, run)
+    bench.restart(away_s=7200)
+
+    assert lineage_rows(bench.tick(2)) == {}
+    log_rollouts(run, run.rollout_options, [rollout(0, 3, reward=1.0)], RolloutDefaults())
+    deliver(bench, run)
+    bench.tick(1)
+    assert "lineage/unknown" not in values_of(lineage_rows(bench.tick(600))[3])
+
+
 def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_consumed_it(
     bench: Bench, run: MemoryRun
 ) -> None:
