@@ -75,7 +75,9 @@ class ForgottenSteps:
         return last is not None and step <= last
 
     def add(self, track: Track, step: int) -> None:
-        """Note that *step* is forgotten; of too many tracks, further ones are not noted."""
-        if track in self._last or len(self._last) < _MAX_TRACKS:
-            self._last[track] = max(self._last.get(track, step), step)
-            self._state.set(self._key, [[*known, last] for known, last in self._last.items()])
+        """Note that *step* is forgotten; of too many tracks, the one that was noted longest ago is removed."""
+        last = self._last.pop(track, step)
+        self._last[track] = max(last, step)
+        if len(self._last) > _MAX_TRACKS:
+            del self._last[next(iter(self._last))]
+        self._state.set(self._key, [[*noted, last_step] for noted, last_step in self._last.items()])
