@@ -61,7 +61,10 @@ def step_values(
 
 
 def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
-    """Return how many steps the weights of *rollout* are behind; without a version, the step it was made for is."""
+    """Return how many steps the weights of *rollout* are behind.
+
+    Without a policy version, the step of the rollout is used instead.
+    """
     version = rollout.step if rollout.policy_version is None else rollout.policy_version
     return None if version is None else step - version
 
