@@ -31,8 +31,10 @@ _BESIDE: Final = 52
 @click.command("timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json")
 @click.argument("run", required=False)
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--steps", "steps", metavar="A-B", help="Only these steps: 7, 10-20, 10-. [default: the last 20]")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write all steps for Perfetto to this file.")
+@click.option(
+    "--steps", "steps", metavar="A-B", help="Only these steps: 7, 10-20, 10-. [default: bars: the last 20; file: all]"
+)
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write these steps for Perfetto to this file.")
 def command(*, run: str | None, directory: Path | None, steps: str | None, output: Path | None) -> None:
     """Show one bar a step, by phase, or write the timeline as trace events.
 
@@ -52,7 +54,10 @@ def command(*, run: str | None, directory: Path | None, steps: str | None, outpu
             raise SystemExit(1)
         clocks = clocks_of(event for step in found for event in step.events)
         if output is not None:
-            output.write_bytes(orjson.dumps(trace_of(aligned(found, clocks))))
+            try:
+                output.write_bytes(orjson.dumps(trace_of(aligned(found, clocks))))
+            except OSError as exc:
+                raise click.ClickException(f"{output}: {exc.strerror}; choose a file that can be written") from exc
             echo(f"{output}: {len(found)} steps; open it in https://ui.perfetto.dev", err=True)
         else:
             _show(found, last_only=steps is None)

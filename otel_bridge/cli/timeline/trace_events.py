@@ -8,14 +8,15 @@ Source: "Trace Event Format", the document of Chromium's trace viewer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
 
-_SYNC: Final = ("sync", "weight")
-"""Words in the names of phases that update the weights of the engines."""
+_SYNC: Final = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
+"""Words in the names of phases that update the weights of the engines; ``async`` and ``weighted`` are other words."""
 _StepEvent: TypeAlias = tuple[int, TimelineEvent]
 
 
@@ -83,7 +84,7 @@ class _TraceWriter:
                 tids.append(self._thread(pid, name if not lane else f"{name}, {lane + 1}"))
             track = pid, tids[lane]
             self._span(track, event, event.name, {"step": step})
-            if any(word in event.name.lower() for word in _SYNC):
+            if _SYNC.search(event.name.lower()):
                 self._instant(track, f"{event.name} done", event.end_ns, "g")
 
     def _rollouts(self, pid: int, events: Iterable[_StepEvent]) -> None:

@@ -71,6 +71,13 @@ def test_the_file_has_all_steps(folder: Path) -> None:
     ]
 
 
+def test_a_file_that_cannot_be_written_is_one_line(folder: Path) -> None:
+    done = timeline(folder, "ppo", "-o", "missing/run.json")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "missing/run.json: No such file or directory" in done.stderr
+
+
 @pytest.mark.parametrize("steps", ["x", "-", "3-x", ""])
 def test_what_is_not_a_range_is_a_wrong_call(folder: Path, steps: str) -> None:
     done = timeline(folder, "--steps", steps)

@@ -73,6 +73,15 @@ def test_rows_mark_steps_and_draw_rates_and_weight_syncs_are_marked() -> None:
     ]  # fmt: skip
 
 
+def test_only_phases_that_update_weights_are_marked() -> None:
+    names = ["sync", "weight-sync", "update_weights", "async_generate", "weighted_loss", "actor/sync_1"]
+    step = TimelineStep("trainer", 3, [phase(name, at, at + 1) for at, name in enumerate(names)])
+
+    marks = [event["name"] for event in trace_of([step])["traceEvents"] if event["ph"] == "i"]
+
+    assert marks == ["sync done", "weight-sync done", "update_weights done", "actor/sync_1 done"]
+
+
 def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -> None:
     arrivals = [5.02, 6.05, 7.03]
     late = [phase("train", at + 4, at + 5, 1, host="far", received_ns=T0 + round(at * S)) for at in arrivals]
