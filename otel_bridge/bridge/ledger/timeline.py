@@ -40,8 +40,8 @@ class TimelineEvent(NamedTuple):
         track: Instance of the process of a phase; id of the rollout of its spans; else empty.
         start_ns: Start by the sender's clock.
         end_ns: End by the sender's clock.
-        facts: For a phase ``rank``, ``host``, ``outer`` and ``received_ns``; for a rollout its ``reward``, ``group``
-            and ``error``; for a mark the rates of its row.
+        facts: For a phase ``rank``, ``host``, ``outer``, ``received_ns``, ``attempt`` above 1 and ``forked``; for a
+            rollout its ``reward``, ``group`` and ``error``; for a mark the rates of its row.
     """
 
     kind: str
@@ -166,6 +166,10 @@ def _within(steps: Sequence[_StoredStep], room: int) -> tuple[list[_StoredStep],
 def _of_phase(phase: TimelinePhase) -> TimelineEvent:
     span = phase.phase
     facts: dict[str, Any] = {"rank": phase.rank, "host": phase.host}
+    if phase.attempt > 1:
+        facts["attempt"] = phase.attempt
+    if phase.forked:
+        facts["forked"] = True
     if span.outer:
         facts["outer"] = span.outer
     if phase.received_ns:

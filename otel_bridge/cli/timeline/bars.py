@@ -43,10 +43,14 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
 
 
 def _ranks(step: TimelineStep) -> list[RankTimes]:
+    """Return the ranks of the last attempt of *step*, which is what its row shows last."""
+    phases = [event for event in step.events if event.kind == "phase"]
+    attempt = max((event.facts.get("attempt", 1) for event in phases), default=1)
     ranks: dict[str, RankTimes] = {}
-    for event in step.events:
-        if event.kind == "phase":
-            rank = ranks.setdefault(event.track, RankTimes(event.facts.get("rank", 0), forked=False))
+    for event in phases:
+        if event.facts.get("attempt", 1) == attempt:
+            forked = event.facts.get("forked", False)
+            rank = ranks.setdefault(event.track, RankTimes(event.facts.get("rank", 0), forked=forked))
             rank.phases.add(PhaseTime(event.name, event.facts.get("outer", ""), event.start_ns, event.end_ns))
     return list(ranks.values())
 

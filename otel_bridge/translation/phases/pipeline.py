@@ -115,7 +115,16 @@ class PhasePipeline:
                 further.add(role)
             if self._open_phases + self._closed_phases > size:
                 host = text_in(producer.attributes, semconv.HOST_NAME)
-                new = TimelinePhase(phase, role or "", process.rank, process.instance, host, received_ns)
+                new = TimelinePhase(
+                    phase,
+                    role or "",
+                    process.rank,
+                    process.instance,
+                    host,
+                    received_ns,
+                    attempt=self._attempt(process, role),
+                    forked=process.forked,
+                )
                 self._new.append(new)
         records: list[Record] = []
         for advanced in further:
@@ -168,7 +177,7 @@ class PhasePipeline:
         if phase.name not in self._names and not self._admit_name(phase.name):
             return False
         axis = axis_of(role)
-        track = role or "", process.attempts.get(axis) or self._axes.current(axis)
+        track = role or "", self._attempt(process, role)
         step = self._step(track, phase.step)
         if step is None:
             self._drop(LATE, phase.name)
@@ -185,6 +194,10 @@ class PhasePipeline:
         if further:
             self._axes.reached(axis, phase.step)
         return further
+
+    def _attempt(self, process: Process, role: str | None) -> int:
+        axis = axis_of(role)
+        return process.attempts.get(axis) or self._axes.current(axis)
 
     def _admit_name(self, name: str) -> bool:
         if len(self._names) >= _MAX_NAMES:

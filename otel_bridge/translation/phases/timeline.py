@@ -15,6 +15,8 @@ class TimelinePhase:
         role: Role of the phase; empty without one.
         rank: Rank of its process.
         instance: Instance of its process.
+        attempt: Attempt of the role.
+        forked: Whether the process is a forked child, whose time is not that of a step.
         host: Name of the machine; empty if unknown.
         received_ns: Time at which the receiver accepted the phase, by the clock of its machine. 0: the process wrote it
             on the machine of the bridge, so that there is only one clock.
@@ -26,3 +28,5 @@ class TimelinePhase:
     instance: str
     host: str
     received_ns: int
+    attempt: int = 1
+    forked: bool = False

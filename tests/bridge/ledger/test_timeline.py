@@ -71,6 +71,14 @@ def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> N
     assert read(path, 1, 1)[0].events[2].facts == {"trainer/tokens_per_s": 9.5}
 
 
+def test_a_phase_names_its_attempt_and_a_forked_child(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
+        ledger.commit([], phases=[replace(phase(1), attempt=2, forked=True)])
+
+    assert read(path)[0].events[0].facts == {"rank": 0, "host": "node1", "attempt": 2, "forked": True}
+
+
 def test_rows_alone_make_no_timeline(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:

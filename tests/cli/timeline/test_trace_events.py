@@ -82,6 +82,16 @@ def test_only_phases_that_update_weights_are_marked() -> None:
     assert marks == ["sync done", "weight-sync done", "update_weights done", "actor/sync_1 done"]
 
 
+def test_a_bar_is_of_the_last_attempt_of_its_step() -> None:
+    again = phase("generate", 100, 102, 1, attempt=2)
+    helper = phase("load", 100, 101, 2, attempt=2, forked=True)
+    step = TimelineStep("trainer", 1, [phase("generate", 0, 9), again, helper])
+
+    _, bar = [line.plain for line in bars_of([step], 20)]
+
+    assert bar.split()[:2] == ["1", "2.000"]
+
+
 def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -> None:
     arrivals = [5.02, 6.05, 7.03]
     late = [phase("train", at + 4, at + 5, 1, host="far", received_ns=T0 + round(at * S)) for at in arrivals]
