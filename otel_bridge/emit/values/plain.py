@@ -30,7 +30,6 @@ CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, the number of dropped values, and the key of the first."""
 CYCLE: Final = "[cycle]"
 TOO_DEEP: Final = "[too deep]"
-TOO_MANY: Final = "[too many]"
 CLIPPED: Final = "clipped"
 MAX_DEPTH: Final = 32
 MAX_ENTRIES: Final = 100_000
@@ -177,8 +176,12 @@ class PlainReader:
 
     def _mapping(self, values: Mapping[object, object], parents: tuple[int, ...], whole: object) -> dict[str, Json]:
         plain: dict[str, Json] = {}
-        for text, value in self.entries(values, whole).items():
+        entries = self.entries(values, whole)
+        for index, (text, value) in enumerate(entries.items()):
             key = self._filter(text)
+            if self._chars_left <= 0:
+                self._lose(CLIPPED, len(entries) - index, key)
+                break
             self._chars_left -= len(key)
             self._path.append(key)
             if key in plain:  # redacted, or cut

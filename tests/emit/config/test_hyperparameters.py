@@ -237,3 +237,14 @@ def test_rows_and_metadata_lose_only_the_entry_that_cannot_be_read(tmp_path: Pat
     (seen,) = seen_in(tmp_path)
     assert [sorted(row.values) for row in seen.rows] == [["loss", "shape"], ["actor/lr", "actor/steps"]]
     assert seen.event("rl.dropped").body == {"unreadable_value": 3, "rollout_reward": 1}
+
+
+def test_keys_beyond_the_characters_of_a_config_are_counted() -> None:
+    drops: list[tuple[str, int, str]] = []
+    config = {f"{number:05}" + "k" * 10_000: number for number in range(200)}
+
+    recorded = config_of(config, lambda *drop: drops.append(drop))
+
+    assert sum(map(len, recorded)) < (1 << 20) + 10_005
+    ((reason, number, key),) = drops
+    assert (reason, number, key[:5]) == ("clipped", 200 - len(recorded), f"{len(recorded):05}")
