@@ -104,5 +104,5 @@ def test_nothing_raises_and_unknown_arguments_are_counted(tmp_path: Path, capsys
 
     printed = capsys.readouterr().err
     assert "2 records that otel-bridge failed on" in printed
-    assert "1 rollouts of train_on() without an id" in printed
+    assert "1 rollouts in train_on() without an id" in printed
     assert "first 'colour'" in printed
