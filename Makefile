@@ -55,13 +55,14 @@ otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (wit
 	collector/otelcol/build.sh
 	collector/otelcol/build.sh telemetrygen
 
-check: $(VENV)/.developers ## Lint, types, import contracts, the words of the glossary, the oldest Python
+check: $(VENV)/.developers ## Lint, types, import contracts, the words of the glossary, plain lines, the oldest Python
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/words.py
+	$(BIN)/python tests/plain.py
 	$(BIN)/vermin --quiet --no-tips --violations --eval-annotations --target=3.10- --exclude file $(PYTHON_ROOTS)
 
 format: $(VENV)/.developers ## Format the code

@@ -1,4 +1,4 @@
-"""The checks of the house: words, class names, rooms, and stores to attributes of other modules' objects."""
+"""The checks of the house: words, class names, plain lines, rooms, stores to attributes of other modules' objects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+import plain
 import rooms
 import stores
 import words
@@ -50,6 +51,57 @@ def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found
     lines = list(words.without_verb("a.py", f'class Frame:\n    """{docstring}"""'))
 
     assert lines == [f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"] * found
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "text"),
+    [
+        ("complexity", f"def f(a):\n    return {' and '.join('a' * 13)}", "1: f has a complexity of 13, at most 12"),
+        ("complexity", f"def f(a):\n    return {' and '.join('a' * 12)}", None),
+        (
+            "complexity",
+            f"def f(a):\n    def g():\n        return {' or '.join('a' * 9)}\n    return {' or '.join('a' * 9)}",
+            None,
+        ),
+        (
+            "nested-ternary",
+            "x = 1 if a else (2 if b else 3)",
+            "1: a ternary inside a ternary: use if and elif, or a table",
+        ),
+        ("nested-ternary", "x = 1 if a else 3", None),
+        ("packed-assignment", "\na, b = 1, 2", "2: several assignments in one statement: one a line"),
+        ("packed-assignment", "a = b = 1", "1: several assignments in one statement: one a line"),
+        ("packed-assignment", "a, b = pair", None),
+        ("generic-name", "for found in rows: ...", "1: 'found' is not the name of a thing"),
+        ("generic-name", "def f(_known): ...", "1: '_known' is not the name of a thing"),
+        ("generic-name", "for row in found: ...", None),
+        (
+            "attributes",
+            "class Run:\n    def __init__(self):\n" + "".join(f"        self.a{n} = 1\n" for n in range(13)),
+            "1: Run has 13 attributes, at most 12",
+        ),
+        ("attributes", "class Run:\n    def __init__(self):\n        self.a = other.b = 1", None),
+    ],
+)
+def test_a_line_that_is_hard_to_read_is_found(kind: str, source: str, text: str | None) -> None:
+    places = [f"{line}: {text}" for line, text in plain.KINDS[kind](ast.parse(source))]
+
+    assert places == ([text] if text else [])
+
+
+def test_only_more_lines_that_are_hard_to_read_fail_the_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {kind: len(plain.places(kind, "otel_bridge/journal")) for kind in plain.CEILINGS}
+    monkeypatch.setattr(plain, "PRODUCT", ("otel_bridge/journal",))
+
+    monkeypatch.setattr(plain, "CEILINGS", {kind: number + 1 for kind, number in numbers.items()})
+    assert plain.main([]) == 0
+    assert "complexity: lower the ceiling" in capsys.readouterr().out
+
+    monkeypatch.setattr(plain, "CEILINGS", {**numbers, "attributes": -1})
+    assert plain.main([]) == 1
+    assert "attributes: 0 places, at most -1" in capsys.readouterr().out
 
 
 def test_objects_are_changed_by_their_own_methods() -> None:
