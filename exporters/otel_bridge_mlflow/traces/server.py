@@ -7,18 +7,17 @@ rewards are left to calls of their own.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
+from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from otel_bridge_mlflow.connection import Connection
-from otel_bridge_mlflow.traces.spans import TraceContent
+from otel_bridge_mlflow.traces.spans import SESSION, TraceContent
 
 _SPANS: Final = "/v1/traces"
 _TRACES: Final = "/api/3.0/mlflow/traces"
-_SESSION: Final = "mlflow.trace.session"
 
 
 class ServerTraces:
@@ -32,7 +31,6 @@ class ServerTraces:
     def __init__(self, connection: Connection, experiment_id: str) -> None:
         self._connection = connection
         self._experiment_id = experiment_id
-        self._message_to_dict: Any = importlib.import_module("google.protobuf.json_format").MessageToDict
 
     def write(self, traces: Sequence[TraceContent]) -> list[Any]:
         """Store *traces*; return the rewards that could not be written with them.
@@ -65,10 +63,10 @@ class ServerTraces:
             execution_duration=end_ms - begin_ms,
             state=entities.TraceState.IN_PROGRESS,
             # Up to 3.16, MLflow takes no session from the spans of a trace that was started.
-            trace_metadata={_SESSION: trace.session} if trace.session else {},
+            trace_metadata={SESSION: trace.session} if trace.session else {},
             assessments=list(trace.rewards),
         )
-        message = self._message_to_dict(info.to_proto(), preserving_proto_field_name=True)
+        message = MessageToDict(info.to_proto(), preserving_proto_field_name=True)
         self._connection.request("POST", _TRACES, json={"trace": {"trace_info": message}})
 
     def _post(self, traces: Sequence[TraceContent]) -> None:

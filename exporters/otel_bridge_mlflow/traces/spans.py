@@ -19,7 +19,9 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from otel_bridge import semconv
 from otel_bridge.records import Json, Message, RolloutRecord, Span
 
-SESSION_LENGTH = 250
+SESSION = "mlflow.trace.session"
+"""Metadata of a trace by which MLflow shows the traces of one group together."""
+_MAX_METADATA_CHARS = 250
 """MAX_CHARS_IN_TRACE_INFO_METADATA of mlflow/tracing/constant.py; a longer session fails the whole request."""
 TRAIN = "train"
 TAG_PREFIX = "mlflow.traceTag."
@@ -92,7 +94,14 @@ def tags_of(rollout: RolloutRecord) -> dict[str, str]:
 
 def name_of(rollout: RolloutRecord) -> str:
     """Return the name of the trace of *rollout*."""
-    return clean_text(rollout.key)[:SESSION_LENGTH]
+    return clean_text(rollout.key)[:_MAX_METADATA_CHARS]
+
+
+def session_of(rollout: RolloutRecord) -> str | None:
+    """Return the session of the trace of *rollout*: its group, if it has one."""
+    if not rollout.group:
+        return None
+    return clean_text(rollout.group)[:_MAX_METADATA_CHARS]
 
 
 def clean_text(text: str) -> str:
@@ -104,8 +113,9 @@ def clean_text(text: str) -> str:
 
 def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
     attributes = {"mlflow.spanType": "AGENT", f"{TAG_PREFIX}{TRACE_NAME}": name_of(rollout)}
-    if rollout.group:
-        attributes["session.id"] = clean_text(rollout.group)[:SESSION_LENGTH]
+    session = session_of(rollout)
+    if session is not None:
+        attributes["session.id"] = session
     given, made = _conversation(rollout)
     if given:
         attributes["mlflow.spanInputs"] = _json({"messages": given})

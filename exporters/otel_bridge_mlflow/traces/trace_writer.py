@@ -26,12 +26,12 @@ from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.database import DatabaseTraces
 from otel_bridge_mlflow.traces.server import ServerTraces
 from otel_bridge_mlflow.traces.spans import (
-    SESSION_LENGTH,
+    SESSION,
     TRACE_NAME,
     TraceContent,
-    clean_text,
     message_of,
     name_of,
+    session_of,
     spans_of,
     tags_of,
     trace_id_of,
@@ -41,7 +41,6 @@ _log = logging.getLogger(__name__)
 REQUEST_ROLLOUTS = 50
 """MLflow links at most 100 traces in one call (sqlalchemy_store.py, link_traces_to_run)."""
 REQUEST_BYTES = 8 << 20
-_SESSION = "mlflow.trace.session"
 _GROUP = "group"
 """Tag for the group of a rollout in an MLflow without sessions."""
 
@@ -109,8 +108,8 @@ class TraceWriter:
             size += sum(span.ByteSize() for span in spans)
             if batch and size > REQUEST_BYTES:
                 break
-            session = clean_text(rollout.group)[:SESSION_LENGTH] if rollout.group else None
-            batch.append(TraceContent(trace_id_of(rollout.id), spans, session, self._assessments.rewards(rollout)))
+            rewards = self._assessments.rewards(rollout)
+            batch.append(TraceContent(trace_id_of(rollout.id), spans, session_of(rollout), rewards))
         return batch
 
     def _write_batch(self, rollouts: Sequence[RolloutRecord], batch: Sequence[TraceContent]) -> None:
@@ -146,8 +145,9 @@ class TraceWriter:
             return
         for rollout in rollouts:
             tags = self._tags(rollout) if self._tags_missing else {}
-            if self._session_missing and rollout.group:
-                tags[self._names.name(_GROUP)] = clean_text(rollout.group)[:SESSION_LENGTH]
+            session = session_of(rollout)
+            if self._session_missing and session is not None:
+                tags[self._names.name(_GROUP)] = session
             self._set_tags(rollout, tags)
 
     def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
@@ -170,7 +170,7 @@ class TraceWriter:
             return
         self._tags_missing = any(held.tags.get(key) != value for key, value in self._tags(rollout).items())
         if rollout.group:
-            self._session_missing = _SESSION not in held.trace_metadata
+            self._session_missing = SESSION not in held.trace_metadata
 
     def _tags(self, rollout: RolloutRecord) -> dict[str, str]:
         limit = self._connection.rules.trace_tag_length

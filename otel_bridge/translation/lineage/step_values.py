@@ -39,7 +39,8 @@ def step_values(
         values[f"{PREFIX}unknown"] = unknown
     if not consumed:
         return values
-    staleness = [lag for rollout in consumed if (lag := _staleness(step, rollout)) is not None]
+    stalenesses = (_staleness(step, rollout) for rollout in consumed)
+    staleness = [steps for steps in stalenesses if steps is not None]
     if staleness:
         values[f"{PREFIX}staleness"] = _histogram(staleness)
         values[f"{PREFIX}staleness/mean"] = fmean(staleness)
