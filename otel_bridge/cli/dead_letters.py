@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -32,6 +33,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.text.printable import printable, printable_json
+from otel_bridge.text.wait_display import Amount
 
 _KINDS: Final = {
     codec.ROW: "row",
@@ -130,7 +132,7 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
     for found in _chosen(directory, run, exporter, ids):
         send_control(found.folder, "retry", dead_letters=found.by_exporter())
         if not probe(found.folder.lock_path):
-            Drains(Terminal(stderr=True)).drain(found.folder)
+            Drains(Terminal(stderr=True)).drain([found.folder])
         left = _left(found, _WAIT_S)
         again = _refused_again(found)
         counts = {"tried": len(found.dead_letters) - left, "refused_again": again, "waiting": left}
@@ -191,11 +193,17 @@ def _left(found: _RunDeadLetters, timeout_s: float) -> int:
     """Wait until the ledger has none of the chosen dead letters; return how many are left after *timeout_s*."""
     ids = [dead_letter.id for dead_letter in found.dead_letters]
     deadline = time.monotonic() + timeout_s
-    while (left := len(_letters(found.folder, ids))) and time.monotonic() < deadline:
-        if not probe(found.folder.lock_path) or _stuck(found):
-            break
-        time.sleep(_PAUSE_S)
+    with Terminal(stderr=True).wait_display() as display:
+        while (left := len(_letters(found.folder, ids))) and time.monotonic() < deadline:
+            if not probe(found.folder.lock_path) or _stuck(found):
+                break
+            display.show(partial(_amounts, ids, left))
+            time.sleep(_PAUSE_S)
     return left
+
+
+def _amounts(ids: Sequence[int], left: int) -> dict[str, Amount]:
+    return {"dead letters": Amount(len(ids) - left, len(ids))}
 
 
 def _stuck(found: _RunDeadLetters) -> bool:

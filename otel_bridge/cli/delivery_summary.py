@@ -1,12 +1,9 @@
-"""Prints the progress of a command that delivers and, at its end, a table of each run."""
+"""Prints a table of each run at the end of a command that delivers, and why some of it is not delivered."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import Final
-
-from rich.status import Status as Spinner
 
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.cli.status.view import missed_line, owed_line, show
@@ -16,31 +13,6 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 
 NO_EXPORTER: Final = "no exporter is chosen; pass --exporters"
-
-
-class DeliveryLine:
-    """Shows in one line on the terminal how many records wait for each tracker; prints nothing without a terminal."""
-
-    def __init__(self, console: Terminal) -> None:
-        self._spinner = Spinner("delivering …", console=console)
-
-    def __enter__(self) -> DeliveryLine:
-        self._spinner.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._spinner.stop()
-
-    def update(self, runs: Mapping[str, RunStatus]) -> None:
-        """Show how many records of *runs* each tracker still lacks."""
-        waiting: dict[str, int] = {}
-        for run in runs.values():
-            for name, exporter in run.exporters.items():
-                waiting[name] = waiting.get(name, 0) + exporter.lacks(run.position)
-        parts = [f"{name} {count:,}" for name, count in waiting.items() if count]
-        self._spinner.update("delivering: " + (", ".join(parts) + " waiting" if parts else "the last records"))
 
 
 def print_runs(

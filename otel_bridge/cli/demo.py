@@ -9,12 +9,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
@@ -27,6 +26,7 @@ from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
 from otel_bridge.text.command_line import command_line, runnable
+from otel_bridge.text.wait_display import Amount, WaitDisplay, records_in_trackers
 
 PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
@@ -35,8 +35,6 @@ _OPEN_ENDED: Final = "evaluator"
 """The role whose number of steps is not known in advance."""
 _SILENCE_S: Final = 180.0
 """Seconds without progress in any tracker after which the demo stops waiting; a slow machine may take long in all."""
-_LINE_S: Final = 10.0
-"""Seconds between two lines of progress where the output is not a terminal."""
 _START_S: Final = 10.0
 """Seconds that a run folder may have neither a bridge nor a report, before the demo reports that none starts."""
 
@@ -118,83 +116,24 @@ def _run(console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Ma
     """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
     from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
 
-    with tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange, _DemoProgress(console) as progress:
-        for role in ROLES:
-            progress.add_role(role, steps=None if role == _OPEN_ENDED else steps)
+    totals = {role: None if role == _OPEN_ENDED else steps for role in ROLES}
+    with tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange, console.wait_display() as display:
+        started = _Started(folder)
         with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
-            started = _Started(folder)
             while job.running():
-                progress.show(started.report())
+                display.show(partial(_amounts, started.report(), totals))
                 time.sleep(_PAUSE_S)
             failures = dict(job.failures())
-        _deliver(progress, started)
+        _deliver(display, started)
     return failures
 
 
-class _DemoProgress:
-    """Shows the roles' steps and the delivery: as bars on a terminal, else as a line every `_LINE_S`.
-
-    Args:
-        console: Where to print.
-    """
-
-    def __init__(self, console: Terminal) -> None:
-        columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._console = console
-        self._bar = Progress(*columns, console=console)
-        self._roles: dict[str, TaskID] = {}
-        self._delivery: TaskID | None = None
-        self._line_s = time.monotonic()
-
-    def __enter__(self) -> _DemoProgress:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
-        else:
-            self._print_counts()
-
-    def add_role(self, role: str, *, steps: int | None) -> None:
-        """Add *role*, which makes *steps*; ``None`` if their number is not known."""
-        self._roles[role] = self._bar.add_task(f"{role} step", total=steps)
-
-    def show(self, report: Report | None, *, over: bool = False) -> None:
-        """Show the steps and the delivery of *report*; when the job is *over*, the last step is the number of steps."""
-        for role, task in self._roles.items():
-            step = report.steps.get(axis_of(role), 0) if report else 0
-            total = step if over and step and role == _OPEN_ENDED else None
-            self._bar.update(task, completed=step, total=total)
-        if report is not None:
-            self._show_delivery(report)
-        self._print_line()
-
-    def _show_delivery(self, report: Report) -> None:
-        """Show how many records all trackers have, as `status` counts them."""
-        if self._delivery is None:
-            self._delivery = self._bar.add_task("records in the trackers", total=None)
-        trackers = report.exporters.values()
-        written = sum(tracker.written for tracker in trackers)
-        self._bar.update(self._delivery, total=report.position * len(trackers), completed=written)
-
-    def _print_line(self) -> None:
-        """Print one line of progress if the output is not a terminal and the last line is `_LINE_S` old."""
-        now_s = time.monotonic()
-        if self._console.is_terminal or now_s - self._line_s < _LINE_S:
-            return
-        self._line_s = now_s
-        self._print_counts()
-
-    def _print_counts(self) -> None:
-        counts: list[str] = []
-        for task in self._bar.tasks:
-            total = "" if task.total is None else f"/{task.total:.0f}"
-            counts.append(f"{task.description} {task.completed:.0f}{total}")
-        self._console.print_line(", ".join(counts))
+def _amounts(report: Report | None, totals: Mapping[str, int | None]) -> dict[str, Amount]:
+    """Return the steps of each role and the records of each tracker in *report*."""
+    if report is None:
+        return {"the start of the roles and the bridge": Amount()}
+    steps = {f"{role} step": Amount(report.steps.get(axis_of(role), 0), total) for role, total in totals.items()}
+    return {**steps, **records_in_trackers([report])}
 
 
 class _Started:
@@ -221,13 +160,13 @@ class _Started:
         return None
 
 
-def _deliver(progress: _DemoProgress, started: _Started) -> None:
+def _deliver(display: WaitDisplay, started: _Started) -> None:
     """Wait until each tracker has all records or is blocked, or until nothing progressed for `_SILENCE_S`."""
     delivered: list[tuple[str, int, int]] = []
     last_progress_s = time.monotonic()
     while time.monotonic() - last_progress_s < _SILENCE_S:
         report = started.report()
-        progress.show(report, over=True)
+        display.show(partial(_amounts, report, {}))
         if report is not None:
             trackers = list(report.exporters.values())
             if report.ended or (trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)):

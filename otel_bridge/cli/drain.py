@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -36,11 +37,13 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
-from otel_bridge.journal.report import read_report
+from otel_bridge.journal.report import ReportCache, read_report
+from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 AT_A_TIME: Final = 4
 _FRESH_S: Final = 60.0
 _STOP_S: Final = 10.0
+_PAUSE_S: Final = 0.1
 
 
 @click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
@@ -95,9 +98,7 @@ def command(
     drains = Drains(Terminal(), exporters, discarded, trusts_folders=trusts_folders)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, drains.stop)
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        codes = list(pool.map(drains.drain, folders))
-    sys.exit(1 if any(codes) else 0)
+    sys.exit(1 if any(drains.drain(folders)) else 0)
 
 
 def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> None:
@@ -141,8 +142,17 @@ class Drains:
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
 
-    def drain(self, folder: RunFolder) -> int:
-        """Drain one folder; return the exit code of its process. May be called from any thread."""
+    def drain(self, folders: Sequence[RunFolder]) -> list[int]:
+        """Drain *folders*, show how much is left, and return the exit codes of their processes."""
+        reports = ReportCache()
+        with self._console.wait_display() as display, ThreadPoolExecutor(AT_A_TIME) as pool:
+            drains = [pool.submit(self._drain_one, folder) for folder in folders]
+            while wait(drains, timeout=_PAUSE_S).not_done:
+                display.show(partial(_amounts, folders, drains, reports))
+        return [drain.result() for drain in drains]
+
+    def _drain_one(self, folder: RunFolder) -> int:
+        """Drain one folder in a thread of the pool; return the exit code of its process."""
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         reads, writes = os.pipe()
         command = [sys.executable, "-c", code, "drain", "--folder", str(folder.path), *self._options]
@@ -175,6 +185,14 @@ class Drains:
         self._stopped.set()
         for process in self._running.copy():
             process.terminate()
+
+
+def _amounts(folders: Sequence[RunFolder], drains: Sequence[Future[int]], reports: ReportCache) -> dict[str, Amount]:
+    """Return how many of *folders* are done, and how many records of all of them each tracker has."""
+    done = sum(drain.done() for drain in drains)
+    runs = {"runs": Amount(done, len(folders))}
+    read = [report for folder in folders if (report := reports.read(folder)) is not None]
+    return {**runs, **records_in_trackers(read)}
 
 
 def _end(why: str, reason_fd: int | None, *, hangs: bool = False) -> NoReturn:

@@ -21,6 +21,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
+from otel_bridge.text.wait_display import Amount
 
 _WAIT_S: Final = 60.0
 _PAUSE_S: Final = 0.1
@@ -56,24 +57,27 @@ def command(run: str, directory: Path | None, status: str) -> None:
     console = Terminal()
     before = time.time_ns()
     send_control(folder, "finish", status=status)
-    if not _answered(folder, before):
-        sys.exit(Drains(console).drain(folder))
+    if not _answered(console, folder, before):
+        sys.exit(*Drains(console).drain([folder]))
     report = read_report(folder)
     if report is None or report.status == "running":
         raise click.ClickException(f"{folder.run_id}: its bridge has not ended the run yet; look at otel-bridge status")
     console.print_line(_result_line(folder, report, status))
 
 
-def _answered(folder: RunFolder, since_unix_ns: int) -> bool:
+def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
     """Wait until the folder's bridge has ended the run; return ``False`` when there is no bridge to do it."""
     deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
-        taken, report = not is_requested(folder), read_report(folder)
-        if taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
-            return True
-        if not taken and not probe(folder.lock_path):
-            return False
-        time.sleep(_PAUSE_S)
+    with console.wait_display() as display:
+        while time.monotonic() < deadline:
+            taken = not is_requested(folder)
+            report = read_report(folder)
+            if taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
+                return True
+            if not taken and not probe(folder.lock_path):
+                return False
+            display.show(lambda: {"the bridge's answer": Amount()})
+            time.sleep(_PAUSE_S)
     return True
 
 

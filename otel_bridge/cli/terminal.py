@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_bridge.text.printable import shown
+from otel_bridge.text.wait_display import WaitDisplay
 
 
 class Terminal(Console):
@@ -28,6 +29,10 @@ class Terminal(Console):
     def print_line(self, text: str, style: str = "") -> None:
         """Print *text* unwrapped, so that a command in it can be copied."""
         self.print(Text(shown(text), style=style), soft_wrap=True)
+
+    def wait_display(self) -> WaitDisplay:
+        """Return a display of a wait; what is printed meanwhile stands above its bars."""
+        return WaitDisplay(self.print_line, (lambda: self) if self.is_terminal else None)
 
 
 def echo(text: str, *, err: bool = False) -> None:

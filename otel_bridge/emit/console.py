@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
@@ -18,6 +18,10 @@ from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable, shown
 from otel_bridge.text.secret_patterns import redact_text
+from otel_bridge.text.wait_display import WaitDisplay
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MAX_KEY_CHARS: Final = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
@@ -38,6 +42,21 @@ def notify(*lines: str, always: bool = False) -> None:
         _write("".join(f"otel-bridge: {indent}{shown(line)}\n" for indent, line in zip(indents, lines, strict=True)))
     except any_error():
         pass
+
+
+def wait_display() -> WaitDisplay:
+    """Return a display of this process's wait on stderr, without bars where ``OTEL_BRIDGE_QUIET`` is set."""
+    try:
+        has_bars = sys.stderr.isatty() and not QUIET.read(environment())
+    except any_error():  # a program may replace stderr by any object
+        has_bars = False
+    return WaitDisplay(notify, _terminal if has_bars else None)
+
+
+def _terminal() -> Console:
+    from rich.console import Console  # noqa: PLC0415  # takes 0.1 s, which only a wait of seconds may cost
+
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def _write(text: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +16,9 @@ import click
 from otel_bridge import settings
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.serving.run_outcome import RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.cli.delivery_summary import DeliveryLine, print_runs
+from otel_bridge.cli.delivery_summary import print_runs
 from otel_bridge.cli.directory import made
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
@@ -29,6 +32,7 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.identity import InitArguments, identify
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import base_dir
+from otel_bridge.text.wait_display import records_in_trackers
 
 DRAIN_S: Final = 300.0
 _STOP_S: Final = 10.0
@@ -153,12 +157,15 @@ class _InterruptHandler:
 
 
 def _drain(host: BridgeSupervisor, give_up: _InterruptHandler, timeout_s: float | None) -> None:
-    """Deliver what is left, with a line of progress."""
-    line = DeliveryLine(Terminal(stderr=True))
-    with line:
-        if not host.wait(_LAST_DATA_S, on_progress=line.update):
+    """Deliver what is left, and show how much that is."""
+    with Terminal(stderr=True).wait_display() as display:
+
+        def show(runs: Mapping[str, RunStatus]) -> None:
+            display.show(partial(records_in_trackers, runs.values()))
+
+        if not host.wait(_LAST_DATA_S, on_progress=show):
             give_up.allow()
-            host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=line.update)
+            host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=show)
     host.stop(_STOP_S)
 
 

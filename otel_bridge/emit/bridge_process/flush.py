@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
+from otel_bridge.emit.console import wait_display
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report, reason_of_end
+from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 _POLL_S: Final = 0.02
 _NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
@@ -78,19 +81,33 @@ class DeliveryWaiter:
     def wait(self, timeout_s: float) -> FlushOutcome:
         """Wait at most *timeout_s*; return the result."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            gone_before = self._gone
-            report = read_report(self._folder)
-            if report is not None and self._done(report):
-                return FlushOutcome(True, report, _remains(report))
-            if self._gone and not gone_before:
-                continue  # the next report shows whether a bridge is needed at all: the run may have ended
-            if not self._starter.ensure():
-                return self._given_up(report)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return self._given_up(report)
-            time.sleep(min(_POLL_S, left))
+        with wait_display() as display:
+            while True:
+                gone_before = self._gone
+                report = read_report(self._folder)
+                if report is not None and self._done(report):
+                    return FlushOutcome(True, report, _remains(report))
+                if self._gone and not gone_before:
+                    continue  # the next report shows whether a bridge is needed at all: the run may have ended
+                if not self._starter.ensure():
+                    return self._given_up(report)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return self._given_up(report)
+                display.show(partial(self._amounts, report))
+                time.sleep(min(_POLL_S, left))
+
+    def _amounts(self, report: Report | None) -> dict[str, Amount]:
+        """Return what is awaited: the bridge, the records that the exporters of *report* lack, or the run's end."""
+        mine = None if report is None else report.processes.get(self._checkpoint.instance_id)
+        if report is None or (mine is None and self._position is None):
+            return {"the start of the bridge": Amount()}
+        if mine is not None and (mine.segment, mine.offset) < (self._checkpoint.number, self._checkpoint.offset):
+            return {"the bridge to read the records": Amount()}
+        amounts = records_in_trackers([report], without=_NOT_WAITED_FOR)
+        if any(amount.total != amount.done for amount in amounts.values()):
+            return amounts
+        return {"the trackers to end the run": Amount()}
 
     def _done(self, report: Report) -> bool:
         mine = report.processes.get(self._checkpoint.instance_id)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -178,6 +181,31 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
     assert free.returncode == 0, free.stdout
     assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
     assert gated_lines(tmp_path)[-1] == "end finished"
+
+
+def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    base = held(tmp_path, "ppo", "gated", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="600", TERM="xterm", **extra)
+    screen, terminal = pty.openpty()
+    output: list[str] = []
+
+    def bar() -> bool:
+        output.append(os.read(screen, 65536).decode())
+        return "records in gated, retrying" in "".join(output)
+
+    with subprocess.Popen([str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env, stdout=terminal) as drain:
+        os.close(terminal)
+        until(bar, "a bar")
+        (tmp_path / "gate").touch()
+        with suppress(OSError):  # the terminal has no other end any more
+            while True:
+                bar()
+    os.close(screen)
+
+    assert drain.returncode == 0
+    assert "runs" in "".join(output)
+    assert values(only_folder(base)) == {}, "everything is delivered, and deleted"
 
 
 def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:

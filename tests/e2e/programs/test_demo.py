@@ -86,7 +86,6 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
         ["trackio", f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}"],
     ]
     assert re.search(r"trainer +25\b", demo.output)
-    assert re.search(r"\bevaluator step (\d+)/\1, records in the trackers (\d+)/\2$", demo.output, re.MULTILINE)
 
 
 CONSTANTS = {"total", "kept"}

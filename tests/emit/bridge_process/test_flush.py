@@ -11,6 +11,7 @@ from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
+from otel_bridge.text import wait_display
 from support.trainers.emit_samples import CLEAN
 
 _MARK = Checkpoint("me", 1, 500)
@@ -149,3 +150,27 @@ def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
     folder.create()
 
     assert waited(folder, None, hold=True) == FlushOutcome(False, None, ("not delivered yet",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "awaited"),
+    [
+        (None, "the start of the bridge"),
+        ({"processes": {"me": ProcessReport(segment=1, offset=499)}}, "the bridge to read the records"),
+        ({"exporters": {"trackio": ExporterReport(written=6)}}, "records in trackio 6 of 7"),
+        ({}, "the trackers to end the run"),
+    ],
+)
+def test_a_wait_shows_what_it_waits_for(
+    folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fields: dict[str, object] | None,
+    awaited: str,
+) -> None:
+    folder.segment_path("me", 1).write_bytes(b"some of it not read yet")
+    monkeypatch.setattr(wait_display, "_LINE_S", 0.0)
+
+    waited(folder, None if fields is None else report(**fields), end=True)
+
+    assert capsys.readouterr().err.splitlines()[0] == f"otel-bridge: waiting (0 s): {awaited}"
