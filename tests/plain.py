@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 106,
-    "nested-ternary": 23,
-    "packed-assignment": 615,
-    "generic-name": 1669,
+    "complexity": 97,
+    "nested-ternary": 20,
+    "packed-assignment": 600,
+    "generic-name": 1599,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

@@ -60,7 +60,7 @@ def note_raised(state: TranslationState, alert: Alert) -> Alert:
 class _WatchedKeys:
     """Holds keys of one role: those that were checked, and those that rules watch."""
 
-    seen: set[str] = field(default_factory=set[str])
+    checked: set[str] = field(default_factory=set[str])
     bounds: dict[str, tuple[_Bound, ...]] = field(default_factory=dict[str, "tuple[_Bound, ...]"])
     finite: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
 
@@ -92,14 +92,14 @@ class AlertWatcher:
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the alerts that their rows raise, each behind its row."""
-        found: list[Record] = []
+        with_alerts: list[Record] = []
         for record in records:
-            found.append(record)
+            with_alerts.append(record)
             if type(record) is Row:
                 self._stalls.note(record, now_unix_ns)
-                found += self._admitted(self._values.row(record))
-                found += self._admitted(self._straggler_alerts(record))
-        return found
+                with_alerts += self._admitted(self._values.row(record))
+                with_alerts += self._admitted(self._straggler_alerts(record))
+        return with_alerts
 
     def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
         """Return the alerts about roles that sent no row for too long; *steps* are the last ones of all axes."""
@@ -111,12 +111,12 @@ class AlertWatcher:
         self._stalls.flush()
 
     def _admitted(self, alerts: list[Alert]) -> list[Alert]:
-        """Return those of *alerts* that the limit of the run admits."""
+        """Return those of *alerts* that the limit of the run admits; the others are counted."""
         if not alerts:
             return alerts
-        known = _integer(self._state.get(_BY_RULES))
-        admitted = alerts[: max(_MAX_ALERTS - known, 0)]
-        self._state.set(_BY_RULES, known + len(admitted))
+        raised_before = _integer(self._state.get(_BY_RULES))
+        admitted = alerts[: max(_MAX_ALERTS - raised_before, 0)]
+        self._state.set(_BY_RULES, raised_before + len(admitted))
         if len(admitted) < len(alerts):
             count(self._state, TOO_MANY_BY_RULES, len(alerts) - len(admitted))
             name_first(self._state, TOO_MANY_BY_RULES, alerts[len(admitted)].title)
@@ -127,7 +127,9 @@ class _ValueCauses:
     """Holds causes that values began, by rule and key: process to the good values since its last bad one."""
 
     def __init__(self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]) -> None:
-        self._state, self._rules, self._processes = state, rules, processes
+        self._state = state
+        self._rules = rules
+        self._processes = processes
         self._watched: dict[str | None, _WatchedKeys] = {}
         self._causes: dict[tuple[str, str], dict[str, int]] = {}
         self._changed: set[tuple[str, str]] = set()
@@ -144,28 +146,37 @@ class _ValueCauses:
         """Return the alerts that *row* raises: one for each rule, whatever number of keys meets it first here."""
         if not self._rules:
             return []
-        values = row.values
         watched = self._watched.get(row.role)
-        if watched is None or not watched.seen.issuperset(values):
+        if watched is None or not watched.checked.issuperset(row.values):
             watched = self._watched_keys(row)
-        judged: list[tuple[str, AlertRule]] = []
-        bounds, caused = watched.bounds, self._caused
+        begun: dict[AlertRule, list[str]] = {}
+        for key, rule in [*self._beyond_bounds(watched, row.values), *self._not_finite(watched, row.values)]:
+            if self._begins(rule, key, _number(row.values[key], rule), row.id):
+                begun.setdefault(rule, []).append(key)
+        return [_of_values(row, rule, keys) for rule, keys in begun.items()]
+
+    def _beyond_bounds(self, watched: _WatchedKeys, values: Mapping[str, Value]) -> list[tuple[str, AlertRule]]:
+        """Return keys and rules of the values that may begin or continue a cause; for each row, so it is fast."""
+        candidates: list[tuple[str, AlertRule]] = []
+        bounds = watched.bounds
+        caused = self._caused
         for key in values if len(values) < len(bounds) else bounds:
             if key in values and key in bounds:
                 value = values[key]
                 for rule, beyond, bound in bounds[key]:  # compared here: a call for each value would cost as much again
                     if type(value) is Distribution or key in caused or beyond(value, bound):
-                        judged.append((key, rule))
+                        candidates.append((key, rule))
+        return candidates
+
+    def _not_finite(self, watched: _WatchedKeys, values: Mapping[str, Value]) -> list[tuple[str, AlertRule]]:
+        """Return keys and rules of all watched values, if one may be infinite or NaN or has a cause; else nothing."""
         # Two calls in C for the whole row: the sum of finite numbers is finite, unless it overflows.
-        if watched.finite and (not _is_finite(values) or not self._caused.isdisjoint(values)):
-            judged += [(key, rule) for key in values for rule in watched.finite.get(key, ())]
-        if not judged:
+        if not watched.finite or (_is_finite(values) and self._caused.isdisjoint(values)):
             return []
-        begun: dict[str, tuple[AlertRule, list[str]]] = {}
-        for key, rule in judged:
-            if self._begins(rule, key, _number(values[key], rule), row.id):
-                begun.setdefault(rule.text, (rule, []))[1].append(key)
-        return [_of_values(row, rule, found) for rule, found in begun.values()]
+        candidates: list[tuple[str, AlertRule]] = []
+        for key in values:
+            candidates += [(key, rule) for rule in watched.finite.get(key, ())]
+        return candidates
 
     def flush(self) -> None:
         """Write the changed causes to the state."""
@@ -183,15 +194,21 @@ class _ValueCauses:
             self._watched.clear()
         watched = self._watched.setdefault(row.role, _WatchedKeys())
         for key in row.values:
-            if key not in watched.seen:
-                watched.seen.add(key)
-                rules = [rule for rule in self._rules if rule.watches(key, row.role)]
-                are_bounds = (rule for rule in rules if rule.kind is AlertKind.BOUND)
-                bounds = tuple((rule, _OPERATORS[rule.operator], rule.bound) for rule in are_bounds)
-                finite = tuple(rule for rule in rules if rule.kind is AlertKind.NOT_FINITE)
-                watched.bounds |= {key: bounds} if bounds else {}
-                watched.finite |= {key: finite} if finite else {}
+            if key not in watched.checked:
+                watched.checked.add(key)
+                self._watch(watched, key, row.role)
         return watched
+
+    def _watch(self, watched: _WatchedKeys, key: str, role: str | None) -> None:
+        """Add the rules that watch *key* of *role* to *watched*."""
+        for rule in self._rules:
+            if not rule.watches(key, role):
+                continue
+            if rule.kind is AlertKind.BOUND:
+                bound = (rule, _OPERATORS[rule.operator], rule.bound)
+                watched.bounds[key] = (*watched.bounds.get(key, ()), bound)
+            else:
+                watched.finite[key] = (*watched.finite.get(key, ()), rule)
 
     def _begins(self, rule: AlertRule, key: str, value: float, row_id: str) -> bool:
         """Note a value of *key*; return whether a cause begins with it."""
@@ -216,7 +233,8 @@ class _ValueCauses:
     def _continue(self, cause: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool) -> None:
         """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
         if is_met:
-            if sources.get(source, 1) and (source in sources or len(sources) < _MAX_SOURCES):
+            has_room = source in sources or len(sources) < _MAX_SOURCES
+            if has_room and sources.get(source) != 0:
                 sources[source] = 0
                 self._changed.add(cause)
             return
@@ -225,13 +243,18 @@ class _ValueCauses:
             self._changed.add(cause)
             if sources[source] >= CALM_VALUES:
                 del sources[source]
-        for other in [other for other in sources if other != source and self._is_gone(other)]:
-            del sources[other]
-            self._changed.add(cause)
+        self._remove_gone(cause, sources, source)
         if not sources:
             del self._causes[cause]
             self._changed.add(cause)
             self._caused = {key for _, key in self._causes}
+
+    def _remove_gone(self, cause: tuple[str, str], sources: dict[str, int], sender: str) -> None:
+        """Remove the processes that ended without calm values, since they send none; *sender* just sent one."""
+        for source in list(sources):
+            if source != sender and self._is_gone(source):
+                del sources[source]
+                self._changed.add(cause)
 
     def _is_gone(self, source: str) -> bool:
         process = self._processes.get(source)
@@ -248,8 +271,11 @@ class _Stalls:
         options: TranslationOptions,
         processes: Mapping[str, Process],
     ) -> None:
-        self._state, self._rules, self._processes = state, rules, processes
-        self._since_ns, self._remote_wait_ns = options.watching_since_ns, options.end_of_stream_wait_ns
+        self._state = state
+        self._rules = rules
+        self._processes = processes
+        self._since_ns = options.watching_since_ns
+        self._remote_wait_ns = options.end_of_stream_wait_ns
         self._last = {name.removeprefix(_ROLE): _integer(value) for name, value in state.items(_ROLE)}
         self._raised = {name: _integer(value) for name, value in state.items(_STALLED)}
         self._changed: set[str] = set()
@@ -301,6 +327,10 @@ class _Stalls:
     def _judged(
         self, rule: AlertRule, role: str, began_ns: int, now_unix_ns: int, steps: Mapping[str, int], *, remote: bool
     ) -> list[Alert]:
+        """Return the alert of *rule* about *role*, if it has been overdue for `_CONFIRM_NS`; else nothing.
+
+        One alert is raised for one last row. Its time is stored, so that a further bridge does not repeat the alert.
+        """
         name = f"{_STALLED}{_digest(rule.text, role)}"
         last_ns = max(self._last.get(role, self._since_ns), began_ns)
         # Rows that were sent while no bridge listened may still be under way.
@@ -309,10 +339,11 @@ class _Stalls:
         if not overdue or self._raised.get(name) == last_ns:
             self._overdue.pop(name, None)
             return []
-        before_ns, noticed_ns = self._overdue.get(name, (0, 0))
-        if before_ns != last_ns:
+        overdue_row_ns, noticed_ns = self._overdue.get(name, (0, 0))
+        if overdue_row_ns != last_ns:
             self._overdue[name] = last_ns, now_unix_ns
-        if before_ns != last_ns or now_unix_ns - noticed_ns < _CONFIRM_NS:
+            return []
+        if now_unix_ns - noticed_ns < _CONFIRM_NS:
             return []
         del self._overdue[name]
         self._raised[name] = last_ns
@@ -321,25 +352,40 @@ class _Stalls:
 
 
 def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
+    """Return the alert about *keys*, whose values of *row* meet *rule*: the first one with its value, ten by name."""
     first = keys[0]
-    value = _number(row.values[first], rule)
-    what = f"{value:.6g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-    is_bound = rule.kind is AlertKind.BOUND
-    title = f"{first} {_IN_WORDS[rule.operator]} {rule.bound:.6g}" if is_bound else f"{first} is {what}"
-    text = f"{first} is {what}" + ("" if row.step is None else f" at step {row.step}")
-    if also := keys[1:]:
-        more = len(also) - _MAX_LISTED
-        text += f"; also {', '.join(also[:_MAX_LISTED])}" + (f" and {more} more" if more > 0 else "")
-    level = "warn" if is_bound else "error"
+    further = keys[1:]
+    text = f"{first} is {_in_words(_number(row.values[first], rule))}"
+    if rule.kind is AlertKind.BOUND:
+        title = f"{first} {_IN_WORDS[rule.operator]} {rule.bound:.6g}"
+        level = "warn"
+    else:
+        title = text
+        level = "error"
+    if row.step is not None:
+        text += f" at step {row.step}"
+    if further:
+        text += f"; also {', '.join(further[:_MAX_LISTED])}"
+    if len(further) > _MAX_LISTED:
+        text += f" and {len(further) - _MAX_LISTED} more"
     id_ = f"a:{row.id}:{_digest(rule.text)}"
     return Alert(id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns)
 
 
+def _in_words(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value:.6g}"
+    return "NaN" if math.isnan(value) else "infinite"
+
+
 def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None) -> Alert:
-    who, minutes = role or "the run", (now_unix_ns - last_ns) / SECOND_NS / 60
-    title = f"{who} sends no rows"
-    text = f"{who} sent no row for {minutes:.3g} minutes, and its process has not ended"
-    text += "" if step is None else f"; its last step is {step}"
+    """Return the alert that *role* has sent no row since *last_ns*; *step* is its last one, if it has steps."""
+    subject = role or "the run"
+    minutes = (now_unix_ns - last_ns) / SECOND_NS / 60
+    title = f"{subject} sends no rows"
+    text = f"{subject} sent no row for {minutes:.3g} minutes, and its process has not ended"
+    if step is not None:
+        text += f"; its last step is {step}"
     id_ = f"a:stalled:{role}:{last_ns}:{_digest(rule.text)}"
     return Alert(id_, role or None, title, f"{text} (rule {rule.text})", "error", step, now_unix_ns)
 

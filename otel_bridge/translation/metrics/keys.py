@@ -68,7 +68,7 @@ def attribute_parts(attributes: Mapping[str, object]) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def _legal(text: str) -> str:
@@ -91,14 +91,15 @@ class StepAxes:
     """
 
     def __init__(self, state: TranslationState, max_keys: int, processes: Mapping[str, Process] = NO_PROCESSES) -> None:
-        self._state, self._processes = state, processes
+        self._state = state
+        self._processes = processes
         self._max_keys = max_keys
         self._changed: set[str] = set()
         self._attempts = _integers(state, "attempt/")
         self._led = _integers(state, "led/")
         self._reached = _integers(state, "reached/")
-        self._known = {key.removeprefix("key/") for key, _ in state.items("key/")}
-        self._own = {key.removeprefix(_OWN) for key, _ in state.items(_OWN)}
+        self._registered = {key.removeprefix("key/") for key, _ in state.items("key/")}
+        self._row_statistics = {key.removeprefix(_OWN) for key, _ in state.items(_OWN)}
         self._last: dict[str, int] = {}
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
@@ -131,8 +132,8 @@ class StepAxes:
     def register(self, keys: Iterable[str], axis: str) -> None:
         """Note that *keys* are drawn over *axis*; the first axis of a key wins."""
         for key in keys:
-            if key not in self._known and len(self._known) < self._max_keys:
-                self._known.add(key)
+            if key not in self._registered and len(self._registered) < self._max_keys:
+                self._registered.add(key)
                 self._state.set(f"key/{key}", axis)
 
     def admit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
@@ -143,8 +144,8 @@ class StepAxes:
             axis: Axis over which the values are drawn; ``None``: time.
         """
         for key in filter(is_statistic, values):
-            if key not in self._own:
-                self._own.add(key)
+            if key not in self._row_statistics:
+                self._row_statistics.add(key)
                 self._state.set(f"{_OWN}{key}", axis)
         return self._within_limit(values, axis)
 
@@ -155,20 +156,21 @@ class StepAxes:
             values: Key to value.
             axis: Axis over which the values are drawn; ``None``: time.
         """
-        own = self._own.intersection(values)
-        if own:
-            count(self._state, SAME_KEY, len(own))
-            name_first(self._state, SAME_KEY, next(key for key in values if key in own))
-            values = {key: value for key, value in values.items() if key not in own}
+        used_keys = [key for key in values if key in self._row_statistics]
+        if used_keys:
+            count(self._state, SAME_KEY, len(used_keys))
+            name_first(self._state, SAME_KEY, used_keys[0])
+            values = {key: value for key, value in values.items() if key not in self._row_statistics}
         return self._within_limit(values, axis)
 
     def _within_limit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
-        new = [key for key in values if key not in self._known]
+        """Return *values* without new keys beyond the limit of the run, which are counted; register the others."""
+        new = [key for key in values if key not in self._registered]
         if not new:
             return values
-        room = max(self._max_keys - len(self._known), 0)
+        room = max(self._max_keys - len(self._registered), 0)
         for key in new[:room]:
-            self._known.add(key)
+            self._registered.add(key)
             if axis is not None:
                 self._state.set(f"key/{key}", axis)
         if len(new) <= room:
@@ -180,9 +182,15 @@ class StepAxes:
 
     def reached(self, axis: str, step: int) -> None:
         """Note that a rollout of *step* was sent, since a role may send rollouts without rows."""
-        if step > self._reached.get(axis, step - 1) and (axis in self._reached or len(self._reached) < MAX_AXES):
-            self._reached[axis] = step
-            self._state.set(f"reached/{axis}", step)
+        if step > self._reached.get(axis, step - 1):
+            self._store("reached/", self._reached, axis, step)
+
+    def _store(self, key_space: str, numbers: dict[str, int], axis: str, number: int) -> None:
+        """Store *number* as that of *axis*, if it is another one; of axes beyond `MAX_AXES` nothing is stored."""
+        has_room = axis in numbers or len(numbers) < MAX_AXES
+        if has_room and numbers.get(axis) != number:
+            numbers[axis] = number
+            self._state.set(f"{key_space}{axis}", number)
 
     def attempt(self, process: Process, axis: str, step: int) -> int:
         """Return the attempt of the axis's role that *process* belongs to, and remember the attempt.
@@ -193,29 +201,27 @@ class StepAxes:
         one attempt may arrive in any order: the first one begins the attempt, the others join. Forked children belong
         to the attempt of their parent.
         """
-        current = self._attempts.get(axis, 1)
-        last = max(known.get(axis, step - 1) for known in (self._last, self._furthest, self._reached))
-        if process.attempt is not None:
-            current = process.attempt
-        elif step <= last and _is_worker(process) and self._starts_again(process, axis, current, behind=step < last):
-            current += 1
+        current = self._attempt_of(process, axis, step)
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
         if self._attempts.get(axis, current) != current:
             self._furthest[axis] = step  # a further attempt continues from an earlier step
             self._state.set(f"furthest/{axis}", step)
-        if self._attempts.get(axis) != current and len(self._attempts) < MAX_AXES:
-            self._attempts[axis] = current
-            self._state.set(f"attempt/{axis}", current)
-        if (
-            process.determines_status
-            and self._led.get(axis) != current
-            and (axis in self._led or len(self._led) < MAX_AXES)
-        ):
-            self._led[axis] = current
-            self._state.set(f"led/{axis}", current)
+        self._store("attempt/", self._attempts, axis, current)
+        if process.determines_status:
+            self._store("led/", self._led, axis, current)
         if len(process.attempts) < MAX_AXES:
             process.begin_attempt(axis, current)
+        return current
+
+    def _attempt_of(self, process: Process, axis: str, step: int) -> int:
+        """Return the attempt that *process* states, or else begins or joins with *step*."""
+        if process.attempt is not None:
+            return process.attempt
+        current = self._attempts.get(axis, 1)
+        last = max(steps.get(axis, step - 1) for steps in (self._last, self._furthest, self._reached))
+        if step <= last and _is_worker(process) and self._starts_again(process, axis, current, behind=step < last):
+            return current + 1
         return current
 
     def current(self, axis: str) -> int:
@@ -225,29 +231,18 @@ class StepAxes:
     def _starts_again(self, process: Process, axis: str, current: int, *, behind: bool) -> bool:
         """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
-        A process of another rank belongs to that attempt when it ran beside the predecessor of *process*; one of the
-        same rank also when it has sent nothing yet. A predecessor that finished is followed only by a process that is
-        *behind* its last step: at the same step *process* is one more worker, which started late.
+        A predecessor that finished is followed only by a process that is *behind* its last step: at the same step
+        *process* is one more worker, which started late. Without a predecessor, a rank 0 follows a rank 0 of which
+        only the state is left.
         """
-        workers = [other for other in self._processes.values() if _is_worker(other) and other is not process]
-        others = [other for other in workers if axis in other.attempts]
-        same_rank = [other for other in others if other.rank == process.rank]
-        before = [other for other in same_rank if other.attempts[axis] == current]
-        if not before and (process.rank > 0 or self._led.get(axis) != current):
-            return False
-        if before and not behind and all(other.status is Status.FINISHED for other in before):
-            return False
-        if any(_was_beside(other, process) for other in same_rank):
-            return False
-        for other in workers:
-            is_silent_twin = axis not in other.attempts and other.rank == process.rank and axis_of(other.role) == axis
-            if is_silent_twin and _runs_beside(other, process) and _ended_after_any(before, other):
-                return False
-        return not any(
-            _was_beside(other, process) and (not before or _ended_after_any(before, other))
-            for other in others
-            if other.rank != process.rank
-        )
+        workers = [worker for worker in self._processes.values() if _is_worker(worker) and worker is not process]
+        same_rank = [worker for worker in workers if worker.rank == process.rank]
+        predecessors = [worker for worker in same_rank if worker.attempts.get(axis) == current]
+        if predecessors:
+            follows = behind or any(worker.status is not Status.FINISHED for worker in predecessors)
+        else:
+            follows = process.rank == 0 and self._led.get(axis) == current
+        return follows and not any(_keeps_attempt(worker, process, axis, predecessors) for worker in workers)
 
     def with_attempt(
         self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
@@ -270,23 +265,38 @@ def _is_worker(process: Process) -> bool:
     return not process.forked and not process.launcher
 
 
-def _was_beside(other: Process, process: Process) -> bool:
-    """Return whether *other* runs, or ran when *process* began."""
-    return _runs_beside(other, process) or _ended_after(other, process)
+def _keeps_attempt(worker: Process, process: Process, axis: str, predecessors: list[Process]) -> bool:
+    """Return whether *worker* is still in the current attempt, so that *process* does not begin the next one.
+
+    A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One of the same rank
+    belongs to it even before its first step, if its role has this *axis*.
+    """
+    has_steps = axis in worker.attempts
+    if worker.rank != process.rank:
+        ran_in_attempt = not predecessors or _ended_after_any(predecessors, worker)
+        return has_steps and ran_in_attempt and _was_beside(worker, process)
+    if has_steps:
+        return _was_beside(worker, process)
+    return axis_of(worker.role) == axis and _runs_beside(worker, process) and _ended_after_any(predecessors, worker)
 
 
-def _runs_beside(other: Process, process: Process) -> bool:
-    if other.status is not None or other.drained:
+def _was_beside(worker: Process, process: Process) -> bool:
+    """Return whether *worker* runs, or ran when *process* began."""
+    return _runs_beside(worker, process) or _ended_after(worker, process)
+
+
+def _runs_beside(worker: Process, process: Process) -> bool:
+    if worker.status is not None or worker.drained:
         return False
-    return not other.remote or process.seen_ns - other.seen_ns < QUIET_NS
+    return not worker.remote or process.seen_ns - worker.seen_ns < QUIET_NS
 
 
-def _ended_after(other: Process, process: Process) -> bool:
-    """Return whether *other* ended after *process* began; for a remote end, compare the time it was read."""
-    if other.status is None:
-        return other.drained and other.seen_ns > process.began_ns
-    known_by_arrival = other.remote and not other.timed_out
-    return (other.ended_ns if known_by_arrival else other.end_time_ns) > process.began_ns
+def _ended_after(worker: Process, process: Process) -> bool:
+    """Return whether *worker* ended after *process* began; for a remote end, compare the time it was read."""
+    if worker.status is None:
+        return worker.drained and worker.seen_ns > process.began_ns
+    ended_by_arrival = worker.remote and not worker.timed_out
+    return (worker.ended_ns if ended_by_arrival else worker.end_time_ns) > process.began_ns
 
 
 def _ended_after_any(predecessors: Iterable[Process], process: Process) -> bool:

@@ -98,9 +98,9 @@ class RolloutAssembler:
     redaction: Redaction = SECRETS_ONLY
     count: Callable[[str, int], None] = _uncounted
 
-    def rollout_key(self, role: str | None, split: str, given: Json = None) -> str:
-        """Return the key of this role's and split's rollouts in trackers; *given*: the process's own setting."""
-        return key_of(role, (reading.as_name(given) or self.key).replace("{split}", split))
+    def rollout_key(self, role: str | None, split: str, process_key: Json = None) -> str:
+        """Return the key of this role's and split's rollouts in trackers; *process_key*: the process's own setting."""
+        return key_of(role, (reading.as_name(process_key) or self.key).replace("{split}", split))
 
     def facts(self, trace: ReceivedTrace) -> SamplingFacts:
         """Return the facts that sampling needs; messages are not read where the root names its finish reason."""
@@ -115,7 +115,8 @@ class RolloutAssembler:
         if reason is None:
             reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None)
         reward, _ = _rewards(attributes, spans)
-        split, step = _split(attributes) or TRAIN, _step(attributes, spans)
+        split = _split(attributes) or TRAIN
+        step = _step(attributes, spans)
         version = reading.as_int(attributes.get(semconv.POLICY_VERSION))
         return SamplingFacts(
             role=reading.as_name(attributes.get(semconv.ROLE)) or origin.role,
@@ -140,27 +141,20 @@ class RolloutAssembler:
         """Return the record; *facts* are those that sampling used, *scores* the evaluations that arrived in time."""
         ordered = _ordered(folded(trace.spans))
         origin, subject = _subject(ordered)
-        whole = with_messages([span for _, span in ordered], subject)
-        kept, clipped = self._limited([(one, span) for (one, _), span in zip(ordered, whole, strict=True)])
-        read = [reading.read_span(span) for span in kept]
-        root = next((span for span in read if span.otlp.span_id == subject.span_id), read[0])
+        limited_spans, clipped = self._limited(_with_messages(ordered, subject))
+        spans = [reading.read_span(span) for span in limited_spans]
+        root = _root(spans, subject)
         attributes = root.attributes
-        reward, rewards = _rewards(attributes, ordered)
-        metadata = _metadata(trace.id, attributes, origin)
-        advantage = reading.as_float(attributes.get(semconv.ADVANTAGE))
-        remarks: dict[str, Sequence[str | None]] = {}
-        for score in scores:
-            metadata.update(_remarks(score))
-            if score.label is not None or score.explanation:
-                remarks[score.name] = [score.label, score.explanation]
-            if score.value is not None and score.name == "reward":
-                reward = score.value
-            elif score.value is not None and score.name == "advantage":
-                advantage = score.value
-            elif score.value is not None:
-                rewards[score.name] = score.value
-        reasons = (span.finish_reason for span in (root, *reversed(read)))
         axis = axis_of(facts.role) if facts.step is not None else None
+        metadata = _metadata(trace.id, attributes, origin)
+        for score in scores:
+            metadata.update(_remark_texts(score))
+        # What arrived by itself is newer than what the trace states.
+        reward, rewards = _rewards(attributes, ordered)
+        score_values = {score.name: score.value for score in scores if score.value is not None}
+        reward = score_values.pop("reward", reward)
+        advantage = score_values.pop("advantage", reading.as_float(attributes.get(semconv.ADVANTAGE)))
+        rewards.update(score_values)
         return RolloutRecord(
             id=trace.id,
             role=facts.role,
@@ -169,49 +163,53 @@ class RolloutAssembler:
             axis=axis,
             start_unix_ns=subject.start_time_unix_nano,
             end_unix_ns=_end(subject, ordered),
-            messages=_conversation(root, read),
-            spans=[span.record() for span in read],
+            messages=_conversation(root, spans),
+            spans=[span.record() for span in spans],
             group=facts.group,
             reward=reward,
             rewards=rewards,
             advantage=advantage,
-            finish_reason=next(filter(None, reasons), None),
+            finish_reason=_finish_reason(root, spans),
             metadata=metadata,
             error=root.error,
             incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
             clipped_bytes=clipped + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
             steps=_with_axis(steps, axis, facts.step),
-            remarks=remarks,
-            **_named(attributes),
+            remarks=_remarks(scores),
+            **_attribute_fields(attributes),
         )
 
     def other(self, trace: ReceivedTrace) -> PlainTrace:
         """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts."""
         ordered = _ordered(folded(trace.spans))
-        kept, _ = self._limited(ordered)
-        read = [reading.read_span(span).record() for span in kept]
-        starts = [span.start_unix_ns for span in read]
-        ends = [span.end_unix_ns for span in read]
-        return PlainTrace(trace.id, ordered[0][0].role, read[0].name, min(starts), max(ends), read)
+        limited_spans, _ = self._limited(ordered)
+        spans = [reading.read_span(span).record() for span in limited_spans]
+        starts = [span.start_unix_ns for span in spans]
+        ends = [span.end_unix_ns for span in spans]
+        return PlainTrace(trace.id, ordered[0][0].role, spans[0].name, min(starts), max(ends), spans)
 
     def _limited(self, ordered: Sequence[tuple[SpanOrigin, Span]]) -> tuple[list[Span], int]:
-        limit, clipped = self.limit, 0
-        kept: list[Span] = []
+        """Return the spans within the limits, and the number of bytes cut; those of native producers came so."""
+        clipped = 0
+        spans: list[Span] = []
         for origin, span in ordered:
             if origin.own:
-                kept.append(span)
+                spans.append(span)
                 continue
             clean = redacted(span, self.redaction)
-            less, unknown = (clean, 0) if limit is None else limited(clean, limit)
-            kept.append(less)
-            if unknown:
-                self.count("unknown_text", unknown)
-            clipped += max(clean.ByteSize() - kept[-1].ByteSize(), 0)
-        kept, more = shrunk(kept, self.limit_bytes)
-        return kept, clipped + more
+            if self.limit is None:
+                spans.append(clean)
+                continue
+            short, unknown_texts = limited(clean, self.limit)
+            spans.append(short)
+            if unknown_texts:
+                self.count("unknown_text", unknown_texts)
+            clipped += max(clean.ByteSize() - short.ByteSize(), 0)
+        spans, shrunk_bytes = shrunk(spans, self.limit_bytes)
+        return spans, clipped + shrunk_bytes
 
 
-class _Named(TypedDict):
+class _AttributeFields(TypedDict):
     """Holds fields of a rollout that have an attribute of their own on its root."""
 
     split: str | None
@@ -225,7 +223,7 @@ class _Named(TypedDict):
     tools: dict[str, Json]
 
 
-def _named(attributes: Mapping[str, Json]) -> _Named:
+def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
     prefix = semconv.TOOL_PREFIX
     return {
         "split": _split(attributes),
@@ -249,10 +247,15 @@ def _with_axis(steps: Mapping[str, int], axis: str | None, step: int | None) -> 
 
 def _ordered(spans: Sequence[tuple[SpanOrigin, Span]]) -> list[tuple[SpanOrigin, Span]]:
     """Return each span once, the root first, then by start time."""
-    once: dict[bytes, tuple[SpanOrigin, Span]] = {}
+    return sorted(first_by_id(spans).values(), key=_order)
+
+
+def first_by_id(spans: Sequence[tuple[SpanOrigin, Span]]) -> dict[bytes, tuple[SpanOrigin, Span]]:
+    """Return each span once, the first that was received with its id."""
+    by_id: dict[bytes, tuple[SpanOrigin, Span]] = {}
     for pair in spans:
-        once.setdefault(pair[1].span_id, pair)
-    return sorted(once.values(), key=_order)
+        by_id.setdefault(pair[1].span_id, pair)
+    return by_id
 
 
 def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
@@ -262,8 +265,10 @@ def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
 
 def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
     """Return the span that describes the rollout: the span marked as one, else the root, else the first span."""
-    named = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
-    return named[0] if len(named) == 1 else min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
+    rollout_roots = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
+    if len(rollout_roots) == 1:
+        return rollout_roots[0]
+    return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
 
 
 def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
@@ -279,16 +284,17 @@ def _split(attributes: Mapping[str, Json]) -> str | None:
 def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]) -> int | None:
     """Return the step of the subject, else the first step that any span names."""
     keys = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
-    step = next((found for key in keys if (found := reading.as_int(attributes.get(key))) is not None), None)
-    if step is not None:
-        return step
-    named = [
-        (keys.index(pair.key), span.start_time_unix_nano, found)
-        for _, span in spans
-        for pair in span.attributes
-        if pair.key in keys and (found := reading.as_int(value_of(pair.value))) is not None
-    ]
-    return min(named)[2] if named else None
+    for key in keys:
+        step = reading.as_int(attributes.get(key))
+        if step is not None:
+            return step
+    steps: list[tuple[int, int, int]] = []
+    for _, span in spans:
+        for pair in span.attributes:
+            step = reading.as_int(value_of(pair.value)) if pair.key in keys else None
+            if step is not None:
+                steps.append((keys.index(pair.key), span.start_time_unix_nano, step))
+    return min(steps)[2] if steps else None
 
 
 def _staleness(step: int | None, split: str, version: int | None) -> int | None:
@@ -308,38 +314,47 @@ def _last_reason(span: Span) -> str | None:
 def _rewards(
     attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
 ) -> tuple[float | None, dict[str, float]]:
-    """Return the reward and its parts, from the subject, else from another span."""
-    parts = {
-        key[len(semconv.REWARDS_PREFIX) :]: number
-        for key, value in attributes.items()
-        if key.startswith(semconv.REWARDS_PREFIX) and (number := reading.as_float(value)) is not None
-    }
+    """Return the reward and its parts, from the subject, else from a span in the style of agent-lightning."""
+    parts: dict[str, float] = {}
+    for key, value in attributes.items():
+        part = reading.as_float(value) if key.startswith(semconv.REWARDS_PREFIX) else None
+        if part is not None:
+            parts[key.removeprefix(semconv.REWARDS_PREFIX)] = part
     reward = reading.as_float(attributes.get(semconv.REWARD))
     if reward is not None or parts:
         return reward, parts
-    stated = [
-        span
-        for origin, span in spans
-        if not origin.own and any(pair.key.startswith(_AGENT_LIGHTNING_REWARD) for pair in span.attributes)
-    ]
-    if not stated:
+    with_reward = [span for origin, span in spans if not origin.own and _has_agent_lightning_reward(span)]
+    if not with_reward:
         return None, {}
-    last = mapping_of(max(stated, key=lambda span: (span.start_time_unix_nano, span.span_id)).attributes)
-    for name, stated_value in last.items():
-        index, _, what = name[len(_AGENT_LIGHTNING_REWARD) :].partition(".")
-        part = reading.as_float(stated_value)
-        if name.startswith(_AGENT_LIGHTNING_REWARD) and what == "value" and part is not None:
-            parts[reading.as_name(last.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name")) or index] = part
-    return reading.as_float(last.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), parts
+    last = max(with_reward, key=lambda span: (span.start_time_unix_nano, span.span_id))
+    return _agent_lightning_rewards(mapping_of(last.attributes))
+
+
+def _has_agent_lightning_reward(span: Span) -> bool:
+    return any(pair.key.startswith(_AGENT_LIGHTNING_REWARD) for pair in span.attributes)
+
+
+def _agent_lightning_rewards(attributes: Mapping[str, Json]) -> tuple[float | None, dict[str, float]]:
+    """Return the first reward, and all of them by name; a reward without a name has its number as the name."""
+    rewards: dict[str, float] = {}
+    for key, value in attributes.items():
+        if not key.startswith(_AGENT_LIGHTNING_REWARD):
+            continue
+        index, _, field = key.removeprefix(_AGENT_LIGHTNING_REWARD).partition(".")
+        reward = reading.as_float(value)
+        if field == "value" and reward is not None:
+            name = reading.as_name(attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name"))
+            rewards[name or index] = reward
+    return reading.as_float(attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), rewards
 
 
 def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
     """Return the user's metadata, and the facts without a field of their own."""
     prefix = semconv.METADATA_PREFIX
     metadata = {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)}
-    given = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
-    if given is not None and given != trace_id:
-        metadata.setdefault("rollout_id", given)
+    rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
+    if rollout_id is not None and rollout_id != trace_id:
+        metadata.setdefault("rollout_id", rollout_id)
     version = attributes.get(semconv.POLICY_VERSION)
     if version is not None and reading.as_int(version) is None:
         metadata.setdefault("policy_version", version)
@@ -348,22 +363,47 @@ def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin)
     return metadata
 
 
-def _remarks(score: EvaluationScore) -> dict[str, Json]:
+def _remark_texts(score: EvaluationScore) -> dict[str, Json]:
     """Return label and explanation of an evaluation as metadata, where some trackers show values of a rollout."""
-    found = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
-    return {key: text for key, text in found.items() if text}
+    texts = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
+    return {key: text for key, text in texts.items() if text}
 
 
-def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> list[Message]:
+def _remarks(scores: Sequence[EvaluationScore]) -> dict[str, Sequence[str | None]]:
+    """Return label and explanation of the evaluations that have one, by name."""
+    with_remark = [score for score in scores if score.label is not None or score.explanation]
+    return {score.name: [score.label, score.explanation] for score in with_remark}
+
+
+def _with_messages(ordered: Sequence[tuple[SpanOrigin, Span]], subject: Span) -> list[tuple[SpanOrigin, Span]]:
+    """Return the spans with the messages that other spans of the trace share with them."""
+    origins = [origin for origin, _ in ordered]
+    spans = with_messages([span for _, span in ordered], subject)
+    return list(zip(origins, spans, strict=True))
+
+
+def _root(spans: Sequence[reading.SpanFacts], subject: Span) -> reading.SpanFacts:
+    """Return the facts of *subject*, or those of the first span if the size limit removed it."""
+    return next((span for span in spans if span.otlp.span_id == subject.span_id), spans[0])
+
+
+def _finish_reason(root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]) -> str | None:
+    """Return the finish reason of the root, else that of the last span that has one."""
+    reasons = (span.finish_reason for span in (root, *reversed(spans)))
+    return next(filter(None, reasons), None)
+
+
+def _conversation(root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]) -> list[Message]:
     """Return the root's messages, else the messages of the chat spans (the root may be a chat span itself)."""
-    turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == GENERATION]
+    turns: list[Turn] = [(span.prompt, span.answer) for span in spans if span.kind == GENERATION]
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)
     if not turns:
-        turns.extend([(span.prompt, span.answer) for span in read if span.prompt or span.answer][:1])
+        turns.extend([(span.prompt, span.answer) for span in spans if span.prompt or span.answer][:1])
     results: dict[str, str] = {}
-    for span in read:
-        answered = reading.tool_answer(span)
-        if answered is not None:
-            results[answered[0]] = as_text(answered[1])
+    for span in spans:
+        answer = reading.tool_answer(span)
+        if answer is not None:
+            call_id, result = answer
+            results[call_id] = as_text(result)
     return merged(turns, results)

@@ -28,33 +28,44 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
     """
     messages: list[Message] = []
     marks: list[_Mark] = []
-    for given, answered in turns:
-        new = [*_unseen(marks, given), *answered]
-        if answered and len(new) == len(answered) and _ends_with(marks, answered):
+    for prompt, answer in turns:
+        new = [*_new_messages(marks, prompt), *answer]
+        if answer and len(new) == len(answer) and _ends_with(marks, answer):
             continue  # the same call recorded twice, e.g. by two instrumentations
         messages.extend(new)
         marks.extend(_mark(message) for message in new)
-    return _answered(messages, tool_results) if tool_results else messages
+    return _with_results(messages, tool_results) if tool_results else messages
 
 
-def in_order(given: Sequence[Message], answered: Sequence[Message], turns: Sequence[Turn]) -> list[Message]:
+def in_order(prompt: Sequence[Message], answer: Sequence[Message], turns: Sequence[Turn]) -> list[Message]:
     """Return the messages with a root's output in its place; messages of tools or users may follow the last answer.
 
     Args:
-        given: Input messages of the root: all messages but its output.
-        answered: Output messages of the root, the last answer.
+        prompt: Input messages of the root: all messages but its output.
+        answer: Output messages of the root, the last answer.
         turns: Turns of the root's chat spans. With native chat spans they show what preceded the last answer.
     """
-    before = [message for turn in turns for side in turn for message in side]
-    preceding = len(before) - len(answered)
-    if 0 < preceding < len(given) and before == [*given[:preceding], *answered]:
-        return [*before, *given[preceding:]]
-    calls = [call for message in answered for call in _calls(message)]
-    ids = [call.get("id") for call in calls if isinstance(call.get("id"), str)]
-    behind = len(given)
-    while behind and given[behind - 1].get("role") == "tool" and given[behind - 1].get("tool_call_id") in ids:
-        behind -= 1
-    return [*given[:behind], *answered, *given[behind:]]
+    history: list[Message] = []
+    for turn_prompt, turn_answer in turns:
+        history += [*turn_prompt, *turn_answer]
+    preceding = len(history) - len(answer)
+    if 0 < preceding < len(prompt) and history == [*prompt[:preceding], *answer]:
+        return [*history, *prompt[preceding:]]
+    call_ids = _call_ids(answer)
+    end = len(prompt)
+    while end and prompt[end - 1].get("role") == "tool" and prompt[end - 1].get("tool_call_id") in call_ids:
+        end -= 1
+    return [*prompt[:end], *answer, *prompt[end:]]
+
+
+def _call_ids(messages: Sequence[Message]) -> list[str]:
+    ids: list[str] = []
+    for message in messages:
+        for call in _calls(message):
+            call_id = call.get("id")
+            if isinstance(call_id, str):
+                ids.append(call_id)
+    return ids
 
 
 def _calls(message: Message) -> list[dict[str, Json]]:
@@ -62,28 +73,28 @@ def _calls(message: Message) -> list[dict[str, Json]]:
     return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
-def _unseen(known: list[_Mark], given: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of *given* that follow the *known* ones."""
-    if not known or not given:
-        return given
-    marks = [_mark(message) for message in given]
-    if marks[: len(known)] == known:
-        return given[len(known) :]
-    if known[: len(marks)] == marks:  # the same history again: a second sample, or a retry
+def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages of *prompt* that follow the *history*; all of them if the two have nothing in common."""
+    if not history or not prompt:
+        return prompt
+    marks = [_mark(message) for message in prompt]
+    if marks[: len(history)] == history:
+        return prompt[len(history) :]
+    if history[: len(marks)] == marks:  # the same history again: a second sample, or a retry
         return ()
-    overlap = next((n for n in range(min(len(known), len(marks)), 0, -1) if known[-n:] == marks[:n]), 0)
-    if overlap:
-        return given[overlap:]
+    for overlap in range(min(len(history), len(marks)), 0, -1):
+        if history[-overlap:] == marks[:overlap]:
+            return prompt[overlap:]
     # A history that was trimmed in front or rewritten in between: the messages after the last answer are new.
-    last = next((mark for mark in reversed(known) if mark[0] == _ASSISTANT), None)
-    if last is not None and last in marks:
-        return given[len(marks) - marks[::-1].index(last) :]
-    return given
+    last_answer = next((mark for mark in reversed(history) if mark[0] == _ASSISTANT), None)
+    if last_answer is not None and last_answer in marks:
+        return prompt[len(marks) - marks[::-1].index(last_answer) :]
+    return prompt
 
 
-def _ends_with(known: list[_Mark], answered: Sequence[Message]) -> bool:
-    marks = [_mark(message) for message in answered]
-    return known[-len(marks) :] == marks
+def _ends_with(history: list[_Mark], answer: Sequence[Message]) -> bool:
+    marks = [_mark(message) for message in answer]
+    return history[-len(marks) :] == marks
 
 
 def _mark(message: Message) -> _Mark:
@@ -104,14 +115,15 @@ def _call_mark(call: Json) -> Json:
     return [function.get("name"), parsed_json(function.get("arguments"))]
 
 
-def _answered(messages: list[Message], tool_results: Mapping[str, str]) -> list[Message]:
+def _with_results(messages: list[Message], tool_results: Mapping[str, str]) -> list[Message]:
     """Return *messages* with the results of tool spans after calls that no message answers."""
-    given = {str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"}
-    whole: list[Message] = []
+    answered_ids = {str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"}
+    with_results: list[Message] = []
     for message in messages:
-        whole.append(message)
-        for call in _calls(message):
-            call_id = call.get("id")
-            if isinstance(call_id, str) and call_id in tool_results and call_id not in given:
-                whole.append({"role": "tool", "content": tool_results[call_id], "tool_call_id": call_id})
-    return whole
+        with_results.append(message)
+        open_ids = [call_id for call_id in _call_ids([message]) if call_id not in answered_ids]
+        for call_id in open_ids:
+            result = tool_results.get(call_id)
+            if result is not None:
+                with_results.append({"role": "tool", "content": result, "tool_call_id": call_id})
+    return with_results

@@ -8,7 +8,7 @@ span without a rollout. The ids of other rollouts are made of the trace's id and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Evaluation, axis_of
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, SamplingFacts, first_by_id
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation
 from otel_bridge.translation.rollouts.trace_store import (
     FURTHER,
@@ -32,7 +32,8 @@ from otel_bridge.translation.rollouts.trace_store import (
 )
 from otel_bridge.translation.state import TranslationState, count
 
-_INHERITED: Final = (semconv.STEP, *semconv.THIRD_PARTY_STEPS, semconv.SPLIT, semconv.GROUP_ID)
+_STEP_NAMES: Final = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
+_INHERITED: Final = (*_STEP_NAMES, semconv.SPLIT, semconv.GROUP_ID)
 """Attributes that a rollout without them inherits from the nearest span above that has them."""
 
 
@@ -57,12 +58,12 @@ class SubTrace:
 
     def scopes(self) -> Iterable[tuple[SpanOrigin, ScopeSpans]]:
         """Return the spans by producer, in their order."""
-        found: list[tuple[SpanOrigin, ScopeSpans]] = []
+        scopes: list[tuple[SpanOrigin, ScopeSpans]] = []
         for origin, span in self.trace.spans:
-            if not found or found[-1][0] is not origin:
-                found.append((origin, ScopeSpans()))
-            found[-1][1].spans.append(span)
-        return found
+            if not scopes or scopes[-1][0] is not origin:
+                scopes.append((origin, ScopeSpans()))
+            scopes[-1][1].spans.append(span)
+        return scopes
 
 
 def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]:
@@ -76,28 +77,30 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]
     Returns:
         The parts; when *further*, spans without a rollout are left out.
     """
-    once: dict[bytes, tuple[SpanOrigin, Span]] = {}
-    for pair in trace.spans:
-        once.setdefault(pair[1].span_id, pair)
-    spans = {span_id: span for span_id, (_, span) in once.items()}
-    above = _beginnings(spans)
-    order = sorted(set(above.values()), key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id))
+    pairs = first_by_id(trace.spans)
+    spans = {span_id: span for span_id, (_, span) in pairs.items()}
+    beginnings = _beginnings(spans)
     parts: list[SubTrace] = []
-    for beginning in order:
-        first = not parts and not further
-        mine = [
-            pair for span_id, pair in once.items() if above.get(span_id, b"" if not first else beginning) == beginning
-        ]
-        placed = _inherited(spans[beginning], spans)
-        given = trace.id if first else sub_trace_id(trace.id, beginning)
-        moved = [
-            (origin, _moved(placed if span.span_id == beginning else span, beginning, given, trace.id, spans))
-            if not first
-            else (origin, placed if span.span_id == beginning else span)
-            for origin, span in mine
-        ]
-        parts.append(SubTrace(ReceivedTrace(given, moved), beginning, frozenset(span.span_id for _, span in mine)))
+    for beginning in _by_start(beginnings.values(), spans):
+        keeps_id = not parts and not further
+        without_rollout = beginning if keeps_id else None
+        members = [pair for span_id, pair in pairs.items() if beginnings.get(span_id, without_rollout) == beginning]
+        rollout_id = trace.id if keeps_id else sub_trace_id(trace.id, beginning)
+        inherited = _inherited(spans[beginning], spans)
+        part_spans: list[tuple[SpanOrigin, Span]] = []
+        for origin, member in members:
+            span = inherited if member.span_id == beginning else member
+            if not keeps_id:
+                span = _moved(span, beginning, rollout_id, trace.id, spans)
+            part_spans.append((origin, span))
+        span_ids = frozenset(span.span_id for _, span in members)
+        parts.append(SubTrace(ReceivedTrace(rollout_id, part_spans), beginning, span_ids))
     return parts
+
+
+def _by_start(span_ids: Iterable[bytes], spans: Mapping[bytes, Span]) -> list[bytes]:
+    """Return each of *span_ids* once, the earliest span first."""
+    return sorted(set(span_ids), key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id))
 
 
 def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
@@ -105,25 +108,26 @@ def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
     tops: dict[bytes, bytes | None] = {}
     for span_id in spans:
         path: list[bytes] = []
-        at, top = span_id, None
-        while at in spans and at not in tops and at not in path:
-            path.append(at)
-            at = spans[at].parent_span_id
-        top = tops.get(at)
-        for step in reversed(path):
-            top = top or (step if reading.is_marked(spans[step]) else None)
-            tops[step] = top
+        above = span_id
+        while above in spans and above not in tops and above not in path:
+            path.append(above)
+            above = spans[above].parent_span_id
+        top = tops.get(above)
+        for path_id in reversed(path):  # the topmost marked span begins the rollout of all below it
+            if not top and reading.is_marked(spans[path_id]):
+                top = path_id
+            tops[path_id] = top
     return _joined({span_id: top for span_id, top in tops.items() if top is not None}, spans)
 
 
 def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
     """Join sibling spans that name one rollout, since some producers put its id on every span."""
-    first: dict[str, bytes] = {}
-    of: dict[bytes, bytes] = {}
-    for top in sorted(set(tops.values()), key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id)):
+    first_of_name: dict[str, bytes] = {}
+    beginnings: dict[bytes, bytes] = {}
+    for top in _by_start(tops.values(), spans):
         name = None if spans[top].name == semconv.ROLLOUT_SPAN else _rollout_id(spans[top])
-        of[top] = top if name is None else first.setdefault(name, top)
-    return {span_id: of[top] for span_id, top in tops.items()}
+        beginnings[top] = top if name is None else first_of_name.setdefault(name, top)
+    return {span_id: beginnings[top] for span_id, top in tops.items()}
 
 
 def _rollout_id(span: Span) -> str | None:
@@ -132,22 +136,30 @@ def _rollout_id(span: Span) -> str | None:
 
 def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
     """Return *span* with the inherited attributes that it lacks, taken from the spans above."""
-    known = {pair.key for pair in span.attributes}
-    if known.intersection(_INHERITED[:-2]):
-        known.update(_INHERITED[:-2])
-    copy, at, seen = Span.FromString(span.SerializeToString()), span.parent_span_id, {span.span_id}
-    while at in spans and at not in seen:
-        seen.add(at)
-        new = [pair for pair in spans[at].attributes if pair.key in _INHERITED and pair.key not in known]
+    keys = {pair.key for pair in span.attributes}
+    if keys.intersection(_STEP_NAMES):  # one step is enough, by whatever name
+        keys.update(_STEP_NAMES)
+    copy = Span.FromString(span.SerializeToString())
+    for ancestor in _ancestors(span, spans):
+        new = [pair for pair in ancestor.attributes if pair.key in _INHERITED and pair.key not in keys]
         copy.attributes.extend(new)
-        known.update(pair.key for pair in new)
-        at = spans[at].parent_span_id
+        keys.update(pair.key for pair in new)
     return copy
 
 
-def _moved(span: Span, beginning: bytes, given: str, trace_id: str, spans: Mapping[bytes, Span]) -> Span:
-    """Return *span* as a span of the trace *given*; the beginning span gets a link in place of its parent."""
-    copy = moved_to(given, span)
+def _ancestors(span: Span, spans: Mapping[bytes, Span]) -> Iterator[Span]:
+    """Yield the spans above *span*, the nearest first; a circle of parents, which a producer may send, is left."""
+    path = {span.span_id}
+    parent_id = span.parent_span_id
+    while parent_id in spans and parent_id not in path:
+        path.add(parent_id)
+        yield spans[parent_id]
+        parent_id = spans[parent_id].parent_span_id
+
+
+def _moved(span: Span, beginning: bytes, rollout_id: str, trace_id: str, spans: Mapping[bytes, Span]) -> Span:
+    """Return *span* as a span of the trace *rollout_id*; the beginning span gets a link in place of its parent."""
+    copy = moved_to(rollout_id, span)
     if span.span_id == beginning:
         if not reading.is_root(span):
             copy.links.add(trace_id=bytes.fromhex(trace_id), span_id=span.parent_span_id)
@@ -166,35 +178,30 @@ def moved_to(trace_id: str, span: Span) -> Span:
 
 def _inside(span: Span, beginning: bytes, spans: Mapping[bytes, Span]) -> bool:
     """Return whether *span* is below *beginning*, or below a sibling that begins the same rollout."""
-    at, seen = span.span_id, set[bytes]()
-    if reading.is_marked(span):
-        while at in spans and at not in seen:
-            if at == beginning:
-                return True
-            seen.add(at)
-            at = spans[at].parent_span_id
-        return False
-    return True
+    if not reading.is_marked(span):
+        return True
+    return any(ancestor.span_id == beginning for ancestor in _ancestors(span, spans))
 
 
-def belongs_further(found: Sequence[Span], known: Iterable[bytes], ids: Iterable[bytes]) -> list[Span]:
-    """Return the spans of *found* that may belong to further rollouts, in a trace whose first rollout is complete.
+def belongs_further(received: Sequence[Span], complete: Iterable[bytes], waiting: Collection[bytes]) -> list[Span]:
+    """Return the spans of *received* that may belong to further rollouts, in a trace whose first rollout is complete.
 
     Args:
-        found: Received spans.
-        known: Ids of spans of complete rollouts; their children belong there, and they themselves are redelivered.
-        ids: Ids of spans that wait for a further rollout.
+        received: Received spans.
+        complete: Ids of spans of complete rollouts; their children belong there, and they themselves are redelivered.
+        waiting: Ids of spans that wait for a further rollout.
     """
-    old, waiting = set(known), set(ids)
-    rest = [span for span in found if span.span_id not in old]
-    moved = True
-    while moved:  # a child may precede its parent
-        moved = False
+    complete_ids = set(complete)
+    rest = [span for span in received if span.span_id not in complete_ids]
+    has_changed = True
+    while has_changed:  # a child may precede its parent
+        has_changed = False
         for span in list(rest):
-            if span.parent_span_id in old and not reading.is_marked(span) and span.parent_span_id not in waiting:
-                old.add(span.span_id)
+            parent_id = span.parent_span_id
+            if parent_id in complete_ids and not reading.is_marked(span) and parent_id not in waiting:
+                complete_ids.add(span.span_id)
                 rest.remove(span)
-                moved = True
+                has_changed = True
     return [span for span in rest if reading.is_marked(span) or not reading.is_root(span)]
 
 
@@ -207,36 +214,41 @@ class SpanRouter:
     def __init__(
         self, state: TranslationState, store: TraceStore, ended: CompletedTraces, evaluations: Evaluations
     ) -> None:
-        self._state, self._store, self._ended, self._evaluations = state, store, ended, evaluations
+        self._state = state
+        self._store = store
+        self._ended = ended
+        self._evaluations = evaluations
 
-    def further(self, trace_id: str, found: list[Span]) -> list[Span]:
+    def further(self, trace_id: str, received: list[Span]) -> list[Span]:
         """Return the spans that may belong to further rollouts of a trace with a complete rollout."""
-        ended, trace = self._ended.get(trace_id), self._store.traces.get(trace_id)
+        ended = self._ended.get(trace_id)
         if ended is not None and not ended.known:
             return []  # no ids are remembered that would reveal a redelivery
         waiting = self._store.traces.get(f"{trace_id}{FURTHER}")
-        ids = waiting.span_ids if waiting is not None else set[bytes]()
-        known: set[bytes] = set()
-        for span in found:
+        waiting_ids = waiting.span_ids if waiting is not None else set[bytes]()
+        complete: set[bytes] = set()
+        for span in received:
             for span_id in (span.span_id, span.parent_span_id):
-                of_another = self.is_complete(sub_trace_id(trace_id, span_id))
-                first = (
-                    tail(span_id) in ended.known
-                    if ended is not None
-                    else trace is not None and span_id in trace.span_ids
-                )
-                if first or of_another:
-                    known.add(span_id)
-        return belongs_further(found, known, ids)
+                begins_complete = self.is_complete(sub_trace_id(trace_id, span_id))
+                if begins_complete or self._is_of_first(trace_id, ended, span_id):
+                    complete.add(span_id)
+        return belongs_further(received, complete, waiting_ids)
 
-    def late_spans(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> list[Span]:
+    def _is_of_first(self, trace_id: str, ended: CompletedTrace | None, span_id: bytes) -> bool:
+        """Return whether the first rollout of a trace has the span, which *ended* or still waits for its step."""
+        if ended is not None:
+            return tail(span_id) in ended.known
+        trace = self._store.traces.get(trace_id)
+        return trace is not None and span_id in trace.span_ids
+
+    def late_spans(self, trace_id: str, ended: CompletedTrace, received: list[Span]) -> list[Span]:
         """Return the new spans of a finished trace, each once; spans of its further rollouts are redelivered."""
-        return unknown(ended, [span for span in found if not self._is_redelivered(trace_id, span)])
+        return unknown(ended, [span for span in received if not self._is_redelivered(trace_id, span)])
 
     def _is_redelivered(self, trace_id: str, span: Span) -> bool:
         above = self._ended.get(sub_trace_id(trace_id, span.parent_span_id))
-        known = above is not None and tail(span.span_id) in above.known
-        return known or self.is_complete(sub_trace_id(trace_id, span.span_id))
+        is_below_complete = above is not None and tail(span.span_id) in above.known
+        return is_below_complete or self.is_complete(sub_trace_id(trace_id, span.span_id))
 
     def is_complete(self, trace_id: str) -> bool:
         """Return whether the rollout of this id is complete: waiting for its step, or decided on."""
@@ -247,27 +259,30 @@ class SpanRouter:
         """Return a value for one span under the id of the span's rollout, or, while that is open, of the span."""
         if not evaluation.span_id:
             return evaluation
-        part = sub_trace_id(evaluation.trace_id, bytes.fromhex(evaluation.span_id))
-        if self.is_complete(part):
-            return replace(evaluation, trace_id=part)
+        span_id = bytes.fromhex(evaluation.span_id)
+        own_rollout = sub_trace_id(evaluation.trace_id, span_id)
+        if self.is_complete(own_rollout):
+            return replace(evaluation, trace_id=own_rollout)
         trace = self._store.traces.get(evaluation.trace_id)
-        for other in filter(None, map(self._store.traces.get, trace.parts if trace is not None else ())):
-            if bytes.fromhex(evaluation.span_id) in other.span_ids:
-                return replace(evaluation, trace_id=other.id)
+        part_ids = trace.parts if trace is not None else ()
+        for part in filter(None, map(self._store.traces.get, part_ids)):
+            if span_id in part.span_ids:
+                return replace(evaluation, trace_id=part.id)
         if self.is_complete(evaluation.trace_id):
             return evaluation
         return self._evaluations.of_span(evaluation)
 
-    def fresh(self, trace: PendingTrace, found: list[Span]) -> list[Span]:
-        """Return the spans that *trace* lacks and has room for, each once."""
-        once = {span.span_id: span for span in reversed(found) if span.span_id not in trace.span_ids}
-        fresh = list(reversed(once.values()))
+    def fresh(self, trace: PendingTrace, received: list[Span]) -> list[Span]:
+        """Return the spans that *trace* lacks and has room for, each once; those without room are counted."""
+        # Reversed twice: of spans with one id the first that was received wins, and the order stays.
+        by_id = {span.span_id: span for span in reversed(received) if span.span_id not in trace.span_ids}
+        fresh = list(reversed(by_id.values()))
         room = MAX_SPANS - len(trace.span_ids)
         if len(fresh) <= room:
             return fresh
-        root = next((span for span in fresh if reading.is_root(span)), None) if trace.root_ns is None else None
-        if root is not None:  # the other spans are useless without their root
-            fresh = [root, *(span for span in fresh if span is not root)]
+        roots = [span for span in fresh if reading.is_root(span)]
+        if roots and trace.root_ns is None:  # the other spans are useless without their root
+            fresh = [roots[0], *(span for span in fresh if span is not roots[0])]
             room = max(room, 1)
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
@@ -286,8 +301,10 @@ class SpanRouter:
         if first is not None:
             first.add_parts(part.trace.id for part in parts)
             self._store.note(first)
-        taken = {span_id for part in parts for span_id in part.span_ids}
-        return [(origin, span) for origin, span in source.spans if span.span_id not in taken]
+        split_off: set[bytes] = set()
+        for part in parts:
+            split_off |= part.span_ids
+        return [(origin, span) for origin, span in source.spans if span.span_id not in split_off]
 
     def keep_remaining_spans(self, trace: PendingTrace, rest: list[tuple[SpanOrigin, Span]]) -> PendingTrace:
         """Store *rest* again, as a waiting trace in place of the forgotten *trace*, and return it."""
