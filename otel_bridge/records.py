@@ -110,7 +110,12 @@ class Row:
     @property
     def is_derived(self) -> bool:
         """Whether the translation made the row of other data of a step."""
-        return self.id.startswith((STATISTICS_ID, PHASES_ID, LINEAGE_ID))
+        return bool(self.derived_from)
+
+    @property
+    def derived_from(self) -> str:
+        """Data of which the translation made the row; empty for one that a producer logged."""
+        return _DERIVED_FROM.get(self.id[:2], "")
 
     @property
     def of_statistics(self) -> bool:
@@ -381,6 +386,11 @@ PHASES_ID: Final = "p:"
 """Beginning of the ids of rows that hold the times of phases."""
 LINEAGE_ID: Final = "t:"
 """Beginning of the ids of rows on the rollouts that a training step consumed."""
+_DERIVED_FROM: Final = {
+    STATISTICS_ID: "rollout statistics",
+    PHASES_ID: "phases",
+    LINEAGE_ID: "consumed rollouts",
+}
 
 
 def axis_of(role: str | None) -> str:

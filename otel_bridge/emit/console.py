@@ -126,7 +126,8 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
     """
     counts = f"{_number(own_rows, 'row')} logged by this process"
     if report is not None:
-        counts += f"; the run has {_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}"
+        derived = "".join(f", {count:,} of {source}" for source, count in report.derived_rows.items())
+        counts += f"; the run has {_number(report.rollouts, 'rollout')} and {_number(report.rows, 'row')}{derived}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
         parts += [f"{name}: {link}" for name, link in view_links(report).items()]

@@ -127,6 +127,7 @@ class Report:
         steps: Axis to the highest step of its role's current attempt; a row that arrives late does not lower it.
         rows_by_axis: Axis to the number of rows so far; an empty axis for rows without a step.
         row_times: Axis to the time of its last row, in ns.
+        derived_rows: Number of rows that the bridge made, by the data they are made of, e.g. ``rollout statistics``.
         rows_per_s: Rows read per second, over the last half minute.
         waiting: Numbers of ``rows``, ``traces`` and ``rollouts`` that are incomplete or wait for their step.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
@@ -163,6 +164,7 @@ class Report:
     steps: dict[str, int] = field(default_factory=dict[str, int])
     rows_by_axis: dict[str, int] = field(default_factory=dict[str, int])
     row_times: dict[str, int] = field(default_factory=dict[str, int])
+    derived_rows: dict[str, int] = field(default_factory=dict[str, int])
     rows: int = 0
     rows_per_s: float = 0.0
     rollouts: int = 0

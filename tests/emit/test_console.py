@@ -16,9 +16,17 @@ def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
     report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")})
 
     assert console.ended(_RUN, "finished", 300, report, ()) == [
-        "maths/ppo finished: 300 rows logged by this process; the run has 1,200 rows, 1 rollout",
+        "maths/ppo finished: 300 rows logged by this process; the run has 1 rollout and 1,200 rows",
         "trackio: tail -f log",
     ]
+
+
+def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
+    report = Report(rows=5, rollouts=3, derived_rows={"rollout statistics": 2, "phases": 1})
+
+    (line,) = console.ended(_RUN, "finished", 2, report, ())
+
+    assert line.endswith("the run has 3 rollouts and 5 rows, 2 of rollout statistics, 1 of phases")
 
 
 def test_what_waits_comes_by_itself() -> None:

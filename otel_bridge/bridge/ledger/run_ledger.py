@@ -69,12 +69,14 @@ class RecordCounts:
         rollouts: Number of rollouts.
         rows_by_axis: Axis to the number of rows; an empty axis for rows without a step.
         row_times: Axis to the time of the row committed last, in ns.
+        derived_rows: Number of rows that the translation made, by the data they are made of.
     """
 
     rows: int = 0
     rollouts: int = 0
     rows_by_axis: Mapping[str, int] = field(default_factory=dict[str, int])
     row_times: Mapping[str, int] = field(default_factory=dict[str, int])
+    derived_rows: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def stored(cls, view: LedgerView) -> RecordCounts:
@@ -84,18 +86,24 @@ class RecordCounts:
             int(str(view.meta("rollouts") or 0)),
             cast("dict[str, int] | None", view.meta("rows_by_axis")) or {},
             cast("dict[str, int] | None", view.meta("row_times")) or {},
+            cast("dict[str, int] | None", view.meta("derived_rows")) or {},
         )
 
     def plus(self, records: Iterable[Record]) -> RecordCounts:
         """Return these counts and *records* together."""
-        rollouts, by_axis, times = self.rollouts, Counter(self.rows_by_axis), dict(self.row_times)
+        rollouts = self.rollouts
+        by_axis = Counter(self.rows_by_axis)
+        times = dict(self.row_times)
+        derived = Counter(self.derived_rows)
         for record in records:
             if isinstance(record, Row):
                 by_axis[record.axis or ""] += 1
                 times[record.axis or ""] = record.time_unix_ns
+                if record.derived_from:
+                    derived[record.derived_from] += 1
             elif isinstance(record, RolloutRecord):
                 rollouts += 1
-        return RecordCounts(by_axis.total(), rollouts, dict(by_axis), times)
+        return RecordCounts(by_axis.total(), rollouts, dict(by_axis), times, dict(derived))
 
 
 class Ledger:

@@ -166,6 +166,7 @@ class ReportWriter:
             rows_per_s=self._rates.per_s("", counts.rows, self._written_s),
             rows_by_axis=dict(counts.rows_by_axis),
             row_times=dict(counts.row_times),
+            derived_rows=dict(counts.derived_rows),
             waiting=dataclasses.asdict(translator.waiting()),
             status=translator.status(),
             ended=ended and not owed,

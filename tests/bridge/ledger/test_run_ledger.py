@@ -15,7 +15,7 @@ from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import DeadLetter, Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalFullError
-from otel_bridge.records import Config, Row
+from otel_bridge.records import PHASES_ID, STATISTICS_ID, Config, Row
 from otel_bridge.translation.state import MemoryState
 
 
@@ -95,6 +95,18 @@ def test_the_file_gives_its_pages_back_but_those_that_the_next_records_fill(tmp_
     ledger.give_back()
     checkpoint(ledger)
     assert path.stat().st_size < full / 10
+
+
+def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    logged, statistics, phases = rows(3)
+    ledger.commit([logged, replace(statistics, id=f"{STATISTICS_ID}:train:1"), replace(phases, id=f"{PHASES_ID}:1:a1")])
+    ledger.close()
+
+    again = Ledger(path)
+
+    assert (again.counts.rows, again.counts.derived_rows) == (3, {"rollout statistics": 1, "phases": 1})
 
 
 def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(tmp_path: Path) -> None:
