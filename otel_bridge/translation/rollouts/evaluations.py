@@ -75,16 +75,16 @@ def read_evaluation(
     """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
-    given = attributes.get(semconv.ROLLOUT_ID)
     if len(trace_id) != 32 or not any(log_record.trace_id):
-        trace_id = given if isinstance(given, str) and len(given) == 32 and _HEX_DIGITS.issuperset(given) else ""
+        trace_id = _as_trace_id(attributes.get(semconv.ROLLOUT_ID))
     score = EvaluationScore(
         name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
         value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
         label=_clean(attributes.get(semconv.EVALUATION_LABEL), redaction),
         explanation=_clean(attributes.get(semconv.EVALUATION_EXPLANATION), redaction),
     )
-    if not trace_id or not score.name or (score.value is None and score.label is None):
+    has_value = score.value is not None or score.label is not None
+    if not trace_id or not score.name or not has_value:
         return None
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
@@ -97,8 +97,19 @@ def read_evaluation(
         time_unix_ns=time_unix_ns,
         role=reading.as_name(attributes.get(semconv.ROLE)) or role,
         step=reading.as_int(attributes.get(semconv.STEP)),
-        span_id=log_record.span_id.hex() if len(log_record.span_id) == 8 and any(log_record.span_id) else "",
+        span_id=_span_id(log_record),
     )
+
+
+def _as_trace_id(rollout_id: Json) -> str:
+    """Return *rollout_id* if it has the form of a trace id, 32 hex digits, else an empty text."""
+    has_form = isinstance(rollout_id, str) and len(rollout_id) == 32 and _HEX_DIGITS.issuperset(rollout_id)
+    return str(rollout_id) if has_form else ""
+
+
+def _span_id(log_record: LogRecord) -> str:
+    is_valid = len(log_record.span_id) == 8 and any(log_record.span_id)
+    return log_record.span_id.hex() if is_valid else ""
 
 
 def base_of(trace_id: str) -> str:
@@ -117,11 +128,11 @@ class Evaluations:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        found = [(cast("dict[str, Json]", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)]
-        found.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
-        self._traces: dict[str, None] = {trace_id: None for _, trace_id in found}
-        self._pending = {trace_id: cast("int", value["since"]) for value, trace_id in found if value["pending"]}
-        self._settled: dict[str, None] = {trace_id: None for value, trace_id in found if value["settled"]}
+        entries = [(cast("dict[str, Json]", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)]
+        entries.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
+        self._traces: dict[str, None] = {trace_id: None for _, trace_id in entries}
+        self._pending = {trace_id: cast("int", entry["since"]) for entry, trace_id in entries if entry["pending"]}
+        self._settled: dict[str, None] = {trace_id: None for entry, trace_id in entries if entry["settled"]}
         self._of_spans: dict[str, dict[str, None]] = {}
         for trace_id in self._traces:
             self._note_span(trace_id)
@@ -142,29 +153,26 @@ class Evaluations:
         entry = self._entry(trace_id)
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"]) if entry else {}
         of_name = values.get(evaluation.score.name, {})
-        known = of_name.get(evaluation.instance_id)
-        if known is not None and evaluation.rank <= _packed_rank(known):
+        stored = of_name.get(evaluation.instance_id)
+        if stored is not None and evaluation.rank <= _packed_rank(stored):
             return False
-        if known is None and sum(map(len, values.values())) >= _MAX_VALUES:
+        if stored is None and sum(map(len, values.values())) >= _MAX_VALUES:
             return None
         packed = _packed(evaluation)
-        values = {
-            **values,
-            evaluation.score.name: {
-                **of_name,
-                evaluation.instance_id: [*packed[:3], *([None] * 5)] if settled else packed,
-            },
-        }
-        since = cast("int", entry["since"]) if entry else now_unix_ns
+        if settled:
+            packed = _rank_only(packed)
+        values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
+        since_ns = cast("int", entry["since"]) if entry else now_unix_ns
         was_settled = settled or bool(entry and entry["settled"])
-        self._store(trace_id, since, values, pending=pending, settled=was_settled)
+        self._store(trace_id, since_ns, values, pending=pending, settled=was_settled)
         return True
 
     def of_span(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
         """Return a value about a span under the key at which it waits until the rollout of the span is known."""
         key = f"{evaluation.trace_id}{_SPAN}{evaluation.span_id}"
         spans = self._of_spans.get(evaluation.trace_id, {})
-        return replace(evaluation, trace_id=key) if key in spans or len(spans) < _MAX_SPANS else evaluation
+        has_room = key in spans or len(spans) < _MAX_SPANS
+        return replace(evaluation, trace_id=key) if has_room else evaluation
 
     def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
         """Assign values about spans of a trace to their rollouts.
@@ -176,11 +184,14 @@ class Evaluations:
         for key in list(self._of_spans.get(trace_id, ())):
             entry = self._entry(key)
             self.forget(key)
+            if entry is None:
+                continue
             target = targets.get(key.partition(_SPAN)[2], trace_id)
-            for name, of_name in cast("dict[str, dict[str, list[Json]]]", entry["values"] if entry else {}).items():
+            since_ns = cast("int", entry["since"])
+            values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+            for name, of_name in values.items():
                 for instance, packed in of_name.items():
-                    since = cast("int", entry["since"]) if entry else 0
-                    self.add(_unpacked(target, name, instance, packed), since, pending=False, settled=False)
+                    self.add(_unpacked(target, name, instance, packed), since_ns, pending=False, settled=False)
 
     def scores(self, trace_id: str) -> list[EvaluationScore]:
         """Return the values that become part of the rollout, one for each name, in order of names."""
@@ -203,17 +214,16 @@ class Evaluations:
         if not entry:
             return
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
-        seen = {
-            name: {instance: [*packed[:3], *([None] * 5)] for instance, packed in of_name.items()}
-            for name, of_name in values.items()
-        }
-        self._store(trace_id, cast("int", entry["since"]), seen, pending=False, settled=True)
+        ranks: dict[str, dict[str, list[Json]]] = {}
+        for name, of_name in values.items():
+            ranks[name] = {instance: _rank_only(packed) for instance, packed in of_name.items()}
+        self._store(trace_id, cast("int", entry["since"]), ranks, pending=False, settled=True)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
         """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces."""
         while self._pending:
-            trace_id, since = next(iter(self._pending.items()))
-            if since > before_ns and len(self._pending) <= limit:
+            trace_id, since_ns = next(iter(self._pending.items()))
+            if since_ns > before_ns and len(self._pending) <= limit:
                 return
             yield self.drop_pending(trace_id)
 
@@ -221,10 +231,10 @@ class Evaluations:
         """Return the values of a trace that will not arrive; from then on only redeliveries are detected."""
         if trace_id not in self._pending:
             return []
-        found = self._waiting(trace_id)
+        evaluations = self._waiting(trace_id)
         self.settle(trace_id)
         self._pending.pop(trace_id, None)
-        return found
+        return evaluations
 
     def forget(self, trace_id: str) -> None:
         """Remove all values of a trace."""
@@ -250,16 +260,27 @@ class Evaluations:
         return cast("dict[str, Json]", self._state.get(_PREFIX + trace_id))
 
     def _store(
-        self, trace_id: str, since: int, values: Mapping[str, Mapping[str, list[Json]]], *, pending: bool, settled: bool
+        self,
+        trace_id: str,
+        since_ns: int,
+        values: Mapping[str, Mapping[str, list[Json]]],
+        *,
+        pending: bool,
+        settled: bool,
     ) -> None:
         self._state.set(
             _PREFIX + trace_id,
-            {"since": since, "pending": pending, "settled": settled, "values": {n: dict(v) for n, v in values.items()}},
+            {
+                "since": since_ns,
+                "pending": pending,
+                "settled": settled,
+                "values": {n: dict(v) for n, v in values.items()},
+            },
         )
         self._traces[trace_id] = None
         self._note_span(trace_id)
         if pending:
-            self._pending.setdefault(trace_id, since)
+            self._pending.setdefault(trace_id, since_ns)
         if settled:
             self._settled[trace_id] = None
 
@@ -268,20 +289,18 @@ class Evaluations:
             self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
 
     def _waiting(self, trace_id: str) -> list[ReceivedEvaluation]:
+        """Return the values that were not emitted, one for each name: the latest, whichever process sent it."""
         entry = self._entry(trace_id)
         if not entry:
             return []
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
-        found: list[ReceivedEvaluation] = []
+        latest: list[ReceivedEvaluation] = []
         for name in sorted(values):
-            waiting = [
-                _unpacked(trace_id, name, instance, packed)
-                for instance, packed in values[name].items()
-                if packed[3] is not None or packed[4] is not None
-            ]
+            of_name = [_unpacked(trace_id, name, instance, packed) for instance, packed in values[name].items()]
+            waiting = [value for value in of_name if value.score.value is not None or value.score.label is not None]
             if waiting:
-                found.append(max(waiting, key=lambda one: (one.time_unix_ns, one.seq or 0, one.id)))
-        return found
+                latest.append(max(waiting, key=lambda value: (value.time_unix_ns, value.seq or 0, value.id)))
+        return latest
 
 
 def _packed(evaluation: ReceivedEvaluation) -> list[Json]:
@@ -290,6 +309,11 @@ def _packed(evaluation: ReceivedEvaluation) -> list[Json]:
         evaluation.seq, evaluation.time_unix_ns, evaluation.id, score.value, score.label, score.explanation,
         evaluation.role, evaluation.step,
     ]  # fmt: skip
+
+
+def _rank_only(packed: list[Json]) -> list[Json]:
+    """Return a packed value without score, role and step: what detects a redelivery once it was emitted."""
+    return [*packed[:3], *([None] * 5)]
 
 
 def _packed_rank(packed: list[Json]) -> tuple[int, int, str]:

@@ -26,7 +26,9 @@ class PendingTraces:
     def __init__(
         self, traces: Mapping[str, PendingTrace], options: TranslationOptions, receive_clock: ReceiveClock
     ) -> None:
-        self._traces, self._options, self._receive_clock = traces, options, receive_clock
+        self._traces = traces
+        self._options = options
+        self._receive_clock = receive_clock
         self._due: list[tuple[int, str]] = []
         self._rollouts: dict[str, None] = {}
         self._undecided: dict[str, None] = {}

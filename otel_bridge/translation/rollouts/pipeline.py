@@ -65,9 +65,13 @@ class RolloutPipeline:
         processes: Mapping[str, Process] = NO_PROCESSES,
         generated: GeneratedRollouts | None = None,
     ) -> None:
-        self._state, self._options, self._others = state, options, others
-        self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
-        self._store, self._evaluations = TraceStore(state), Evaluations(state)
+        self._state = state
+        self._options = options
+        self._others = others
+        self._limit = limit_of(options.message_content)
+        self._redaction = Redaction(email=options.redact_email)
+        self._store = TraceStore(state)
+        self._evaluations = Evaluations(state)
         self._sender = ""
         self._is_native = False
         self._workers = StepWorkers(state, options, processes)
@@ -116,11 +120,11 @@ class RolloutPipeline:
                 by_trace.setdefault(span.trace_id, []).append(span)
             else:
                 count(self._state, "span/invalid")
-        for raw_id, found in by_trace.items():
-            whole = len(found) == len(scope_spans.spans)
-            self._sender = instance_id
-            self._is_native = origin.own or semconv.INSTANCE_ID in resource_attributes
-            records += self._came(raw_id.hex(), origin, found, scope_spans if whole else None, now_unix_ns)
+        self._sender = instance_id
+        self._is_native = origin.own or semconv.INSTANCE_ID in resource_attributes
+        for trace_id, spans in by_trace.items():
+            message = scope_spans if len(spans) == len(scope_spans.spans) else None
+            records += self._received(trace_id.hex(), origin, spans, message, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
     def evaluation(
@@ -197,7 +201,7 @@ class RolloutPipeline:
         self._sender = "" if waiting is None else waiting.sender
         self._is_native = False
         for origin, span in stray.spans:
-            records += self._came(stray.id, origin, [span], None, now_unix_ns)
+            records += self._received(stray.id, origin, [span], None, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
     def flush(self) -> None:
@@ -226,65 +230,76 @@ class RolloutPipeline:
         """Return the number of traces that wait for spans, and of rollouts that wait for their step."""
         return len(self._open), self._publisher.waiting
 
-    def _came(
-        self, trace_id: str, origin: SpanOrigin, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
+    def _received(
+        self, trace_id: str, origin: SpanOrigin, spans: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
     ) -> list[Record]:
         """Process spans of one trace; *scope_spans* is the message that holds exactly these spans, if any."""
         if self._publisher.other.get(trace_id) is not None:
             return []
-        ended, trace = self._publisher.ended.get(trace_id), self._store.traces.get(trace_id)
         records: list[Record] = []
-        if ended is not None or (trace is not None and trace.facts is not None):
-            further = self._router.further(trace_id, found)
+        rest = spans
+        if self._router.is_complete(trace_id):
+            further = self._router.further(trace_id, spans)
             if further:
-                name = f"{trace_id}{FURTHER}"
-                waiting = self._store.traces.get(name) or PendingTrace(name, now_unix_ns, now_unix_ns)
+                waiting = self._trace(f"{trace_id}{FURTHER}", now_unix_ns)
                 records = self._add(waiting, origin, further, None, now_unix_ns)
-                found = [span for span in found if span not in further]
-                scope_spans = None
+                rest = [span for span in spans if span not in further]
+        ended = self._publisher.ended.get(trace_id)
         if ended is not None:
-            late = [(origin, span) for span in self._router.late_spans(trace_id, ended, found)]
+            late = [(origin, span) for span in self._router.late_spans(trace_id, ended, rest)]
             return records + self._publisher.late(ReceivedTrace(trace_id, late), ended)
-        if trace is None:
-            trace = PendingTrace(trace_id, now_unix_ns, now_unix_ns)
+        if trace_id not in self._store.traces:
             self._evaluations.claim(trace_id)
+        trace = self._trace(trace_id, now_unix_ns)
+        rest = self._add_to_parts(trace, origin, rest, now_unix_ns)
+        if len(rest) < len(spans):
+            scope_spans = None
+        return records + self._add(trace, origin, rest, scope_spans, now_unix_ns)
+
+    def _trace(self, trace_id: str, now_unix_ns: int) -> PendingTrace:
+        """Return the waiting trace, or a new one, which `_add` stores."""
+        return self._store.traces.get(trace_id) or PendingTrace(trace_id, now_unix_ns, now_unix_ns)
+
+    def _add_to_parts(self, trace: PendingTrace, origin: SpanOrigin, spans: list[Span], now_unix_ns: int) -> list[Span]:
+        """Add spans below a rollout that was split from *trace* to that rollout; return the other spans."""
+        rest = spans
         for part in filter(None, map(self._store.traces.get, trace.parts)):
-            below = [
-                span for span in found if span.parent_span_id in part.span_ids and span.span_id not in trace.span_ids
-            ]
+            new = (span for span in rest if span.span_id not in trace.span_ids)
+            below = [span for span in new if span.parent_span_id in part.span_ids]
             if below:
                 self._add(part, origin, [moved_to(part.id, span) for span in below], None, now_unix_ns)
-                found, scope_spans = [span for span in found if span not in below], None
-        return records + self._add(trace, origin, found, scope_spans, now_unix_ns)
+                rest = [span for span in rest if span not in below]
+        return rest
 
     def _add(
         self,
         trace: PendingTrace,
         origin: SpanOrigin,
-        found: list[Span],
+        spans: list[Span],
         scope_spans: ScopeSpans | None,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Add spans to a waiting trace."""
-        fresh = self._router.fresh(trace, found)
+        """Add spans to a waiting trace; return the records of its rollout if it is complete with them."""
+        fresh = self._router.fresh(trace, spans)
         if not fresh:
             return []
-        rooted = trace.root_ns is not None
+        had_root = trace.root_ns is not None
         trace.sent_by(self._sender, native=self._is_native)
         trace.add(fresh, now_unix_ns)
-        if scope_spans is None or len(fresh) < len(found):
+        if scope_spans is None or len(fresh) < len(spans):
             scope_spans = ScopeSpans(spans=fresh)
-        if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
+        if trace.complete_rollout and not trace.chunks:  # nothing of it was stored, and nothing must be
             source = ReceivedTrace(trace.base, [(origin, span) for span in fresh])
             return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
         self._store.keep(trace, origin, scope_spans)
+        if trace.complete_rollout:
+            return self._complete(trace, self._store.read(trace), now_unix_ns)
         if trace.facts is not None:
             self._publisher.revise(trace)
-        elif trace.whole and trace.rollout:
-            return self._complete(trace, self._store.read(trace), now_unix_ns)
-        else:
-            self._open.index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
-            self._await(trace)
+            return []
+        root_is_new = trace.root_ns is not None and not had_root
+        self._open.index(trace, due=trace.chunks == 1 or root_is_new)
+        self._await(trace)
         return []
 
     def _await(self, trace: PendingTrace) -> None:
@@ -312,9 +327,10 @@ class RolloutPipeline:
         self, trace: PendingTrace, source: ReceivedTrace, parts: list[SubTrace], now_unix_ns: int
     ) -> list[Record]:
         """Process each rollout of a trace as a trace of its own."""
-        self._evaluations.adopt(
-            trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids}
-        )
+        rollout_ids: dict[str, str] = {}
+        for part in parts:
+            rollout_ids.update({span_id.hex(): part.trace.id for span_id in part.span_ids})
+        self._evaluations.adopt(trace.base, rollout_ids)
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
         self._store.forget(trace)
@@ -325,12 +341,12 @@ class RolloutPipeline:
             else:
                 records += self._late_rest(trace.base, rest)
         for part in parts:
-            others = tuple(other.trace.id for other in parts[1:])
-            one = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=others)
-            self._evaluations.claim(one.id)
+            further_ids = tuple(further.trace.id for further in parts[1:])
+            rollout = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=further_ids)
+            self._evaluations.claim(rollout.id)
             for origin, scope_spans in part.scopes():
-                self._store.keep(one, origin, scope_spans)
-            records += self._complete(one, part.trace, now_unix_ns)
+                self._store.keep(rollout, origin, scope_spans)
+            records += self._complete(rollout, part.trace, now_unix_ns)
         return records
 
     def _late_rest(self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]) -> list[Record]:
@@ -361,16 +377,16 @@ class RolloutPipeline:
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts."""
         records: list[Record] = []
-        most, most_bytes = self._options.max_open_traces, self._options.max_open_trace_bytes
+        max_traces = self._options.max_open_traces
         while True:
-            many = len(self._open) > most
-            large = self._store.size > most_bytes
-            if (many or large) and (undecided := self._open.oldest_undecided()) is not None:
+            too_large = self._store.size > self._options.max_open_trace_bytes
+            too_many = too_large or len(self._open) > max_traces
+            if too_many and (undecided := self._open.oldest_undecided()) is not None:
                 records += self._expire(undecided, now_unix_ns)
-            elif self._publisher.waiting and (large or self._publisher.waiting > most):
+            elif self._publisher.waiting and (too_large or self._publisher.waiting > max_traces):
                 if not self._publisher.thin():
                     records += self._publisher.close_oldest()
-            elif (many or large) and (rollout := self._open.oldest_rollout()) is not None:
+            elif too_many and (rollout := self._open.oldest_rollout()) is not None:
                 count(self._state, "trace/evicted")
                 records += self._expire(rollout, now_unix_ns)
             else:

@@ -6,7 +6,7 @@ are counted under ``sampled_out/rollout``, and values that arrived for them unde
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -83,9 +83,14 @@ class RolloutPublisher:
         generated: GeneratedRollouts,
     ) -> None:
         self._generated = generated
-        self._state, self._options, self._axes, self._workers = state, options, axes, workers
-        self._store, self._evaluations = store, evaluations
-        limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
+        self._state = state
+        self._options = options
+        self._axes = axes
+        self._workers = workers
+        self._store = store
+        self._evaluations = evaluations
+        limit = limit_of(options.message_content)
+        redaction = Redaction(options.redact_secrets, options.redact_email)
         self._assembler = RolloutAssembler(options.rollout_key, limit, options.rollout_bytes, redaction, self._count)
         complete = [(t.id, t.facts, t.complete_ns or t.last_ns) for t in store.traces.values() if t.facts is not None]
         self.steps = StepSampler(state, options, axes.steps, iter(complete), workers, attempt_of=axes.current)
@@ -141,14 +146,14 @@ class RolloutPublisher:
 
     def revise(self, trace: PendingTrace) -> None:
         """Update the facts of a rollout that waits for its step, after more of its spans arrived; its step stays."""
-        before = trace.facts
-        if before is None:
+        facts = trace.facts
+        if facts is None:
             return
-        found = self._assembler.facts(self._store.read(trace))
-        revised = replace(found, role=before.role, split=before.split, step=before.step, attempt=before.attempt)
+        new_facts = self._assembler.facts(self._store.read(trace))
+        revised = replace(new_facts, role=facts.role, split=facts.split, step=facts.step, attempt=facts.attempt)
         trace.revise(revised)
         self._store.note(trace)
-        self.steps.revise(before, trace.id, revised)
+        self.steps.revise(facts, trace.id, revised)
 
     def no_rollout(self, trace: PendingTrace, fate: OtherTraces) -> list[Record]:
         """Show or count a trace that is not a rollout, and forget its values."""
@@ -174,7 +179,7 @@ class RolloutPublisher:
             return []
         spans = [span for _, span in source.spans]
         self.ended.add(source.id, completed_by(ended, spans))
-        if not ended.kept or ended.span_ids is None:
+        if not ended.emitted or ended.span_ids is None:
             count(self._state, "span/late", len(spans))
             return []
         return [replace(self._assembler.other(source), role=ended.role, rollout_key=ended.key, step=ended.step)]
@@ -184,18 +189,27 @@ class RolloutPublisher:
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._evaluations.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
-        if new and evaluation.score.name == REWARD:
-            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         records: list[Record] = []
         if new is None:
             count(self._state, "evaluation/too_many")
-        elif new and pending and base_of(evaluation.trace_id) in self._sampled_out:
-            self._sampled_out_value(evaluation.trace_id)
-        elif new and ended is not None and ended.kept:
-            records.append(evaluation_record(evaluation, ended))
-        elif new and ended is not None:
-            self._count_sampled_out("evaluation")
+        elif new:
+            records += self._new_value(evaluation, ended, pending=pending)
         return records + self._overdue(-1)
+
+    def _new_value(
+        self, evaluation: ReceivedEvaluation, ended: CompletedTrace | None, *, pending: bool
+    ) -> list[Record]:
+        """Return the record of an evaluation whose rollout was emitted; nothing while it waits, or was sampled out."""
+        if evaluation.score.name == REWARD:
+            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
+        if ended is None:
+            if pending and base_of(evaluation.trace_id) in self._sampled_out:
+                self._sampled_out_value(evaluation.trace_id)
+            return []
+        if not ended.emitted:
+            self._count_sampled_out("evaluation")
+            return []
+        return [evaluation_record(evaluation, ended)]
 
     def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
         """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step."""
@@ -215,13 +229,14 @@ class RolloutPublisher:
         self, instance_id: str, sent: SamplingFacts | SampledOut, now_unix_ns: int, *, done: str = ""
     ) -> list[Record]:
         """Note that a process sent a rollout, and close the steps that every worker has passed as a result."""
-        role, split, step = sent.role, sent.split, sent.step
-        awaited = self._workers.complete(instance_id, done)
-        further = self._workers.sent(instance_id, role, split, step, now_unix_ns)
-        closed = sent.open_steps is not None and self._workers.has_open(instance_id, role, split, sent.open_steps)
-        if further and step is not None:
-            self._axes.reached(axis_of(role), step)
-        if further or awaited or closed:
+        role = sent.role
+        split = sent.split
+        was_awaited = self._workers.complete(instance_id, done)
+        has_advanced = self._workers.sent(instance_id, role, split, sent.step, now_unix_ns)
+        has_closed = sent.open_steps is not None and self._workers.has_open(instance_id, role, split, sent.open_steps)
+        if has_advanced and sent.step is not None:
+            self._axes.reached(axis_of(role), sent.step)
+        if has_advanced or was_awaited or has_closed:
             return self._close_steps(self.steps.passed(role, split, now_unix_ns))
         return []
 
@@ -241,13 +256,9 @@ class RolloutPublisher:
 
     def thin(self) -> bool:
         """Sample out some rollouts before their step closes; return whether any step had more rollouts than seats."""
-        left = self.steps.thin(self._reward)
-        for trace_id in left:
-            trace = self._store.traces[trace_id]
-            if trace.facts is not None:
-                self._sample_out(trace, trace.facts)
-        self.waiting -= len(left)
-        return bool(left)
+        sampled_out = self.steps.thin(self._reward)
+        self._sample_out_all(sampled_out)
+        return bool(sampled_out)
 
     def close_oldest(self) -> list[Record]:
         """Close the oldest step with waiting rollouts before it is due; requires `waiting` above 0."""
@@ -257,18 +268,23 @@ class RolloutPublisher:
         """Sample the rollouts of each step; emit the kept rollouts and the statistics."""
         records: list[Record] = []
         for step in steps:
-            kept, left = self.steps.close(step, self._reward)
-            for trace_id in kept:
+            chosen, sampled_out = self.steps.close(step, self._reward)
+            for trace_id in chosen:
                 trace = self._store.traces[trace_id]
                 if trace.facts is not None:
                     records.append(self._emit(trace, self._store.read(trace), trace.facts))
-            for trace_id in left:
-                trace = self._store.traces[trace_id]
-                if trace.facts is not None:
-                    self._sample_out(trace, trace.facts)
-            self.waiting -= len(kept) + len(left)
+            self.waiting -= len(chosen)
+            self._sample_out_all(sampled_out)
             records.append(self._row(step))
         return records
+
+    def _sample_out_all(self, trace_ids: Collection[str]) -> None:
+        """Count and forget rollouts that waited for their step and were not chosen."""
+        for trace_id in trace_ids:
+            trace = self._store.traces[trace_id]
+            if trace.facts is not None:
+                self._sample_out(trace, trace.facts)
+        self.waiting -= len(trace_ids)
 
     def _reward(self, trace_id: str, facts: SamplingFacts) -> float | None:
         return revised(facts, self._evaluations.scores(trace_id)).reward
@@ -281,7 +297,7 @@ class RolloutPublisher:
         rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes.steps())
         if not rollout.messages and self._assembler.limit != 0:
             self._note_scope(source)
-        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
+        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, emitted=True))
         return rollout
 
     def _note_scope(self, source: ReceivedTrace) -> None:
@@ -297,7 +313,7 @@ class RolloutPublisher:
         if values:
             self._count_sampled_out("evaluation", values)
         self._count_sampled_out("rollout")
-        self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
+        self._end(trace, ended_as(trace, "", facts.role, facts.step, emitted=False))
 
     def _end(self, trace: PendingTrace, ended: CompletedTrace) -> None:
         self._store.forget(trace)
@@ -311,9 +327,9 @@ class RolloutPublisher:
         if values := len(self._evaluations.drop_pending(trace_id)):
             self._count_sampled_out("evaluation", values)
 
-    def _count_sampled_out(self, what: str, number: int = 1) -> None:
-        before = self._state.get(f"sampled_out/{what}")
-        self._state.set(f"sampled_out/{what}", (before if isinstance(before, int) else 0) + number)
+    def _count_sampled_out(self, kind: str, number: int = 1) -> None:
+        total = self._state.get(f"sampled_out/{kind}")
+        self._state.set(f"sampled_out/{kind}", (total if isinstance(total, int) else 0) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
         """Return values whose trace never arrived; another bridge may have written that trace."""

@@ -88,8 +88,6 @@ def read_sampled_out(
         return None
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
     ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
-    rewards = _unpacked(attributes.get(semconv.ROLLOUTS_REWARDS), "d", len(ids))
-    versions = _unpacked(attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), "q", len(ids))
     datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
@@ -101,20 +99,34 @@ def read_sampled_out(
         sender_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
         trace_ids=tuple(trace_id_of(run_id, rollout_id) for rollout_id in ids),
-        rewards=tuple(reward if isfinite(reward) else None for reward in rewards),
-        policy_versions=tuple(None if version == semconv.NO_VERSION else int(version) for version in versions),
+        rewards=_rewards(attributes.get(semconv.ROLLOUTS_REWARDS), len(ids)),
+        policy_versions=_versions(attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), len(ids)),
         datasets=datasets if len(datasets) == len(ids) else (),
         open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
 
 
+def _rewards(value: Json, number: int) -> tuple[float | None, ...]:
+    rewards = _unpacked(value, "d", number)
+    return tuple(reward if isfinite(reward) else None for reward in rewards)
+
+
+def _versions(value: Json, number: int) -> tuple[int | None, ...]:
+    versions = _unpacked(value, "q", number)
+    return tuple(None if version == semconv.NO_VERSION else int(version) for version in versions)
+
+
 def _staleness(value: Json) -> tuple[int, int, int] | None:
+    """Return number, sum and highest value; ``None`` if one is missing, or beyond what JSON numbers hold exactly."""
     if not isinstance(value, dict):
         return None
-    count, total, most = (reading.as_int(value.get(name)) for name in ("count", "sum", "max"))
-    if count is None or total is None or most is None or not 0 < count < 1 << 53 or abs(total) >= 1 << 62:
+    number = reading.as_int(value.get("count"))
+    total = reading.as_int(value.get("sum"))
+    highest = reading.as_int(value.get("max"))
+    if number is None or total is None or highest is None:
         return None
-    return count, total, most
+    is_in_range = 0 < number < 1 << 53 and abs(total) < 1 << 62
+    return (number, total, highest) if is_in_range else None
 
 
 def _lines(value: Json) -> tuple[str, ...]:
@@ -140,14 +152,17 @@ class SampledOutTraces:
     """
 
     def __init__(self, state: TranslationState, limit: int) -> None:
-        self._state, self._limit = state, limit
-        found = sorted((int(key.removeprefix(_SAMPLED)), bytes.fromhex(str(ids))) for key, ids in state.items(_SAMPLED))
-        self._events = {number: _halves(ids) for number, ids in found}
-        self._traces = Counter(half for halves in self._events.values() for half in halves)
+        self._state = state
+        self._limit = limit
+        events = sorted((int(key.removeprefix(_SAMPLED)), str(ids)) for key, ids in state.items(_SAMPLED))
+        self._events = {number: _halves(bytes.fromhex(ids)) for number, ids in events}
+        self._traces = Counter[bytes]()
+        for halves in self._events.values():
+            self._traces.update(halves)
 
     def add(self, trace_ids: Iterable[str]) -> None:
         """Remember the traces of one event."""
-        halves = [bytes.fromhex(one[: 2 * _HALF]) for one in trace_ids]
+        halves = [bytes.fromhex(trace_id[: 2 * _HALF]) for trace_id in trace_ids]
         if not halves:
             return
         number = max(self._events, default=0) + 1
@@ -164,4 +179,4 @@ class SampledOutTraces:
 
 
 def _halves(ids: bytes) -> list[bytes]:
-    return [ids[at : at + _HALF] for at in range(0, len(ids), _HALF)]
+    return [ids[start : start + _HALF] for start in range(0, len(ids), _HALF)]

@@ -68,7 +68,10 @@ class StepSampler:
         *,
         attempt_of: Callable[[str], int],
     ) -> None:
-        self._state, self._options, self._axes, self._attempt_of = state, options, axes, attempt_of
+        self._state = state
+        self._options = options
+        self._axes = axes
+        self._attempt_of = attempt_of
         self._workers = workers
         self._open: dict[Track, dict[int | None, SampledStep]] = {}
         self._closed: dict[Track, dict[int | None, SampledStep]] = {}
@@ -89,7 +92,8 @@ class StepSampler:
 
     def reconsider(self, receive_clock: ReceiveClock) -> None:
         """Compute the due time of each step again, by *receive_clock*."""
-        self._receive_clock, self._next_ns = receive_clock, 0
+        self._receive_clock = receive_clock
+        self._next_ns = 0
 
     def attempt(self, instance: str, role: str | None) -> int:
         """Return the attempt of *role* that a process's rollout belongs to."""
@@ -101,7 +105,8 @@ class StepSampler:
         tracks = [track for track in self._open if track[:2] == (role or "", split)]
         if not tracks:
             return []
-        reach, current = self._workers.reach(role or "", split, now_unix_ns), self._attempt_of(axis_of(role))
+        reach = self._workers.reach(role or "", split, now_unix_ns)
+        current = self._attempt_of(axis_of(role))
         passed = [
             step
             for track in tracks
@@ -118,9 +123,9 @@ class StepSampler:
         if not step.closed and self._options.selection != FIRST and cap > 0:
             step.waiting[trace_id] = facts
             return SamplingDecision.WAIT
-        kept = step.seat(facts, cap)
+        has_seat = step.seat(facts, cap)
         self._touched(step, now_unix_ns)
-        return SamplingDecision.KEEP if kept else SamplingDecision.LEAVE_OUT
+        return SamplingDecision.KEEP if has_seat else SamplingDecision.LEAVE_OUT
 
     def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
         """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
@@ -151,12 +156,12 @@ class StepSampler:
         """
         rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
         chosen = self._chosen(step, rewards, max(self.cap(step.track[1]) - step.kept, 0))
-        kept = sorted(chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id))
-        left = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        by_start = sorted(chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id))
+        sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
         step.count(sorted(step.waiting), rewards)
-        step.close(len(kept))
+        step.close(len(by_start))
         self._move(step)
-        return kept, left
+        return by_start, sampled_out
 
     def thin(self, reward_of: Callable[[str, SamplingFacts], float | None]) -> list[str]:
         """Sample early in the open step with the most rollouts beyond its seats; the step stays open.
@@ -172,10 +177,10 @@ class StepSampler:
             return []
         rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
         chosen = self._chosen(step, rewards, self.cap(step.track[1]))
-        left = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
-        step.count(left, rewards)
+        sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        step.count(sampled_out, rewards)
         self._store(step)
-        return left
+        return sampled_out
 
     def _excess(self, step: SampledStep) -> int:
         return len(step.waiting) - self.cap(step.track[1])
@@ -183,11 +188,10 @@ class StepSampler:
     def _chosen(self, step: SampledStep, rewards: Mapping[str, float | None], seats: int) -> set[str]:
         """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
         order = sorted(step.waiting)
-        facts = (step.waiting[trace_id] for trace_id in order)
-        candidates = [
-            Candidate(rewards[trace_id], one.group, one.failed, one.truncated, trace_id)
-            for trace_id, one in zip(order, facts, strict=True)
-        ]
+        candidates: list[Candidate] = []
+        for trace_id in order:
+            facts = step.waiting[trace_id]
+            candidates.append(Candidate(rewards[trace_id], facts.group, facts.failed, facts.truncated, trace_id))
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
         return {order[index] for index in choose(candidates, seats, rule=self._options.selection, seed=seed)}
 
@@ -225,8 +229,8 @@ class StepSampler:
 
     def _stepless_number(self, step: SampledStep) -> int:
         """Return a new number for rollouts without a step: the arrival time of the first, made unique."""
-        before = self._state.get(_STEPLESS)
-        number = max(step.first_ns, before + 1) if isinstance(before, int) else step.first_ns
+        last_number = self._state.get(_STEPLESS)
+        number = max(step.first_ns, last_number + 1) if isinstance(last_number, int) else step.first_ns
         self._state.set(_STEPLESS, number)
         return number
 
@@ -245,7 +249,8 @@ class StepSampler:
 
     def _due_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool) -> int:
         """Return the time at which *step* closes; *is_over*: whether its role has begun a later attempt since."""
-        due, options = self._receive_clock.due, self._options
+        due = self._receive_clock.due
+        options = self._options
         quiet_ns = due(step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns)
         if step.number is None or is_over:
             return quiet_ns
@@ -273,13 +278,11 @@ class StepSampler:
 
     def corrected(self, now_unix_ns: int | None) -> list[SampledStep]:
         """Return the changed closed steps without rollouts since; with *now_unix_ns* ``None``, all changed ones."""
-        wait = self._options.step_watermark_ns
-        found = [
-            step
-            for step in self._changed.values()
-            if now_unix_ns is None or (step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait)
-        ]
-        return sorted(found, key=_age)
+        changed = list(self._changed.values())
+        if now_unix_ns is not None:
+            last_change_ns = now_unix_ns - self._options.step_watermark_ns
+            changed = [step for step in changed if step.changed_ns is not None and step.changed_ns <= last_change_ns]
+        return sorted(changed, key=_age)
 
     def open(self) -> list[SampledStep]:
         """Return the open steps, oldest first."""
@@ -291,12 +294,13 @@ class StepSampler:
         return eval_cap if split == EVAL and eval_cap is not None else self._options.max_rollouts
 
     def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
-        found = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(number)
-        if found is None:
-            found = SampledStep(track, number, now_unix_ns, now_unix_ns)
-            self._open.setdefault(track, {})[number] = found
+        """Return the open or closed step of this number, or a new open one."""
+        step = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(number)
+        if step is None:
+            step = SampledStep(track, number, now_unix_ns, now_unix_ns)
+            self._open.setdefault(track, {})[number] = step
             self._next_ns = min(self._next_ns, now_unix_ns + _LOOK_NS)
-        return found
+        return step
 
     def _loaded(self, stored: tuple[str, object]) -> SampledStep:
         key, value = stored

@@ -28,13 +28,13 @@ class Sums:
     min: float = math.inf
     max: float = -math.inf
 
-    def merge(self, other: Sums) -> None:
-        """Add the numbers of *other*."""
-        self.count += other.count
-        self.sum += other.sum
-        self.sum_squares += other.sum_squares
-        self.min = min(self.min, other.min)
-        self.max = max(self.max, other.max)
+    def merge(self, sums: Sums) -> None:
+        """Add the numbers of *sums*."""
+        self.count += sums.count
+        self.sum += sums.sum
+        self.sum_squares += sums.sum_squares
+        self.min = min(self.min, sums.min)
+        self.max = max(self.max, sums.max)
 
     @property
     def flat(self) -> bool:
@@ -50,9 +50,9 @@ class Staleness:
     sum: int = 0
     max: int = 0
 
-    def add(self, count: int, total: int, most: int) -> None:
-        """Add *count* rollouts that are *total* steps behind in sum and *most* at most."""
-        self.max = max(self.max, most) if self.count else most
+    def add(self, count: int, total: int, highest: int) -> None:
+        """Add *count* rollouts that are *total* steps behind in sum and *highest* at most."""
+        self.max = max(self.max, highest) if self.count else highest
         self.count += count
         self.sum += total
 
@@ -92,10 +92,7 @@ class Statistics:
         self.total += max(rollouts, counted)
 
     def _merge(self, group: str, sums: Sums) -> None:
-        known = self.groups.get(group)
-        if known is None:
-            known = self.groups[group] = Sums()
-        known.merge(sums)
+        self.groups.setdefault(group, Sums()).merge(sums)
 
     def fold(self) -> None:
         """Merge all groups into one; the counts stay."""
@@ -160,5 +157,5 @@ def _sums(value: Json) -> Sums | None:
     numbers = [as_float(value.get(name)) for name in ("sum", "sum_squares", "min", "max")]
     if count is None or count <= 0 or count > 1 << 53:
         return None
-    known = [number for number in numbers if number is not None and math.isfinite(number)]
-    return Sums(count, *known) if len(known) == len(numbers) else None
+    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    return Sums(count, *finite) if len(finite) == len(numbers) else None

@@ -72,7 +72,8 @@ class SampledStep:
 
     def see(self, came_ns: int, facts: SamplingFacts) -> None:
         """Note that a rollout of the step arrived."""
-        self.first_ns, self.last_ns = min(self.first_ns, came_ns), max(self.last_ns, came_ns)
+        self.first_ns = min(self.first_ns, came_ns)
+        self.last_ns = max(self.last_ns, came_ns)
         self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
         self.run_id = self.run_id or facts.run_id
 
@@ -89,9 +90,9 @@ class SampledStep:
     def seat(self, facts: SamplingFacts, cap: int) -> bool:
         """Count a rollout that does not wait; return whether the rollout gets one of *cap* seats."""
         self.statistics.add(facts.group, facts.reward, facts.staleness)
-        kept = self.kept < cap
-        self.kept += kept
-        return kept
+        has_seat = self.kept < cap
+        self.kept += has_seat
+        return has_seat
 
     def takes(self, event: SampledOut) -> bool:
         """Return whether an emitter's statistics are new, as far as known."""
@@ -99,13 +100,14 @@ class SampledStep:
 
     def merge(self, event: SampledOut, came_ns: int) -> int:
         """Merge an emitter's statistics; return the number of new rollouts."""
-        before = self.statistics.total
+        old_total = self.statistics.total
         self.events = [*(self.events or []), event.id]
-        self.last_ns, self.sender_ns = max(self.last_ns, came_ns), max(self.sender_ns, event.sender_ns)
+        self.last_ns = max(self.last_ns, came_ns)
+        self.sender_ns = max(self.sender_ns, event.sender_ns)
         self.statistics.add_sampled_out(event.rollouts, event.sums)
         if event.staleness is not None and event.split != EVAL:
             self.statistics.staleness.add(*event.staleness)
-        return self.statistics.total - before
+        return self.statistics.total - old_total
 
     def count(self, trace_ids: Iterable[str], rewards: Mapping[str, float | None]) -> None:
         """Move waiting rollouts into the statistics, when sampling has decided on them."""
@@ -113,9 +115,9 @@ class SampledStep:
             facts = self.waiting.pop(trace_id)
             self.statistics.add(facts.group, rewards[trace_id], facts.staleness)
 
-    def close(self, kept: int) -> None:
-        """Note that the step is sampled, with *kept* more seats taken."""
-        self.kept += kept
+    def close(self, new_seats: int) -> None:
+        """Note that the step is sampled, with *new_seats* more seats taken."""
+        self.kept += new_seats
         self.closed = True
 
     def change(self, now_unix_ns: int) -> None:
@@ -129,8 +131,9 @@ class SampledStep:
 
     def passed_at(self, passed_ns: int | None) -> bool:
         """Note the time at which every worker was past the step; return whether this time changed."""
-        new, self.passed_ns = self.passed_ns != passed_ns, passed_ns
-        return new
+        has_changed = self.passed_ns != passed_ns
+        self.passed_ns = passed_ns
+        return has_changed
 
     def forget_details(self) -> bool:
         """Drop all details but the sums of the statistics; return whether there were details."""

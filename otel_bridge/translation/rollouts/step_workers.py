@@ -18,8 +18,8 @@ from otel_bridge.translation.state import TranslationState
 _PACE: Final = "pace/"
 _MAX_TRACKS: Final = 64
 """Most roles and splits of one process whose steps are remembered."""
-_ALL: Final = 1 << 64
-_NONE: Final = -(1 << 64)
+_ABOVE_ALL_STEPS: Final = 1 << 64
+_BELOW_ALL_STEPS: Final = -(1 << 64)
 
 
 @dataclass(slots=True)
@@ -37,6 +37,10 @@ class WorkerProgress:
     last_ns: int = 0
     rooted: dict[str, int] = field(default_factory=dict[str, int])
     open: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict[tuple[str, str], tuple[int, ...]])
+
+    def highest_step(self, role: str) -> int | None:
+        """Return the highest step of any split of *role*, ``None`` if the process sent none of its rollouts."""
+        return max((step for (step_role, _), step in self.steps.items() if step_role == role), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,11 @@ class StepWorkers:
         space: str = _PACE,
         every_rank: bool = False,
     ) -> None:
-        self._state, self._options, self._processes = state, options, processes
-        self._space, self._every_rank = space, every_rank
+        self._state = state
+        self._options = options
+        self._processes = processes
+        self._space = space
+        self._every_rank = every_rank
         self._paces = {key.removeprefix(space): _loaded(value) for key, value in state.items(space)}
         self._changed: set[str] = set()
 
@@ -107,7 +114,7 @@ class StepWorkers:
         pace.last_ns = max(pace.last_ns, now_unix_ns)
         self._changed.add(instance)
         track = (role or "", split)
-        if step is None or step <= pace.steps.get(track, _NONE):
+        if step is None or step <= pace.steps.get(track, _BELOW_ALL_STEPS):
             return False
         if track in pace.steps or len(pace.steps) < _MAX_TRACKS:
             pace.steps[track] = step
@@ -116,16 +123,17 @@ class StepWorkers:
 
     def has_open(self, instance: str, role: str | None, split: str, steps: tuple[int, ...]) -> bool:
         """Note the *steps* of which a process has open live rollouts; return whether an earlier one is now missing."""
-        pace, track = self._paces.setdefault(instance, WorkerProgress()), (role or "", split)
-        before = pace.open.get(track, ())
-        if steps == before:
+        pace = self._paces.setdefault(instance, WorkerProgress())
+        track = (role or "", split)
+        last_steps = pace.open.get(track, ())
+        if steps == last_steps:
             return False
         if not steps:
             del pace.open[track]
-        elif before or len(pace.open) < _MAX_TRACKS:
+        elif last_steps or len(pace.open) < _MAX_TRACKS:
             pace.open[track] = steps
         self._store(instance, pace)
-        return not set(before) <= set(steps)
+        return not set(last_steps) <= set(steps)
 
     def flush(self) -> None:
         """Write the arrival time of the last rollout to the state, for processes with new rollouts."""
@@ -135,9 +143,11 @@ class StepWorkers:
         self._changed.clear()
 
     def _store(self, instance: str, pace: WorkerProgress) -> None:
-        held: list[Json] = [[[*track, *steps] for track, steps in pace.open.items()]] if pace.open else []
-        tracks: list[Json] = [[*pair, at] for pair, at in pace.steps.items()]
-        self._state.set(f"{self._space}{instance}", [*tracks, pace.last_ns, *held])
+        packed: list[Json] = [[*track, step] for track, step in pace.steps.items()]
+        packed.append(pace.last_ns)
+        if pace.open:
+            packed.append([[*track, *steps] for track, steps in pace.open.items()])
+        self._state.set(f"{self._space}{instance}", packed)
 
     def forget(self, instance: str) -> None:
         """Forget a process."""
@@ -149,33 +159,37 @@ class StepWorkers:
         return {
             instance
             for instance, pace in self._paces.items()
-            if any(of == role for of, _ in pace.steps) and not self._ended(self._processes.get(instance), now_unix_ns)
+            if pace.highest_step(role) is not None and not self._ended(self._processes.get(instance), now_unix_ns)
         }
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
         """Return the progress of the workers of a role and split."""
-        below, settles, slow = _ALL, False, list[tuple[int, int]]()
-        under_way = set[int]()
+        past_below = _ABOVE_ALL_STEPS
+        settles = False
+        slow: list[tuple[int, int]] = []
+        under_way: set[int] = set()
         for instance, pace in self._paces.items():
-            any_step = max((at for (of, _), at in pace.steps.items() if of == role), default=None)
-            process = self._processes.get(instance)
-            if any_step is None:
+            highest_step = pace.highest_step(role)
+            if highest_step is None:
                 continue
-            settles = settles or (process is not None and process.remote)
+            process = self._processes.get(instance)
+            settles = settles or _is_remote(process)
             if self._ended(process, now_unix_ns):
                 continue
             if process is not None and process.anonymous:
-                below = _NONE
+                # It may stand for several processes, whose steps are in one: only time closes a step.
+                past_below = _BELOW_ALL_STEPS
                 continue
             under_way.update(pace.open.get((role, split), ()))
-            below = min(below, pace.steps.get((role, split), any_step), *pace.rooted.values())
+            past_below = min(past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values())
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
-                slow.append((any_step, pace.last_ns))
-        newcomer = below > _NONE and self._awaits_newcomer(role, now_unix_ns)
+                slow.append((highest_step, pace.last_ns))
+        newcomer = past_below > _BELOW_ALL_STEPS and self._awaits_newcomer(role, now_unix_ns)
         if newcomer and not self._every_rank:
-            below = _NONE
+            past_below = _BELOW_ALL_STEPS
         # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
-        return StepProgress(below, settles or below == _ALL, slow, frozenset(under_way), newcomer)
+        without_worker = past_below == _ABOVE_ALL_STEPS
+        return StepProgress(past_below, settles or without_worker, slow, frozenset(under_way), newcomer)
 
     def _awaits_newcomer(self, role: str, now_unix_ns: int) -> bool:
         """Return whether a process of *role* that has sent no rollout of the role yet may send some.
@@ -200,7 +214,7 @@ class StepWorkers:
 
     def _has_sent(self, instance: str, role: str) -> bool:
         pace = self._paces.get(instance)
-        return pace is not None and any(of == role for of, _ in pace.steps)
+        return pace is not None and pace.highest_step(role) is not None
 
     def _ended(self, process: Process | None, now_unix_ns: int) -> bool:
         """Return whether no more data are expected of a process; its end may overtake its rollouts on a network."""
@@ -211,11 +225,20 @@ class StepWorkers:
         return now_unix_ns >= process.ended_ns + self._options.row_wait_ns
 
 
+def _is_remote(process: Process | None) -> bool:
+    return process is not None and process.remote
+
+
 def _loaded(value: object) -> WorkerProgress:
-    *steps, last_ns = cast("list[Json]", value)
-    held: list[list[Json]] = []
-    if isinstance(last_ns, list):  # after the time: the steps with open live rollouts
-        held, last_ns = cast("list[list[Json]]", last_ns), steps.pop()
-    entries = cast("list[tuple[str, str, int]]", steps)
-    still_open = {(str(role), str(split)): tuple(cast("list[int]", at)) for role, split, *at in held}
-    return WorkerProgress({(role, split): step for role, split, step in entries}, cast("int", last_ns), open=still_open)
+    """Return what `_store` packed: role, split and step of each track, the time, and the open steps if any."""
+    packed = list(cast("list[Json]", value))
+    open_entries: list[list[Json]] = []
+    if isinstance(packed[-1], list):
+        open_entries = cast("list[list[Json]]", packed.pop())
+    last_ns = cast("int", packed.pop())
+    tracks = cast("list[tuple[str, str, int]]", packed)
+    return WorkerProgress(
+        steps={(role, split): step for role, split, step in tracks},
+        last_ns=last_ns,
+        open={(str(role), str(split)): tuple(cast("list[int]", steps)) for role, split, *steps in open_entries},
+    )

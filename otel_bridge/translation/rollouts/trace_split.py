@@ -222,7 +222,7 @@ class SpanRouter:
     def further(self, trace_id: str, received: list[Span]) -> list[Span]:
         """Return the spans that may belong to further rollouts of a trace with a complete rollout."""
         ended = self._ended.get(trace_id)
-        if ended is not None and not ended.known:
+        if ended is not None and not ended.remembered_ids:
             return []  # no ids are remembered that would reveal a redelivery
         waiting = self._store.traces.get(f"{trace_id}{FURTHER}")
         waiting_ids = waiting.span_ids if waiting is not None else set[bytes]()
@@ -237,7 +237,7 @@ class SpanRouter:
     def _is_of_first(self, trace_id: str, ended: CompletedTrace | None, span_id: bytes) -> bool:
         """Return whether the first rollout of a trace has the span, which *ended* or still waits for its step."""
         if ended is not None:
-            return tail(span_id) in ended.known
+            return tail(span_id) in ended.remembered_ids
         trace = self._store.traces.get(trace_id)
         return trace is not None and span_id in trace.span_ids
 
@@ -247,7 +247,7 @@ class SpanRouter:
 
     def _is_redelivered(self, trace_id: str, span: Span) -> bool:
         above = self._ended.get(sub_trace_id(trace_id, span.parent_span_id))
-        is_below_complete = above is not None and tail(span.span_id) in above.known
+        is_below_complete = above is not None and tail(span.span_id) in above.remembered_ids
         return is_below_complete or self.is_complete(sub_trace_id(trace_id, span.span_id))
 
     def is_complete(self, trace_id: str) -> bool:

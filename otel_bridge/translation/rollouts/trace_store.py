@@ -93,16 +93,16 @@ class PendingTrace:
             now_unix_ns: Now.
             others: Ids of the other rollouts, stored in the rollout that keeps the trace's id.
         """
-        first = trace_id == self.id
+        keeps_id = trace_id == self.id
         return PendingTrace(
             trace_id,
             self.first_ns,
             self.last_ns,
-            self.span_ids if first else {*span_ids},
+            self.span_ids if keeps_id else {*span_ids},
             root_ns=now_unix_ns,
             rollout=True,
             marks={beginning},
-            parts=others if first else (),
+            parts=others if keeps_id else (),
             sender=self.sender,
             native=self.native,
         )
@@ -124,7 +124,8 @@ class PendingTrace:
 
     def wait(self, facts: SamplingFacts, now_unix_ns: int) -> None:
         """Note that the trace is complete and waits for its step."""
-        self.facts, self.complete_ns = facts, now_unix_ns
+        self.facts = facts
+        self.complete_ns = now_unix_ns
 
     def revise(self, facts: SamplingFacts) -> None:
         """Replace the facts for sampling."""
@@ -149,6 +150,11 @@ class PendingTrace:
             and len(self.span_ids) - self.contents >= self.expected
         )
 
+    @property
+    def complete_rollout(self) -> bool:
+        """Return whether the trace is a rollout with all its spans, and does not wait for its step yet."""
+        return self.whole and self.rollout and self.facts is None
+
     def add(self, spans: Sequence[Span], now_unix_ns: int) -> None:
         """Update the state of the trace from new spans."""
         self.last_ns = max(self.last_ns, now_unix_ns)
@@ -157,29 +163,36 @@ class PendingTrace:
             if is_content_span(span):
                 self.contents += 1
                 self.bare = False
-                continue
-            self.bare = self.bare or (not self.contents and reading.is_bare(span))
-            self.rollout = self.rollout or reading.is_rollout(span)
-            root = reading.is_root(span)
-            if reading.is_marked(span):
-                self.marks.add(span.span_id)
-                self.marked_ns = self.marked_ns or now_unix_ns
-                root = root or self.further
-            if not root and span.name != semconv.ROLLOUT_SPAN:
-                continue
-            expected = _integer(span, semconv.SPAN_COUNT)
-            if expected is not None and expected > 0:
-                self.expected = expected
-            if self.step is None:
-                self.step = _integer(span, semconv.STEP, *semconv.THIRD_PARTY_STEPS)
-            if (root or expected is not None) and self.root_ns is None:
-                self.root_ns = now_unix_ns
+            else:
+                self._add_span(span, now_unix_ns)
+
+    def _add_span(self, span: Span, now_unix_ns: int) -> None:
+        """Update the state from a span that does not stand for a log record."""
+        self.bare = self.bare or (not self.contents and reading.is_bare(span))
+        self.rollout = self.rollout or reading.is_rollout(span)
+        is_root = reading.is_root(span)
+        if reading.is_marked(span):
+            self.marks.add(span.span_id)
+            self.marked_ns = self.marked_ns or now_unix_ns
+            is_root = is_root or self.further
+        if is_root or span.name == semconv.ROLLOUT_SPAN:
+            self._add_root(span, now_unix_ns, is_root=is_root)
+
+    def _add_root(self, span: Span, now_unix_ns: int, *, is_root: bool) -> None:
+        """Note the facts of a root. A rollout's span below one of the application is its root if it announces spans."""
+        expected = _integer(span, semconv.SPAN_COUNT)
+        if expected is not None and expected > 0:
+            self.expected = expected
+        if self.step is None:
+            self.step = _integer(span, semconv.STEP, *semconv.THIRD_PARTY_STEPS)
+        if (is_root or expected is not None) and self.root_ns is None:
+            self.root_ns = now_unix_ns
 
 
 def _integer(span: Span, *keys: str) -> int | None:
     """Return the integer attribute of the first of *keys* that *span* has."""
-    found = {pair.key: reading.as_int(value_of(pair.value)) for pair in span.attributes if pair.key in keys}
-    return next((value for key in keys if (value := found.get(key)) is not None), None)
+    integers = {pair.key: reading.as_int(value_of(pair.value)) for pair in span.attributes if pair.key in keys}
+    return next((integers[key] for key in keys if integers.get(key) is not None), None)
 
 
 class TraceStore:
@@ -187,9 +200,10 @@ class TraceStore:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        found = [_open_trace(key[len(_META) :], value) for key, value in state.items(_META)]
-        self.traces = {trace.id: trace for trace in sorted(found, key=lambda trace: (trace.first_ns, trace.id))}
-        self.size = sum(trace.size for trace in found)
+        traces = [_open_trace(key[len(_META) :], value) for key, value in state.items(_META)]
+        traces.sort(key=lambda trace: (trace.first_ns, trace.id))
+        self.traces = {trace.id: trace for trace in traces}
+        self.size = sum(trace.size for trace in traces)
 
     def keep(self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans) -> None:
         """Store more spans of *trace*."""
@@ -255,13 +269,13 @@ class CompletedTrace:
     """Holds what is remembered of a finished trace.
 
     Attributes:
-        kept: Whether the rollout was emitted; else it was sampled out.
+        emitted: Whether the rollout was emitted; else it was sampled out.
         key: Key under which trackers show the rollout.
         span_ids: Last bytes of the id of each span; ``None`` when there were too many to remember.
         marks: In that case, last bytes of the ids of spans marked as rollouts.
     """
 
-    kept: bool
+    emitted: bool
     key: str
     role: str | None
     step: int | None
@@ -269,7 +283,7 @@ class CompletedTrace:
     marks: frozenset[bytes] = frozenset()
 
     @property
-    def known(self) -> frozenset[bytes]:
+    def remembered_ids(self) -> frozenset[bytes]:
         """Return every remembered span id."""
         return self.marks if self.span_ids is None else self.span_ids
 
@@ -278,11 +292,13 @@ class CompletedTraces:
     """Remembers the last *limit* finished traces, in the state below *prefix*."""
 
     def __init__(self, state: TranslationState, prefix: str, limit: int) -> None:
-        self._state, self._prefix, self._limit = state, prefix, limit
-        found = [(cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)]
-        found.sort(key=lambda pair: cast("int", pair[0][0]))
-        self._ended = {trace_id: _ended(value) for value, trace_id in found}
-        self._number = cast("int", found[-1][0][0]) if found else 0
+        self._state = state
+        self._prefix = prefix
+        self._limit = limit
+        entries = [(cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)]
+        entries.sort(key=lambda pair: cast("int", pair[0][0]))
+        self._ended = {trace_id: _ended(value) for value, trace_id in entries}
+        self._number = cast("int", entries[-1][0][0]) if entries else 0
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -300,7 +316,15 @@ class CompletedTraces:
         """Remember a trace; return the id of the trace that is forgotten in exchange."""
         self._number += 1
         ids = b"".join(sorted(ended.span_ids)).hex() if ended.span_ids is not None else None
-        fields = [self._number, ended.kept, ended.key, ended.role, ended.step, ids, b"".join(sorted(ended.marks)).hex()]
+        fields = [
+            self._number,
+            ended.emitted,
+            ended.key,
+            ended.role,
+            ended.step,
+            ids,
+            b"".join(sorted(ended.marks)).hex(),
+        ]
         self._state.set(f"{self._prefix}{trace_id}", fields)
         self._ended[trace_id] = ended
         if len(self._ended) <= self._limit:
@@ -311,12 +335,11 @@ class CompletedTraces:
         return oldest
 
 
-def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, *, kept: bool) -> CompletedTrace:
+def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, *, emitted: bool) -> CompletedTrace:
     """Return the remembered form of *trace*."""
-    few = len(trace.span_ids) <= _KNOWN_SPANS
-    return CompletedTrace(
-        kept, key, role, step, _tails(trace.span_ids) if few else None, frozenset() if few else _tails(trace.marks)
-    )
+    if len(trace.span_ids) <= _KNOWN_SPANS:
+        return CompletedTrace(emitted, key, role, step, span_ids=_tails(trace.span_ids))
+    return CompletedTrace(emitted, key, role, step, span_ids=None, marks=_tails(trace.marks))
 
 
 def tail(span_id: bytes) -> bytes:
@@ -344,7 +367,7 @@ def completed_by(ended: CompletedTrace, spans: Sequence[Span]) -> CompletedTrace
 
 def _split_ids(text: str, size: int) -> list[bytes]:
     raw = bytes.fromhex(text)
-    return [raw[at : at + size] for at in range(0, len(raw), size)]
+    return [raw[start : start + size] for start in range(0, len(raw), size)]
 
 
 def _open_trace(trace_id: str, value: object) -> PendingTrace:
@@ -399,11 +422,11 @@ def _unpacked(fields: list[Json]) -> SamplingFacts:
 
 
 def _producer(header: Sequence[Json]) -> SpanOrigin:
-    role, run_id, own, facts, scope = header
+    role, run_id, is_native, facts, scope = header
     return SpanOrigin(
         cast("str | None", role),
         cast("str", run_id),
-        cast("bool", own),
+        cast("bool", is_native),
         cast("dict[str, Json]", facts),
         cast("str", scope),
     )
@@ -412,7 +435,7 @@ def _producer(header: Sequence[Json]) -> SpanOrigin:
 def _ended(fields: list[Json]) -> CompletedTrace:
     ids = fields[5]
     return CompletedTrace(
-        kept=cast("bool", fields[1]),
+        emitted=cast("bool", fields[1]),
         key=cast("str", fields[2]),
         role=cast("str | None", fields[3]),
         step=cast("int | None", fields[4]),
