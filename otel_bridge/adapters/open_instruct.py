@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.framework_run import guarded
+from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.capture.counts import counts
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
     samples = [_sample(arguments, place, texts) for place in range(len(batch.queries))]
     readable = [sample for sample in samples if sample is not None]
     counts.captured("open_instruct: rollouts", len(readable))
-    run.log_rollouts(readable, step=int(arguments["step"]), split="train", role=run.role or ROLE)
+    log_training_batch(run, readable, int(arguments["step"]), run.role or ROLE)
 
 
 def _run(name: str) -> Run:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import threading
 import traceback
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -174,7 +175,13 @@ class ExperimentRecorder:
                 for known, turns in zip(columns.get("metadata") or [None] * len(num_turns), num_turns, strict=False)
             ]
         decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
+        # With dynamic sampling the output is of several batches, of which the step consumes an unknown part.
+        is_consumed = split == "train" and not self._resamples
+        if is_consumed:
+            columns["ids"] = _ids(columns.get("trajectory_ids"), len(output["response_ids"]))
         run.log_generations(**columns, decode=decode, step=step, split=split)
+        if is_consumed:
+            run.train_on(step, columns["ids"])
 
     @guarded
     def log_failure(self, error: BaseException) -> None:
@@ -289,6 +296,14 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
         "trajectory_ids": [one.to_string() for one in ids],
     }
     return {name: values for name, values in columns.items() if values is not None and len(values)}
+
+
+def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
+    """Return an id of the rollout of each response; responses of one trajectory are one rollout."""
+    if trajectory_ids is None:
+        return [os.urandom(16).hex() for _ in range(responses)]
+    ids = {trajectory_id: os.urandom(16).hex() for trajectory_id in trajectory_ids}
+    return [ids[trajectory_id] for trajectory_id in trajectory_ids]
 
 
 def _group(prompt: Sequence[int]) -> str:

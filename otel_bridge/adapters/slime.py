@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.training_batch import log_training_batch
 
 ROLE: Final = "rollout"
 """Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""
@@ -51,7 +52,7 @@ def log_eval_rollouts(
 def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
     if (run := _recording(args).begin()) is not None:
         rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
-        run.log_rollouts(rollouts, step=_step(args, rollout_id), split="train", role=run.role or ROLE)
+        log_training_batch(run, rollouts, _step(args, rollout_id), run.role or ROLE)
 
 
 @guarded

@@ -27,7 +27,7 @@ from otel_bridge.adapters.parts.framework_run import (
 )
 from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.timers import time_trl
-from otel_bridge.adapters.parts.trl_completions import CompletionReader
+from otel_bridge.adapters.parts.trl_completions import CompletionReader, consumes_whole_batch
 from otel_bridge.capture.announced_runs import announce, withdraw
 
 _REQUIREMENT: Final = "transformers>=4.50"
@@ -198,8 +198,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Record completions that were generated for the step that has ended."""
+        """Record completions that were generated for the step that has ended, and that it has consumed them."""
         self._record_completions(args, state, state.global_step, "train")
+        self._record_consumed(state)
 
     @guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -222,8 +223,18 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
         if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(recording.begin()):
+            self._completions[trainer].training_ids = []
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
+
+    def _record_consumed(self, state: Any) -> None:
+        """Record the last batch as consumed by the step, unless a step consumes an unknown part of it."""
+        trainer = self._trainer()
+        reader = None if trainer is None else self._completions.get(trainer)
+        recording = self._recording
+        if reader is None or recording is None or not reader.training_ids or not consumes_whole_batch(trainer):
+            return
+        recording.train_on(state.global_step, reader.training_ids)
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""

@@ -67,7 +67,9 @@ def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: P
 def test_a_trajectory_of_several_steps_is_one_rollout(tmp_path: Path) -> None:
     run_program(tmp_path, SKYRL_STEP_WISE)
 
-    rollouts = rollouts_in(recorded(tmp_path))
+    found = recorded(tmp_path)
+    rollouts = rollouts_in(found)
+    assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [(1, 2, 1)]
     first, second = (one for one in rollouts if one["split"] == "train")
     assert [said["content"] for said in first["messages"]] == ["2+2?", "c", "dd", "e"]
     assert (first["reward"], first["group"], first["trajectory_id"]) == (1.0, "a", "a_0")

@@ -50,9 +50,29 @@ def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(tmp_pa
         "eval-3-0": "5+5", "eval-3-1": "6+6",
     }  # fmt: skip
     first, second = (one for one in rollouts if one["group"] == "train-1-0")
-    assert (first["sample"], first["reward"], first["rewards"]) == (0, 1.5, {"length": 1.0, "vowels": 1.0})
-    assert (second["sample"], second["reward"], second["rewards"]) == (1, 0.0, {"length": 0.0})
+    assert (first["sample"], first["reward"], first["rewards"]) == (
+        0,
+        1.5,
+        {"length": 1.0, "vowels": 1.0, "trained_step": 2.0},
+    )
+    assert (second["sample"], second["reward"], second["rewards"]) == (1, 0.0, {"length": 0.0, "trained_step": 2.0})
     assert (first["advantage"], second["advantage"], first["metadata"]["letters"]) == (0.5, -0.5, 3)
+
+
+def test_each_step_names_the_completions_that_it_consumed_also_those_of_a_former_step(tmp_path: Path) -> None:
+    run_program(tmp_path, TRAIN)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [(1, 4, 1), (2, 4, 2), (3, 8, 1), (4, 4, 1)]
+
+
+def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(tmp_path: Path) -> None:
+    shuffled = "trainer.args.steps_per_generation = 2\ntrainer.event('on_train_begin')"
+    run_program(tmp_path, TRAIN.replace('trainer.event("on_train_begin")', shuffled))
+
+    found = recorded(tmp_path)
+    assert len(rollouts_in(found)) == 20
+    assert rows_of(found, "lineage/consumed") == []
 
 
 def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_that_of_the_run(tmp_path: Path) -> None:

@@ -86,9 +86,12 @@ def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(tmp_
     found = recorded(tmp_path)
     first, second = rollouts_in(found)
     assert (first["group"], first["step"], first["reward"]) == ("u1", 5, 1.0)
-    assert first["rewards"] == {"acc": 1.0, "format": 0.5}
-    assert (first["metadata"], second["metadata"]) == ({"pred": "4", "ground_truth": "4"}, {"pred": "5"})
+    assert first["rewards"] == {"acc": 1.0, "format": 0.5, "trained_step": 5.0}
+    consumed = {"trained_step.label": "5"}
+    assert first["metadata"] == {"pred": "4", "ground_truth": "4", **consumed}
+    assert second["metadata"] == {"pred": "5", **consumed}
     assert rows_of(found, "trainer/actor/loss") == [(5, 0.5)]
+    assert rows_of(found, "trainer/lineage/consumed") == [(5, 2)]
 
 
 @pytest.mark.parametrize(("how", "status"), [("", "finished"), ("fails", "failed")])

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -158,6 +158,11 @@ class FrameworkRun:
         """Record finished rollouts."""
         if (run := self.begin()) is not None:
             run.log_rollouts(rollouts, step=step, split=split)
+
+    def train_on(self, step: int, rollout_ids: Sequence[str]) -> None:
+        """Record which rollouts a training step consumed."""
+        if (run := self.begin()) is not None:
+            run.train_on(step, rollout_ids)
 
     def log_generations(self, **columns: Any) -> None:
         """Record finished rollouts from parallel lists."""

@@ -8,6 +8,7 @@ identity of its entries.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -16,9 +17,16 @@ from otel_bridge.emit.rollouts.rollout import Rollout
 
 
 class CompletionReader:
-    """Reads the new completions of one trainer; remembers its last batch. For the thread that trains."""
+    """Reads the new completions of one trainer; remembers its last batch. For the thread that trains.
+
+    Attributes:
+        training_ids: Ids of the last rollouts to train on: those generated for one step, also in several batches.
+            The steps after it may consume them again.
+    """
 
     def __init__(self) -> None:
+        self.training_ids: list[str] = []
+        self._training_step: int | None = None
         self._before: list[object] = []  # kept, so that no new entry can have the identity of one of these
         self._blocks: tuple[int, str] = (-1, "")
         self._groups = 0
@@ -57,8 +65,14 @@ class CompletionReader:
                     group=group,
                     sample=sample,
                     metadata={name: values[place] for name, values in extra.items() if place < len(values)},
+                    id=os.urandom(16).hex(),
                 )
             )
+        if split == "train":
+            if step != self._training_step:
+                self._training_step = step
+                self.training_ids = []
+            self.training_ids += [rollout.id for rollout in rollouts if rollout.id is not None]
         return rollouts
 
     def _group_names(self, number: int, size: int, step: int, split: str) -> list[tuple[str, int]]:
@@ -69,6 +83,13 @@ class CompletionReader:
         places = [(self._groups + (missing + one) // size, (missing + one) % size) for one in range(number)]
         self._groups = places[-1][0] + 1
         return [(f"{split}-{step}-{group}", sample) for group, sample in places]
+
+
+def consumes_whole_batch(trainer: Any) -> bool:
+    """Return whether each step of *trainer* consumes all of a generation batch, and not a shuffled part of it."""
+    args: Any = getattr(trainer, "args", None)
+    steps_per_generation = getattr(args, "steps_per_generation", None) or 1
+    return int(steps_per_generation) <= int(getattr(args, "gradient_accumulation_steps", 1))
 
 
 def _logs_of(trainer: Any) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.timers import time_verl
+from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.adapters.parts.verl_traces import install_traces
 
 BACKEND: Final = "otel_bridge"
@@ -301,8 +302,10 @@ def _log_dump(
         }
         for place in range(number)
     ]
-    if VerlLogger.current is not None:
-        VerlLogger.current.recording.log_rollouts(rollouts, step=_step_of(trainer))
+    logger = VerlLogger.current
+    run = None if logger is None else logger.recording.begin()
+    if run is not None:
+        log_training_batch(run, rollouts, _step_of(trainer))
 
 
 def _step_of(trainer: Any) -> int:
