@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Final, cast
 
-from otel_bridge.emit.values.reading import ReadBudget, is_list_like
+from otel_bridge.emit.values.reading import ReadBudget, is_list_like, is_text
 from otel_bridge.emit.values.scalars import is_array, name_of, number_of
 from otel_bridge.errors import any_error
 
@@ -26,7 +26,7 @@ def number(value: object, *, mean: bool = False) -> float | None:
     """
     if type(value) is float:
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, bytes)):
+    if value is None or is_text(value):
         return None
     try:
         return _number(value, ReadBudget(_MAX_NUMBERS), mean=mean)
@@ -36,7 +36,7 @@ def number(value: object, *, mean: bool = False) -> float | None:
 
 def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
     """Return *value* as a finite number, ``None`` when it holds none; raises what reading it raises."""
-    if value is None or isinstance(value, (str, bytes)):
+    if value is None or is_text(value):
         return None
     whole = value
     if is_array(value) and tuple(value.shape):

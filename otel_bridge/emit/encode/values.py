@@ -18,7 +18,7 @@ from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.emit.media.values import media_in
 from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop
-from otel_bridge.emit.values.reading import ReadBudget, Unreadable, bases_of, entries_of, is_list_like
+from otel_bridge.emit.values.reading import ReadBudget, Unreadable, bases_of, entries_of, is_list_like, is_text
 from otel_bridge.emit.values.scalars import Array, is_array, is_missing, is_scalar, key_text, number_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
@@ -191,7 +191,7 @@ def to_value(value: object, drop: CountDrop) -> Value | None:
     """Return *value* as a number or a distribution; ``None``, counted, when *value* is neither."""
     if isinstance(value, float):
         return float(value)
-    if is_missing(value) or isinstance(value, (str, bytes, bytearray)):
+    if is_missing(value) or is_text(value):
         drop("none" if is_missing(value) else "text", 1)
         return None
     try:

@@ -14,6 +14,7 @@ from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
+from otel_bridge.emit.values.reading import is_text
 from otel_bridge.errors import any_error
 from otel_bridge.sampling_rule import choose_columns
 
@@ -83,7 +84,7 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {Rollout}:
         return list(cast("list[Rollout | dict[str, Any]]", rollouts))
     entries: list[Rollout | dict[str, Any]] = []
-    if isinstance(rollouts, (str, bytes)) or not isinstance(rollouts, Iterable):
+    if is_text(rollouts) or not isinstance(rollouts, Iterable):
         run.count_drop("rollout_no_mapping", 1, type(rollouts).__name__)
         return entries
     for entry in cast("Iterable[object]", rollouts):

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
 from otel_bridge.emit.rollouts.rollout import mapping_or
+from otel_bridge.emit.values.reading import is_text
 from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
 
@@ -29,7 +30,7 @@ class Column:
         tolist = getattr(given, "tolist", None)
         if callable(tolist):
             given = tolist()
-        if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        if given is None or is_text(given) or isinstance(given, Mapping) or not isinstance(given, Iterable):
             self._one = given
         else:
             entries = cast("Iterable[object]", given)

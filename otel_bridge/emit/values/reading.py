@@ -68,9 +68,14 @@ def is_of(package: str, value: object) -> bool:
     return any(name == package for name, _ in bases_of(value))
 
 
+def is_text(value: object) -> bool:
+    """Return whether *value* is a text or bytes, and never a collection of numbers."""
+    return isinstance(value, _TEXTS)
+
+
 def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
     """Return whether *value* is a collection of entries, and not a text, a mapping or an iterator."""
-    return isinstance(value, _SEQUENCES) and not isinstance(value, _TEXTS)
+    return not is_text(value) and isinstance(value, _SEQUENCES)
 
 
 def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
