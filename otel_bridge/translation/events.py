@@ -92,9 +92,15 @@ class Events:
         defined: DefinedSummaries,
         metadata: RunMetadata,
     ) -> None:
-        self._media, self._defined, self._metadata = media, defined, metadata
-        self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
-        self._configs, self._summaries = Configs(state), Summaries(state)
+        self._media = media
+        self._defined = defined
+        self._metadata = metadata
+        self._state = state
+        self._lifecycle = lifecycle
+        self._seen = seen
+        self._rollouts = rollouts
+        self._configs = Configs(state)
+        self._summaries = Summaries(state)
         self._handlers: dict[str, Callable[[_Event], list[Record]]] = {
             semconv.EVENT_CONFIG: self._config,
             semconv.EVENT_SUMMARY: self._summary,
@@ -147,7 +153,8 @@ class Events:
         return [*self._media.take(media, event.record.body.bytes_value)]
 
     def _new(self, event: _Event, name: str) -> bool:
-        process, seq = event.process, event.seq
+        process = event.process
+        seq = event.seq
         if name == semconv.EVENT_ALIVE:
             return True
         if seq and not event.producer.third_party:

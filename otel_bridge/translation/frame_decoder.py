@@ -81,7 +81,8 @@ class FrameReader:
     """
 
     def __init__(self, state: TranslationState, contexts: ProducerRegistry) -> None:
-        self._state, self._registry = state, contexts
+        self._state = state
+        self._registry = contexts
 
     def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
         """Return the producer of a segment. ``None``, counted: another run's, or its resource cannot be read."""

@@ -46,7 +46,9 @@ from otel_bridge.translation.state import TranslationState, count
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
-_METRICS, _TRACES, _LOGS = 1, 2, 3  # numbers of the signals in the journal's frames
+_METRICS = 1
+_TRACES = 2
+_LOGS = 3  # numbers of the signals in the journal's frames
 _REDELIVERED: Final = "redelivered"
 _MISSING: Final = "missing"
 
@@ -299,7 +301,8 @@ class Translator:
 
     def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
         """Process the rows of one scope."""
-        process, fragments = context.process, row
+        process = context.process
+        fragments = row
         if isinstance(row, FastRow):
             if self._rows.expected(process, row.row[2]):
                 record = self._rows.next(process, row.schema, row.row)

@@ -66,20 +66,20 @@ def is_content_span(span: Span) -> bool:
 
 def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
     """Return *spans* with log records as events of the spans they name; records of missing spans are left out."""
-    held: dict[bytes, dict[bytes, Span]] = {}
+    content_spans: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
         if is_content_span(span):
-            held.setdefault(span.parent_span_id, {}).setdefault(span.span_id, span)
-    if not held:
+            content_spans.setdefault(span.parent_span_id, {}).setdefault(span.span_id, span)
+    if not content_spans:
         return list(spans)
     whole: list[tuple[_P, Span]] = []
     for origin, span in spans:
         if is_content_span(span):
             continue
-        if (found := held.get(span.span_id)) is not None:
+        if (contents := content_spans.get(span.span_id)) is not None:
             copy = Span.FromString(span.SerializeToString())
-            for one in sorted(found.values(), key=lambda each: each.start_time_unix_nano):
-                copy.events.extend(one.events)
+            for content in sorted(contents.values(), key=lambda content: content.start_time_unix_nano):
+                copy.events.extend(content.events)
             span = copy  # noqa: PLW2901  # the same span, whole
         whole.append((origin, span))
     return whole
@@ -87,13 +87,15 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
 
 def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
     """Return the input and output messages that the events of a span hold."""
-    prompt, answer = Chat(), Chat()
+    prompt = Chat()
+    answer = Chat()
     for event in events:
         attributes = mapping_of(event.attributes)
-        given, made = attributes.get(semconv.GEN_AI_INPUT_MESSAGES), attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
-        if given is not None or made is not None:
-            _merge(prompt, read_chat(given, "user"))
-            _merge(answer, read_chat(made, "assistant"))
+        inputs = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
+        outputs = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+        if inputs is not None or outputs is not None:
+            _merge(prompt, read_chat(inputs, "user"))
+            _merge(answer, read_chat(outputs, "assistant"))
         elif event.name == _PROMPT:
             _merge(prompt, read_chat(attributes.get("gen_ai.prompt"), "user"))
         elif event.name == _COMPLETION:
@@ -105,10 +107,10 @@ def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
     return prompt, answer
 
 
-def _merge(chat: Chat, other: Chat) -> None:
-    chat.messages.extend(other.messages)
-    chat.skipped += other.skipped
-    chat.finish_reason = other.finish_reason or chat.finish_reason
+def _merge(chat: Chat, addition: Chat) -> None:
+    chat.messages.extend(addition.messages)
+    chat.skipped += addition.skipped
+    chat.finish_reason = addition.finish_reason or chat.finish_reason
 
 
 def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:

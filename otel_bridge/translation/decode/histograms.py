@@ -23,12 +23,13 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
     low = point.min if point.HasField("min") else math.nan
     high = point.max if point.HasField("max") else math.nan
     total = point.sum if point.HasField("sum") else math.nan
-    bounds, counts = list(point.explicit_bounds), list(point.bucket_counts)
+    bounds = list(point.explicit_bounds)
+    counts = list(point.bucket_counts)
     usable = 0 < len(counts) <= _MAX_BUCKETS and len(counts) == len(bounds) + 1 and _increasing(bounds)
     if not usable:
         return Distribution(point.count, total, low, high)
-    edges, kept = closed([-math.inf, *bounds, math.inf], counts, low=low, high=high)
-    return Distribution(point.count, total, low, high, edges, kept)
+    edges, closed_counts = closed([-math.inf, *bounds, math.inf], counts, low=low, high=high)
+    return Distribution(point.count, total, low, high, edges, closed_counts)
 
 
 def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
@@ -36,7 +37,8 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
     low = point.min if point.HasField("min") else math.nan
     high = point.max if point.HasField("max") else math.nan
     total = point.sum if point.HasField("sum") else math.nan
-    negative, positive = list(point.negative.bucket_counts), list(point.positive.bucket_counts)
+    negative = list(point.negative.bucket_counts)
+    positive = list(point.positive.bucket_counts)
     if len(negative) + len(positive) > _MAX_BUCKETS:
         return Distribution(point.count, total, low, high)
     edges: list[float] = []
@@ -52,8 +54,8 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
         _append(edges, counts, powers[0], 0)
         for edge, count in zip(powers[1:], positive, strict=True):
             _append(edges, counts, edge, count)
-    edges_closed, kept = closed(edges, counts, low=low, high=high)
-    return Distribution(point.count, total, low, high, edges_closed, kept)
+    edges_closed, closed_counts = closed(edges, counts, low=low, high=high)
+    return Distribution(point.count, total, low, high, edges_closed, closed_counts)
 
 
 def closed(
@@ -73,11 +75,14 @@ def closed(
     used = [index for index, count in enumerate(counts) if count]
     if not used:
         return (), ()
-    first, last = used[0], used[-1]
-    kept_edges, kept_counts = list(edges[first : last + 2]), list(counts[first : last + 1])
+    first = used[0]
+    last = used[-1]
+    kept_edges = list(edges[first : last + 2])
+    kept_counts = list(counts[first : last + 1])
     kept_edges[0] = _outer_low(kept_edges, low)
     kept_edges[-1] = _outer_high(kept_edges, high)
-    out_edges, out_counts = [kept_edges[0]], list[int]()
+    out_edges = [kept_edges[0]]
+    out_counts = list[int]()
     for edge, count in zip(kept_edges[1:], kept_counts, strict=True):
         if edge > out_edges[-1]:
             out_edges.append(edge)
@@ -92,7 +97,8 @@ def closed(
 
 def _outer_low(edges: Sequence[float], low: float) -> float:
     """Return the lower end of the first bucket: the smallest number when inside the bucket, else a finite edge."""
-    bottom, top = edges[0], edges[1]
+    bottom = edges[0]
+    top = edges[1]
     if math.isfinite(low) and bottom <= low < top:
         return low
     if math.isfinite(bottom):
@@ -104,7 +110,8 @@ def _outer_low(edges: Sequence[float], low: float) -> float:
 
 
 def _outer_high(edges: Sequence[float], high: float) -> float:
-    bottom, top = edges[-2], edges[-1]
+    bottom = edges[-2]
+    top = edges[-1]
     if math.isfinite(high) and bottom < high <= top:
         return high
     if math.isfinite(top):

@@ -23,7 +23,6 @@ MAX_ITEMS: Final = 10_000
 MAX_PARTS: Final = 4_096
 _MAX_KEY_CHARS: Final = 4_096
 _MIME: Final = re.compile(r"[a-z0-9][\w.+-]{0,63}/[a-z0-9][\w.+-]{0,63}", re.ASCII)
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_COLUMNS: Final = 10_000
 
 
@@ -81,26 +80,29 @@ def items_of(attributes: Mapping[str, object], data: bytes) -> tuple[list[MediaI
     listed = attributes.get(semconv.MEDIA_ITEMS)
     if not isinstance(listed, list) or not 0 < len(cast("list[object]", listed)) <= MAX_ITEMS:
         raise InvalidRecordError(f"no list of 1 to {MAX_ITEMS} items in {semconv.MEDIA_ITEMS}")
-    shown: list[MediaItem] = []
+    items: list[MediaItem] = []
     cells: list[MediaItem] = []
     start = 0
     for entry in cast("list[object]", listed):
         described: Mapping[str, object] = cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
         item, start = _item(described, data, start)
-        (cells if described.get("cell") is True else shown).append(item)
+        (cells if described.get("cell") is True else items).append(item)
     if start != len(data):
         raise InvalidRecordError(f"{len(data)} bytes, items of {start} bytes expected")
-    if not shown:
+    if not items:
         raise InvalidRecordError("no item is shown by itself")
-    for item in shown:
+    for item in items:
         if item.kind == "table":
             _check_table(item.data, len(cells))
-    return shown, cells
+    return items, cells
 
 
 def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[MediaItem, int]:
-    size, kind = int_in(described, "size"), text_in(described, "type")
-    mime, digest = text_in(described, "mime_type"), text_in(described, "sha256")
+    """Return the item that begins at *start* of *data*, and where the next one begins; raise if it is invalid."""
+    size = int_in(described, "size")
+    kind = text_in(described, "type")
+    mime = text_in(described, "mime_type")
+    digest = text_in(described, "sha256")
     if kind not in KINDS or size is None or not 0 <= size <= len(data) - start:
         raise InvalidRecordError(f"type {kind[:40]!r} of {size} bytes, expected one of {', '.join(sorted(KINDS))}")
     if kind == "table" and described.get("cell") is True:
@@ -108,34 +110,41 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
     if _MIME.fullmatch(mime) is None:
         raise InvalidRecordError(f"{mime[:80]!r} is not a MIME type")
     content = data[start : start + size]
-    found = hashlib.sha256(content).hexdigest()
-    if digest and (_DIGEST.fullmatch(digest) is None or digest != found):
-        raise InvalidRecordError(f"SHA-256 of an item is {found}, {digest[:64]!r} expected")
-    return MediaItem(kind, mime, content, found, text_in(described, "caption")), start + size
+    content_digest = hashlib.sha256(content).hexdigest()
+    if digest and digest != content_digest:
+        raise InvalidRecordError(f"SHA-256 of an item is {content_digest}, {digest[:64]!r} expected")
+    return MediaItem(kind, mime, content, content_digest, text_in(described, "caption")), start + size
 
 
-def _check_table(data: bytes, cells: int) -> None:
+def _check_table(data: bytes, media: int) -> None:
+    """Raise `InvalidRecordError` unless *data* is a table as JSON; its cells may refer to *media* items."""
     try:
-        table: object = orjson.loads(data)
+        parsed: object = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise InvalidRecordError(f"a table is not JSON: {exc}") from exc
-    found: Mapping[str, object] = cast("Mapping[str, object]", table) if isinstance(table, dict) else {}
-    columns, rows = found.get("columns"), found.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, list) or len(found) != 2:
+    table: Mapping[str, object] = cast("Mapping[str, object]", parsed) if isinstance(parsed, dict) else {}
+    columns = table.get("columns")
+    rows = table.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or len(table) != 2:
         raise InvalidRecordError("a table has lists of columns and rows, and nothing else")
     names = cast("list[object]", columns)
     if len(names) > _MAX_COLUMNS or not all(isinstance(name, str) for name in names):
         raise InvalidRecordError(f"a table has at most {_MAX_COLUMNS} columns, whose names are texts")
     for row in cast("list[object]", rows):
-        if not isinstance(row, list) or len(cast("list[object]", row)) != len(names):
-            raise InvalidRecordError(f"a row of a table has not {len(names)} cells")
-        for cell in cast("list[object]", row):
-            if isinstance(cell, (dict, list)) and not _is_reference(cast("Json", cell), cells):
-                raise InvalidRecordError("a cell of a table is not a number, a text or a reference to a medium")
+        _check_row(row, len(names), media)
 
 
-def _is_reference(cell: Json, cells: int) -> bool:
+def _check_row(row: object, columns: int, media: int) -> None:
+    cells = cast("list[object]", row) if isinstance(row, list) else None
+    if cells is None or len(cells) != columns:
+        raise InvalidRecordError(f"a row of a table has not {columns} cells")
+    for cell in cells:
+        if isinstance(cell, (dict, list)) and not _is_reference(cast("Json", cell), media):
+            raise InvalidRecordError("a cell of a table is not a number, a text or a reference to a medium")
+
+
+def _is_reference(cell: Json, media: int) -> bool:
     if not isinstance(cell, dict) or len(cell) != 1:
         return False
     index = cell.get("media")
-    return type(index) is int and 0 <= index < cells
+    return type(index) is int and 0 <= index < media

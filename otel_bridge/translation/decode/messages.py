@@ -45,8 +45,8 @@ class Chat:
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
             return
-        named_role = entry.get("role") if isinstance(entry, dict) else None
-        if not isinstance(entry, dict) or not isinstance(named_role, str) or not named_role:
+        entry_role = entry.get("role") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(entry_role, str) or not entry_role:
             self.skipped += 1
             return
         reason = entry.get("finish_reason")
@@ -54,17 +54,9 @@ class Chat:
             self.finish_reason = reason
         parts = entry.get("parts")
         if isinstance(parts, list):
-            messages = _from_parts(named_role, parts, entry.get("name"))
-            facts = {key: value for key, value in entry.items() if key not in _PARTS_KEYS and not too_deep(value)}
-            if facts and messages:
-                messages[0] = {**messages[0], **{k: v for k, v in facts.items() if k not in messages[0]}}
-            self.messages.extend(messages)
+            self.messages.extend(_from_parts(entry_role, parts, entry))
         else:
-            message: Message = {"role": named_role, "content": _content(entry.get("content"))}
-            for key in _MESSAGE_KEYS:
-                if entry.get(key) is not None and not too_deep(entry[key]):
-                    message[key] = entry[key]
-            self.messages.append(message)
+            self.messages.append(_from_chat(entry_role, entry))
 
 
 def read_chat(value: Json, role: str) -> Chat:
@@ -101,8 +93,8 @@ def system_message(value: Json) -> Message | None:
         return {"role": "system", "content": parsed} if parsed else None
     if not isinstance(parsed, list) or not parsed:
         return None
-    made = _from_parts("system", parsed, None)
-    return made[0] if made else None
+    messages = _from_parts("system", parsed, {})
+    return messages[0] if messages else None
 
 
 def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Chat:
@@ -157,65 +149,108 @@ def _content(value: Json) -> Json:
     return value if isinstance(value, list) and not too_deep(value) else as_text(value)
 
 
-def _from_parts(role: str, parts: list[Json], name: Json) -> list[Message]:
-    """Convert one message of the parts form; each tool result becomes a message of its own."""
-    if len(parts) == 1 and not name:  # nearly every message
-        only = parts[0]
-        if isinstance(only, dict) and only.get("type") == "text" and isinstance(only.get("content"), str):
-            return [{"role": role, "content": only["content"]}]
-    content: list[Json] = []
-    reasoning: list[str] = []
-    calls: list[Json] = []
-    results: list[Message] = []
-    for part in parts:
-        if isinstance(part, str):
-            content.append({"type": "text", "text": part})
-        elif isinstance(part, dict):
-            _sort_part(part, content, reasoning, calls, results)
-    if results and not (content or reasoning or calls):
-        return results
-    message: Message = {"role": role, "content": _joined(content)}
-    if isinstance(name, str) and name:
-        message["name"] = name
-    if reasoning:
-        message["reasoning_content"] = "\n".join(reasoning)
-    if calls:
-        message["tool_calls"] = calls
-    return [message, *results]
+def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
+    """Convert one message of OpenAI's form: the keys of that form, as far as they have a value."""
+    message: Message = {"role": role, "content": _content(entry.get("content"))}
+    for key in _MESSAGE_KEYS:
+        if entry.get(key) is not None and not too_deep(entry[key]):
+            message[key] = entry[key]
+    return message
 
 
-def _sort_part(
-    part: dict[str, Json], content: list[Json], reasoning: list[str], calls: list[Json], results: list[Message]
-) -> None:
-    kind = part.get("type")
-    if kind == "text":
-        content.append({"type": "text", "text": as_text(part.get("content", part.get("text")))})
-    elif kind == "reasoning":
-        reasoning.append(as_text(part.get("content")))
-    elif kind == "tool_call":
-        calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments")))
-    elif kind == "server_tool_call":
-        calls.append(tool_call(part.get("id"), part.get("name"), part.get("server_tool_call")))
-    elif kind in {"tool_call_response", "server_tool_call_response"}:
-        answer = next((part[key] for key in ("response", "result", str(kind)) if part.get(key) is not None), None)
-        result: Message = {"role": "tool", "content": as_text(answer)}
-        if isinstance(part.get("id"), str):
-            result["tool_call_id"] = part["id"]
-        results.append(result)
+def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list[Message]:
+    """Convert one message of the parts form; each tool result becomes a message of its own.
+
+    Args:
+        role: Role of the message.
+        parts: Its parts.
+        entry: The message as received. Its name and facts beside the parts form become keys of the first message.
+    """
+    name = entry.get("name")
+    text = _only_text(parts)
+    if text is not None and not name:  # nearly every message
+        messages: list[Message] = [{"role": role, "content": text}]
     else:
-        content.append(_media(part))
+        sorted_parts = _Parts()
+        for part in parts:
+            sorted_parts.add(part)
+        messages = sorted_parts.messages(role, name)
+    for key, value in entry.items():
+        if key not in _PARTS_KEYS and messages and not too_deep(value):
+            messages[0].setdefault(key, value)
+    return messages
+
+
+def _only_text(parts: list[Json]) -> str | None:
+    """Return the text of a message that has one part, which is a text; else ``None``."""
+    part = parts[0] if len(parts) == 1 else None
+    text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
+    return text if isinstance(text, str) else None
+
+
+class _Parts:
+    """Sorts the parts of one message by what they become in OpenAI's form."""
+
+    def __init__(self) -> None:
+        self._content: list[Json] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Json] = []
+        self._results: list[Message] = []
+
+    def add(self, part: Json) -> None:
+        """Add a part; what is not a part is ignored."""
+        if isinstance(part, str):
+            self._content.append({"type": "text", "text": part})
+        if not isinstance(part, dict):
+            return
+        kind = part.get("type")
+        if kind == "text":
+            self._content.append({"type": "text", "text": as_text(part.get("content", part.get("text")))})
+        elif kind == "reasoning":
+            self._reasoning.append(as_text(part.get("content")))
+        elif kind == "tool_call":
+            self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments")))
+        elif kind == "server_tool_call":
+            self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("server_tool_call")))
+        elif kind in {"tool_call_response", "server_tool_call_response"}:
+            self._results.append(_tool_message(part, ("response", "result", str(kind))))
+        else:
+            self._content.append(_media(part))
+
+    def messages(self, role: str, name: Json) -> list[Message]:
+        """Return the message, unless it has nothing but tool results, and a message for each of these."""
+        if self._results and not (self._content or self._reasoning or self._calls):
+            return self._results
+        message: Message = {"role": role, "content": _joined(self._content)}
+        if isinstance(name, str) and name:
+            message["name"] = name
+        if self._reasoning:
+            message["reasoning_content"] = "\n".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return [message, *self._results]
+
+
+def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Message:
+    result = next((part[key] for key in result_keys if part.get(key) is not None), None)
+    message: Message = {"role": "tool", "content": as_text(result)}
+    if isinstance(part.get("id"), str):
+        message["tool_call_id"] = part["id"]
+    return message
 
 
 def _media(part: dict[str, Json]) -> Json:
     """Convert an image, sound or file to OpenAI's content part; return any other part unchanged."""
-    kind, modality = part.get("type"), part.get("modality")
+    kind = part.get("type")
+    modality = part.get("modality")
     if kind == "file":
         return {"type": "file", "file": {"file_id": as_text(part.get("file_id"))}}
     if kind == "uri":
         uri = as_text(part.get("uri"))
         return {"type": "image_url", "image_url": {"url": uri}} if modality in {"image", None} else part
     if kind == "blob":
-        mime, data = as_text(part.get("mime_type")), as_text(part.get("content", part.get("data")))
+        mime = as_text(part.get("mime_type"))
+        data = as_text(part.get("content", part.get("data")))
         if modality == "image" or mime.startswith("image/"):
             return {"type": "image_url", "image_url": {"url": f"data:{mime or 'image/png'};base64,{data}"}}
         if modality == "audio" or mime.startswith("audio/"):

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 _RESOURCE_METRICS: Final = 0x0A
-_RESOURCE, _SCOPE_METRICS, _SCHEMA_URL = 0x0A, 0x12, 0x1A
+_RESOURCE = 0x0A
+_SCOPE_METRICS = 0x12
+_SCHEMA_URL = 0x1A
 
 
 def resource_parts(payload: bytes) -> list[tuple[bytes, list[bytes]]] | None:
@@ -45,12 +47,15 @@ def _parts_of(message: bytes) -> tuple[bytes, list[bytes]] | None:
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield tag and bytes of each field; all fields have variable length."""
-    position, end = 0, len(data)
+    position = 0
+    end = len(data)
     while position < end:
-        tag, size = data[position], data[position + 1]
+        tag = data[position]
+        size = data[position + 1]
         position += 2
         if size & 0x80:
-            size, shift = size & 0x7F, 7
+            size = size & 0x7F
+            shift = 7
             while True:
                 byte = data[position]
                 position += 1

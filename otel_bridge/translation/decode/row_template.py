@@ -68,7 +68,8 @@ class RowTemplate:
     def __init__(self, payload: bytes, offsets: FieldOffsets, full_keys: Sequence[str]) -> None:
         self.size_bytes = 5 * len(payload)
         self._keys = tuple(full_keys)
-        self._step_bytes, self._seq_bytes = offsets.step_bytes, offsets.seq_bytes
+        self._step_bytes = offsets.step_bytes
+        self._seq_bytes = offsets.seq_bytes
         self._struct = struct.Struct(_layout(offsets, len(payload)))
         mask = bytearray(b"\xff" * len(payload))
         constant = bytearray(payload)
@@ -130,7 +131,8 @@ def _layout(offsets: FieldOffsets, size: int) -> str:
     fields = [(offset, 8, code) for offset, code in offsets.values]
     fields += [(offsets.times[-1], 8, "Q"), (offsets.steps[-1], offsets.step_bytes, f"{offsets.step_bytes}s")]
     fields.append((offsets.seq, offsets.seq_bytes, f"{offsets.seq_bytes}s"))
-    layout, position = "<", 0
+    layout = "<"
+    position = 0
     for offset, length, code in fields:
         if offset < position:
             raise _OtherShapeError
@@ -140,9 +142,18 @@ def _layout(offsets: FieldOffsets, size: int) -> str:
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
-_SCOPE, _METRICS, _NAME, _GAUGE, _POINTS = 0x0A, 0x12, 0x0A, 0x2A, 0x0A
-_TIME, _AS_DOUBLE, _AS_INT, _ATTRIBUTES = 0x19, 0x21, 0x31, 0x3A
-_KEY, _ANY, _INT_VALUE = 0x0A, 0x12, 0x18
+_SCOPE = 0x0A
+_METRICS = 0x12
+_NAME = 0x0A
+_GAUGE = 0x2A
+_POINTS = 0x0A
+_TIME = 0x19
+_AS_DOUBLE = 0x21
+_AS_INT = 0x31
+_ATTRIBUTES = 0x3A
+_KEY = 0x0A
+_ANY = 0x12
+_INT_VALUE = 0x18
 _CODES: Final = {_AS_DOUBLE: "d", _AS_INT: "q"}
 
 
@@ -150,7 +161,8 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
     """Find the variable bytes of a row frame, a ``ScopeMetrics``; return ``None`` when its shape cannot be learned."""
     offsets = FieldOffsets()
     try:
-        position, end = 0, len(payload)
+        position = 0
+        end = len(payload)
         while position < end:
             tag, start, position = _field(payload, position, end)
             if tag == _METRICS:
@@ -244,6 +256,7 @@ def _attribute(payload: bytes, start: int, end: int, offsets: FieldOffsets, coun
         offsets.step_bytes = stop - offset
         offsets.steps.append(offset)
     elif name == semconv.SEQ.encode() and counts and offsets.seq < 0:
-        offsets.seq, offsets.seq_bytes = offset, stop - offset
+        offsets.seq = offset
+        offsets.seq_bytes = stop - offset
     else:
         raise _OtherShapeError

@@ -22,7 +22,9 @@ _PREFIX_BYTES = 25
 """Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name (row_template.py)."""
 _CHAIN = 8
 """Most shapes that are kept for one length and prefix."""
-_LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
+_LEARN_COST = 20
+_CREDIT_START = 4_000
+_CREDIT_MAX = 20_000
 """Budget for learning, in fast reads. It stops endless learning of shapes that never recur."""
 
 
@@ -105,7 +107,10 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
 
 def _header(point: _Point, role: str | None) -> _Header | None:
     """Return time, role, step, number and own time; ``None`` when the point is not a value of a row."""
-    time_ns, step, seq, own_ns = point.time_unix_nano, None, 0, 0
+    time_ns = point.time_unix_nano
+    step = None
+    seq = 0
+    own_ns = 0
     for pair in point.attributes:
         key = pair.key
         if key == semconv.STEP:
@@ -129,13 +134,16 @@ def _add_point(
     time_ns, role, step, seq, own_ns = header
     fragment = fragments.get((time_ns, role))
     if fragment is None:
-        fragment = fragments[time_ns, role] = RowFragment(role, step, time_ns)
+        fragment = RowFragment(role, step, time_ns)
+        fragments[time_ns, role] = fragment
     if isinstance(point, pb.ExponentialHistogramDataPoint):
         fragment.add(full_key(role, name, rank=rank), exponential(point))
     elif isinstance(point, pb.HistogramDataPoint):
         fragment.add(full_key(role, name, rank=rank), explicit(point))
     elif name == semconv.ROW:
-        fragment.seq, fragment.want, fragment.own_ns = seq, point.as_int, own_ns
+        fragment.seq = seq
+        fragment.want = point.as_int
+        fragment.own_ns = own_ns
     else:
         value = number(point)
         if value is not None:
@@ -166,10 +174,13 @@ class RowDecoder:
     """
 
     def __init__(self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256) -> None:
-        self._role, self._rank = role, rank
-        self._max_bytes, self._max_shapes = max_bytes, max_shapes
+        self._role = role
+        self._rank = rank
+        self._max_bytes = max_bytes
+        self._max_shapes = max_shapes
         self._shapes: dict[tuple[int, bytes], list[RowSchema]] = {}
-        self._size_bytes = self._number = 0
+        self._size_bytes = 0
+        self._number = 0
         self._credit = _CREDIT_START
 
     def fast(self, payload: bytes) -> tuple[RowSchema, DecodedRow] | None:

@@ -24,7 +24,7 @@ _NOTHING: Final[_Entry] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _StandIn:
     """Holds a span that was made of a message of its root."""
 
     span: Span
@@ -36,27 +36,28 @@ class _Made:
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
     """Return *spans*; those that stand for a message of *root* become copies with the text of that message."""
-    made = {index: one for index, span in enumerate(spans) if (one := _made(span)) is not None}
-    if not made:
+    stand_ins = {index: stand_in for index, span in enumerate(spans) if (stand_in := _stand_in(span)) is not None}
+    if not stand_ins:
         return list(spans)
-    answers = [one.index for one in made.values() if one.operation == semconv.OPERATION_CHAT]
+    answers = [stand_in.index for stand_in in stand_ins.values() if stand_in.operation == semconv.OPERATION_CHAT]
     messages = _conversation(root, max(answers, default=None))
     whole = list(spans)
-    for index, one in made.items():
-        if 0 <= one.index < len(messages):
-            whole[index] = _with_messages(one, messages)
+    for index, stand_in in stand_ins.items():
+        if 0 <= stand_in.index < len(messages):
+            whole[index] = _with_messages(stand_in, messages)
     return whole
 
 
-def _made(span: Span) -> _Made | None:
+def _stand_in(span: Span) -> _StandIn | None:
     if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
         return None
     attributes = {pair.key: pair.value for pair in span.attributes}
     index = value_of(attributes[semconv.MESSAGE_INDEX])
     if type(index) is not int:
         return None
-    operation, call_id = attributes.get(semconv.GEN_AI_OPERATION), attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
-    return _Made(
+    operation = attributes.get(semconv.GEN_AI_OPERATION)
+    call_id = attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
+    return _StandIn(
         span,
         index,
         operation.string_value if operation is not None else "",
@@ -67,9 +68,10 @@ def _made(span: Span) -> _Made | None:
 
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
     """Return the messages of *root* in the order of the conversation; the output of *root* is the last answer."""
-    given, made = _messages(root, semconv.GEN_AI_INPUT_MESSAGES), _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
-    index = len(given) if last_answer is None or not 0 <= last_answer <= len(given) else last_answer
-    return [*given[:index], *made, *given[index:]]
+    inputs = _messages(root, semconv.GEN_AI_INPUT_MESSAGES)
+    outputs = _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
+    index = len(inputs) if last_answer is None or not 0 <= last_answer <= len(inputs) else last_answer
+    return [*inputs[:index], *outputs, *inputs[index:]]
 
 
 def _messages(root: Span, key: str) -> list[_Entry]:
@@ -80,15 +82,17 @@ def _messages(root: Span, key: str) -> list[_Entry]:
     return []
 
 
-def _with_messages(made: _Made, messages: Sequence[_Entry]) -> Span:
+def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
     """Return a copy of a span with the content of its message, without the index."""
-    texts = _turn(made.index, messages) if made.operation == semconv.OPERATION_CHAT else _call(made, messages)
+    texts = (
+        _turn(stand_in.index, messages) if stand_in.operation == semconv.OPERATION_CHAT else _call(stand_in, messages)
+    )
     copy = Span()
-    copy.CopyFrom(made.span)
+    copy.CopyFrom(stand_in.span)
     del copy.attributes[:]
-    copy.attributes.extend(pair for pair in made.span.attributes if pair.key != semconv.MESSAGE_INDEX)
+    copy.attributes.extend(pair for pair in stand_in.span.attributes if pair.key != semconv.MESSAGE_INDEX)
     for key, text in texts.items():
-        if key not in made.has:
+        if key not in stand_in.has:
             copy.attributes.add(key=key).value.string_value = text
     return copy
 
@@ -104,23 +108,21 @@ def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
     }
 
 
-def _call(made: _Made, messages: Sequence[_Entry]) -> Mapping[str, str]:
+def _call(stand_in: _StandIn, messages: Sequence[_Entry]) -> Mapping[str, str]:
     """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
     texts: dict[str, str] = {}
-    before = reversed(messages[: made.index])
-    request: _Entry = next((entry for entry in before if entry.get("role") == _ASSISTANT), _NOTHING)
+    preceding = reversed(messages[: stand_in.index])
+    request: _Entry = next((entry for entry in preceding if entry.get("role") == _ASSISTANT), _NOTHING)
     for part in _parts(request, "tool_call"):
-        if part.get("id") == made.call_id and part.get("arguments") is not None:
+        if part.get("id") == stand_in.call_id and part.get("arguments") is not None:
             texts.setdefault(semconv.GEN_AI_TOOL_ARGUMENTS, as_text(part["arguments"]))
-    for part in _parts(messages[made.index], "tool_call_response"):
+    for part in _parts(messages[stand_in.index], "tool_call_response"):
         texts.setdefault(semconv.GEN_AI_TOOL_RESULT, as_text(part.get("response")))
     return texts
 
 
 def _parts(entry: Mapping[str, Json], kind: str) -> list[_Entry]:
     parts = entry.get("parts")
-    return (
-        [part for part in parts if isinstance(part, dict) and part.get("type") == kind]
-        if isinstance(parts, list)
-        else []
-    )
+    if not isinstance(parts, list):
+        return []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") == kind]

@@ -70,12 +70,13 @@ class SpanFacts:
 
     def record(self) -> records.Span:
         """Return the record of this span."""
-        span, attributes = self.otlp, self.attributes
-        given: Json = [*self.prompt] if self.prompt else None
-        made: Json = [*self.answer] if self.answer else None
+        span = self.otlp
+        attributes = self.attributes
+        inputs: Json = [*self.prompt] if self.prompt else None
+        outputs: Json = [*self.answer] if self.answer else None
         if self.kind == TOOL:
-            given = parsed_json(_else(first_of(attributes, _ARGUMENTS), given))
-            made = parsed_json(_else(first_of(attributes, _RESULTS), made))
+            inputs = parsed_json(_else(first_of(attributes, _ARGUMENTS), inputs))
+            outputs = parsed_json(_else(first_of(attributes, _RESULTS), outputs))
         return records.Span(
             id=span.span_id.hex(),
             parent_id=span.parent_span_id.hex() if not is_root(span) else None,
@@ -84,8 +85,8 @@ class SpanFacts:
             start_unix_ns=span.start_time_unix_nano,
             end_unix_ns=max(span.end_time_unix_nano, span.start_time_unix_nano),
             attributes={key: value for key, value in attributes.items() if not is_content(key)},
-            input=given if given is not None else first_of(attributes, _INPUTS),
-            output=made if made is not None else first_of(attributes, _OUTPUTS),
+            input=inputs if inputs is not None else first_of(attributes, _INPUTS),
+            output=outputs if outputs is not None else first_of(attributes, _OUTPUTS),
             model=as_name(first_of(attributes, _MODELS)),
             input_tokens=as_int(first_of(attributes, _INPUT_TOKENS)),
             output_tokens=as_int(first_of(attributes, _OUTPUT_TOKENS)),
@@ -176,8 +177,8 @@ def error_of(span: Span) -> str | None:
         return span.status.message
     for event in reversed(span.events):
         if event.name == "exception":
-            found = mapping_of(event.attributes)
-            texts = [str(found[key]) for key in ("exception.type", "exception.message") if found.get(key)]
+            details = mapping_of(event.attributes)
+            texts = [str(details[key]) for key in ("exception.type", "exception.message") if details.get(key)]
             if texts:
                 return ": ".join(texts)
     return "error"
@@ -218,12 +219,13 @@ def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
     """Return the id of the call that a tool's span answers, and the result; ``None`` when the span names no call."""
     if span.kind != TOOL:
         return None
-    call_id, result = as_name(first_of(span.attributes, _CALL_IDS)), first_of(span.attributes, _RESULTS)
+    call_id = as_name(first_of(span.attributes, _CALL_IDS))
+    result = first_of(span.attributes, _RESULTS)
     return (call_id, result) if call_id is not None and result is not None else None
 
 
-def _else(value: Json, other: Json) -> Json:
-    return other if value is None else value
+def _else(value: Json, default: Json) -> Json:
+    return default if value is None else value
 
 
 def as_int(value: Json) -> int | None:
@@ -244,8 +246,9 @@ def as_ints(value: Json) -> tuple[int, ...] | None:
     """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
     if not isinstance(value, list) or len(value) > _MAX_INTS:
         return None
-    found = tuple(number for one in value if (number := as_int(one)) is not None)
-    return found if len(found) == len(value) else None
+    numbers = [as_int(number) for number in value]
+    integers = tuple(number for number in numbers if number is not None)
+    return integers if len(integers) == len(numbers) else None
 
 
 def as_float(value: Json) -> float | None:
@@ -270,10 +273,10 @@ def as_name(value: Json) -> str | None:
 
 def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:
     """Return input and output messages, from attributes, else from events, else by older conventions."""
-    given = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
-    made = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
-    if given is not None or made is not None:
-        return read_chat(given, "user"), read_chat(made, "assistant")
+    input_messages = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
+    output_messages = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+    if input_messages is not None or output_messages is not None:
+        return read_chat(input_messages, "user"), read_chat(output_messages, "assistant")
     if span.events:
         prompt, answer = chats_of_events(span.events)
         if prompt.messages or answer.messages:
@@ -281,7 +284,8 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
     if kind != GENERATION:
         return Chat(), Chat()
     for inputs, outputs in _FLAT:
-        prompt, answer = flattened_chat(attributes, inputs, "user"), flattened_chat(attributes, outputs, "assistant")
+        prompt = flattened_chat(attributes, inputs, "user")
+        answer = flattened_chat(attributes, outputs, "assistant")
         if prompt.messages or answer.messages:
             return prompt, answer
     return (

@@ -143,7 +143,8 @@ class LineagePipeline:
         step = self._steps.get(key)
         track, number = key
         if step is None and not self._forgotten.has(track, number):
-            step = self._steps[key] = TrainStep(track, number)
+            step = TrainStep(track, number)
+            self._steps[key] = step
         return step
 
     def _consumed(self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int) -> list[Record]:

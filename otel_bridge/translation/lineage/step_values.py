@@ -39,18 +39,9 @@ def step_values(
         values[f"{PREFIX}unknown"] = unknown
     if not consumed:
         return values
-    stalenesses = (_staleness(step, rollout) for rollout in consumed)
-    staleness = [steps for steps in stalenesses if steps is not None]
-    if staleness:
-        values[f"{PREFIX}staleness"] = _histogram(staleness)
-        values[f"{PREFIX}staleness/mean"] = fmean(staleness)
-        values[f"{PREFIX}staleness/max"] = max(staleness)
-    ages_s = [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed]
-    values[f"{PREFIX}age_s/mean"] = fmean(ages_s)
-    values[f"{PREFIX}age_s/max"] = max(ages_s)
-    uses = [rollout.uses(step) for rollout in consumed]
-    values[f"{PREFIX}uses/mean"] = fmean(uses)
-    values[f"{PREFIX}uses/max"] = max(uses)
+    values |= _staleness_values(step, consumed)
+    values |= _mean_and_max("age_s", [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed])
+    values |= _mean_and_max("uses", [rollout.uses(step) for rollout in consumed])
     steps = {rollout.step for rollout in consumed if rollout.step is not None}
     of_same_steps = [rollout for rollout in generated if rollout.step in steps]
     values |= _mean_reward("consumed", consumed)
@@ -59,6 +50,19 @@ def step_values(
     if steps:
         values |= _unused(step, [rollout for rollout in generated if _is_before(rollout, min(steps))])
     return values
+
+
+def _mean_and_max(name: str, numbers: Sequence[float]) -> dict[str, Value]:
+    return {f"{PREFIX}{name}/mean": fmean(numbers), f"{PREFIX}{name}/max": max(numbers)}
+
+
+def _staleness_values(step: int, consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
+    """Return how far behind the weights of the consumed rollouts are; nothing if no rollout names a version or step."""
+    stalenesses = (_staleness(step, rollout) for rollout in consumed)
+    staleness = [steps_behind for steps_behind in stalenesses if steps_behind is not None]
+    if not staleness:
+        return {}
+    return {f"{PREFIX}staleness": _histogram(staleness), **_mean_and_max("staleness", staleness)}
 
 
 def _staleness(step: int, rollout: GeneratedRollout) -> int | None:

@@ -39,7 +39,10 @@ class RowAssembler:
         processes: Mapping[str, Process],
         receive_clock: ReceiveClock,
     ) -> None:
-        self._state, self._options, self._axes, self._receive_clock = state, options, axes, receive_clock
+        self._state = state
+        self._options = options
+        self._axes = axes
+        self._receive_clock = receive_clock
         self._holding: dict[Process, None] = {}
         self._changed: set[tuple[Process, int]] = set()
         self._waiting_bytes = 0
@@ -142,13 +145,18 @@ class RowAssembler:
         rows: list[Row] = []
         while process.waiting:
             rows += self._give_up(process, next(iter(process.waiting.values())))
-        gone = {time_ns for changed, time_ns in self._changed if changed is process} | set(process.written)
-        for time_ns in gone:
+        released = {time_ns for changed, time_ns in self._changed if changed is process}
+        for time_ns in released | set(process.written):
             self._state.delete(f"{_PREFIX}{process.instance}/{time_ns}")
         self._changed = {pair for pair in self._changed if pair[0] is not process}
         return rows
 
     def _due_ns(self, process: Process, row: PendingRow) -> int:
+        """Return the time at which *row* is released although fragments of it, or rows before it, are missing.
+
+        A row without a number is still open: its process may add to it until the process ends. Of a remote one, a
+        later row that is ready shows that the number is lost.
+        """
         wait_ns = self._options.row_wait_ns
         if not process.remote:
             if row.seq == 0:
@@ -158,7 +166,7 @@ class RowAssembler:
         if row.seq == 0 and process.status is None:
             if not process.ready:  # no number is missing
                 return _FOREVER
-            since_ns = max(since_ns, min(one.since_ns for one in process.ready.values()))
+            since_ns = max(since_ns, min(ready.since_ns for ready in process.ready.values()))
         return self._receive_clock.due(since_ns, wait_ns)
 
     # --- one row ------------------------------------------------------------------------------------------------------
@@ -173,18 +181,21 @@ class RowAssembler:
 
         A later value of an *open_* row replaces an earlier one, and its step is the last one.
         """
-        new = {
-            key: value
-            for key, value in fragment.values.items()
-            if key not in row.values or (open_ and row.values[key] != value)
-        }
-        numbered = fragment.seq > 0 and row.seq == 0
-        moved = open_ and row.step != fragment.step
-        if not (new or numbered or moved):
+        values = fragment.values
+        if open_:
+            new = {key: value for key, value in values.items() if key not in row.values or row.values[key] != value}
+        else:
+            new = {key: value for key, value in values.items() if key not in row.values}
+        return self._add_new(row, fragment, new, open_=open_)
+
+    def _add_new(self, row: PendingRow, fragment: RowFragment, new: dict[str, Value], *, open_: bool) -> bool:
+        brings_number = fragment.seq > 0 and row.seq == 0
+        brings_step = open_ and row.step != fragment.step
+        if not (new or brings_number or brings_step):
             return False
-        if moved:
+        if brings_step:
             row.step = fragment.step
-        if numbered:
+        if brings_number:
             row.number(fragment.seq, fragment.want, fragment.own_ns)
         if fragment.same:
             count(self._state, SAME_KEY, fragment.same)
@@ -202,8 +213,8 @@ class RowAssembler:
 
     def _give_up(self, process: Process, oldest: PendingRow) -> list[Row]:
         """Release *oldest* although it is cut or rows before it are missing; whole earlier rows go first."""
-        before = sorted((row for row in process.ready.values() if row.time_ns < oldest.time_ns), key=lambda r: r.seq)
-        rows = [self._write(process, row) for row in before]
+        earlier = [row for row in process.ready.values() if row.time_ns < oldest.time_ns]
+        rows = [self._write(process, row) for row in sorted(earlier, key=lambda row: row.seq)]
         rows.append(self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest))
         return rows + self._in_order(process)
 
@@ -233,7 +244,7 @@ class RowAssembler:
     def _further(self, process: Process, fragment: RowFragment) -> list[Row]:
         """Return a further record, of the same step and time, for a late fragment of a row already written."""
         row = process.written[fragment.time_ns]
-        before = dict(row.values)
+        written_values = dict(row.values)
         if not self._fill(row, fragment):
             self.redelivered += 1
             return []
@@ -243,7 +254,7 @@ class RowAssembler:
         if row.whole:
             del process.written[row.time_ns]
         self._changed.add((process, row.time_ns))
-        values = {key: value for key, value in fragment.values.items() if key not in before}
+        values = {key: value for key, value in fragment.values.items() if key not in written_values}
         if not values:
             return self._in_order(process)
         record = self._record(process, row, row.next_id(), values, late=True)
@@ -276,12 +287,12 @@ class RowAssembler:
         return rows
 
     def _restore(self, processes: Mapping[str, Process]) -> None:
-        found: list[tuple[Process, PendingRow]] = []
+        rows: list[tuple[Process, PendingRow]] = []
         for key, value in self._state.items(_PREFIX):
             instance = key.removeprefix(_PREFIX).rpartition("/")[0]
             if instance in processes:
-                found.append((processes[instance], _from_state(value)))
-        for process, row in sorted(found, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)):
+                rows.append((processes[instance], _from_state(value)))
+        for process, row in sorted(rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)):
             if row.written:
                 process.written[row.time_ns] = row
                 continue

@@ -24,7 +24,8 @@ class AttemptDetector:
     """Detects a process's attempt, by `StepAxes`, and emits the config of a further attempt."""
 
     def __init__(self, axes: StepAxes, events: Events) -> None:
-        self._axes, self._events = axes, events
+        self._axes = axes
+        self._events = events
 
     def of_spans(self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int) -> list[Record]:
         """Detect the attempt of a process from its spans; return the config of a further attempt."""
@@ -60,7 +61,7 @@ class AttemptDetector:
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
     """Return the step in *attributes*, unless *attributes* name another role."""
-    found = {pair.key: value_of(pair.value) for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}}
-    if found.get(semconv.ROLE, role) != role:
+    facts = {pair.key: value_of(pair.value) for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}}
+    if facts.get(semconv.ROLE, role) != role:
         return None
-    return integer(found.get(semconv.STEP))
+    return integer(facts.get(semconv.STEP))

@@ -61,17 +61,20 @@ class Deduplicator:
         chunk = self._chunks.get(self._last)
         if chunk is None or len(chunk) >= _CHUNK * _HASH_BYTES:
             self._last += 1
-            chunk = self._chunks[self._last] = bytearray()
+            chunk = bytearray()
+            self._chunks[self._last] = chunk
         chunk += hash_
         self._changed.add(self._last)
 
     def _forget_oldest(self) -> None:
         oldest = next(iter(self._chunks))
         self._changed.add(oldest)
-        kept = 0
+        kept_hashes = 0
         for hash_ in _hashes(self._chunks.pop(oldest)):
-            if self._again.pop(hash_) and kept < _CHUNK // 2:  # at least half of the chunk goes, so that this ends
-                kept += 1
+            if (
+                self._again.pop(hash_) and kept_hashes < _CHUNK // 2
+            ):  # at least half of the chunk goes, so that this ends
+                kept_hashes += 1
                 self._again[hash_] = False
                 self._append(hash_)
 

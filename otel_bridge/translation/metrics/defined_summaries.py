@@ -33,7 +33,8 @@ class DefinedSummaries:
     """
 
     def __init__(self, state: TranslationState) -> None:
-        self._state, self._definitions = state, SummaryDefinitions()
+        self._state = state
+        self._definitions = SummaryDefinitions()
         self._origins: dict[str, Origin] = {}
         self._keys: dict[str, KeySummary] = {}
         self._changed: set[str] = set()
@@ -48,10 +49,10 @@ class DefinedSummaries:
         """Take definitions: name, which may end with ``*``, to kinds with commas; the later one of a name holds."""
         for key, kinds in event.values.items():
             name = full_key(event.role, key)
-            known = self._origins.get(name)
-            if not isinstance(kinds, str) or (known is not None and not event.origin.replaces(known)):
+            last_origin = self._origins.get(name)
+            if not isinstance(kinds, str) or (last_origin is not None and not event.origin.replaces(last_origin)):
                 continue
-            if known is None and len(self._origins) >= _MAX_KEYS:
+            if last_origin is None and len(self._origins) >= _MAX_KEYS:
                 count(self._state, TOO_MANY)
                 name_first(self._state, TOO_MANY, name)
                 continue
@@ -62,14 +63,14 @@ class DefinedSummaries:
 
     def rows(self, records: list[Record]) -> list[Record]:
         """Take the rows in *records*; return *records* with the summaries before the end of the run."""
-        found: list[Record] = []
+        with_summaries: list[Record] = []
         for record in records:
             if type(record) is Row:
                 self._take(record)
             elif type(record) is End:
-                found += self._summaries(record)
-            found.append(record)
-        return found
+                with_summaries += self._summaries(record)
+            with_summaries.append(record)
+        return with_summaries
 
     def flush(self) -> None:
         """Write what changed to the state."""
@@ -85,9 +86,9 @@ class DefinedSummaries:
         for key, value in row.values.items():
             if type(value) not in _NUMBERS or not self._definitions.kinds_of(key):
                 continue
-            known = self._keys.get(key)
-            if known is not None:
-                known.add(value)
+            summary = self._keys.get(key)
+            if summary is not None:
+                summary.add(value)
             elif len(self._keys) < _MAX_KEYS:
                 self._keys[key] = KeySummary(value)
             else:
@@ -107,9 +108,9 @@ class DefinedSummaries:
     def _summaries(self, end: End) -> list[Record]:
         """Return the summaries that changed since the run last ended; trackers show the last value anyway."""
         values: dict[str, Scalar] = {}
-        for key, known in self._keys.items():
+        for key, summary in self._keys.items():
             kinds = self._definitions.kinds_of(key)
             if NO_SUMMARY not in kinds:
-                values |= {f"{key}.{kind}": value for kind, value in known.result(kinds - {"last"}).items()}
+                values |= {f"{key}.{kind}": value for kind, value in summary.result(kinds - {"last"}).items()}
         changed = {key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)}
         return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)] if changed else []

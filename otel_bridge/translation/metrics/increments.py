@@ -14,7 +14,8 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge.translation.state import TranslationState
 
 _HIST: Final = "hist/"
-_EXPLICIT, _EXPONENTIAL = b"e", b"x"
+_EXPLICIT = b"e"
+_EXPONENTIAL = b"x"
 HistogramPoint: TypeAlias = pb.HistogramDataPoint | pb.ExponentialHistogramDataPoint
 
 
@@ -27,9 +28,10 @@ class Increments:
     """
 
     def __init__(self, state: TranslationState, max_series: int) -> None:
-        self._state, self._max_series = state, max_series
-        found = [(key.removeprefix(_HIST), _loaded(value)) for key, value in state.items(_HIST)]
-        self._last = dict(sorted(found, key=lambda pair: pair[1].time_unix_nano))
+        self._state = state
+        self._max_series = max_series
+        points = [(key.removeprefix(_HIST), _loaded(value)) for key, value in state.items(_HIST)]
+        self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 
     def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
         """Return the increment of *point* over the last point of its series; ``None``: no increment, or an older point.
@@ -42,28 +44,30 @@ class Increments:
             point: A cumulative point.
         """
         series = f"{process}/{point.start_time_unix_nano}/{key}"
-        before = self._last.get(series)
-        if before is not None and point.time_unix_nano <= before.time_unix_nano:
+        last_point = self._last.get(series)
+        if last_point is not None and point.time_unix_nano <= last_point.time_unix_nano:
             return None
         self._keep(series, point)
-        if before is None or type(before) is not type(point) or point.count < before.count:
+        if last_point is None or type(last_point) is not type(point) or point.count < last_point.count:
             return point
-        if point.count == before.count:
+        if point.count == last_point.count:
             return None
-        if isinstance(point, pb.HistogramDataPoint) and isinstance(before, pb.HistogramDataPoint):
-            return _explicit(point, before)
-        if isinstance(point, pb.ExponentialHistogramDataPoint) and isinstance(before, pb.ExponentialHistogramDataPoint):
-            return _exponential(point, before)
+        if isinstance(point, pb.HistogramDataPoint) and isinstance(last_point, pb.HistogramDataPoint):
+            return _explicit(point, last_point)
+        if isinstance(point, pb.ExponentialHistogramDataPoint) and isinstance(
+            last_point, pb.ExponentialHistogramDataPoint
+        ):
+            return _exponential(point, last_point)
         return point
 
     def _keep(self, series: str, point: HistogramPoint) -> None:
-        kept = _copy(point)
-        del kept.attributes[:]
-        del kept.exemplars[:]
+        last_point = _copy(point)
+        del last_point.attributes[:]
+        del last_point.exemplars[:]
         self._last.pop(series, None)
-        self._last[series] = kept
+        self._last[series] = last_point
         kind = _EXPLICIT if isinstance(point, pb.HistogramDataPoint) else _EXPONENTIAL
-        self._state.set(f"{_HIST}{series}", kind + kept.SerializeToString())
+        self._state.set(f"{_HIST}{series}", kind + last_point.SerializeToString())
         if len(self._last) > self._max_series:
             oldest = next(iter(self._last))
             del self._last[oldest]
@@ -77,55 +81,64 @@ def _copy(point: HistogramPoint) -> HistogramPoint:
     return pb.ExponentialHistogramDataPoint.FromString(data)
 
 
-def _explicit(point: pb.HistogramDataPoint, before: pb.HistogramDataPoint) -> pb.HistogramDataPoint:
-    added = pb.HistogramDataPoint(count=point.count - before.count, explicit_bounds=point.explicit_bounds)
-    counts = [now - then for now, then in zip(point.bucket_counts, before.bucket_counts, strict=False)]
-    same = list(point.explicit_bounds) == list(before.explicit_bounds)
-    if same and len(point.bucket_counts) == len(before.bucket_counts) and min(counts, default=0) >= 0:
+def _explicit(point: pb.HistogramDataPoint, last_point: pb.HistogramDataPoint) -> pb.HistogramDataPoint:
+    added = pb.HistogramDataPoint(count=point.count - last_point.count, explicit_bounds=point.explicit_bounds)
+    counts = [
+        count - last_count for count, last_count in zip(point.bucket_counts, last_point.bucket_counts, strict=False)
+    ]
+    same_bounds = list(point.explicit_bounds) == list(last_point.explicit_bounds)
+    if same_bounds and len(point.bucket_counts) == len(last_point.bucket_counts) and min(counts, default=0) >= 0:
         added.bucket_counts.extend(counts)
     else:
         del added.explicit_bounds[:]
-    _totals(added, point, before)
+    _totals(added, point, last_point)
     return added
 
 
 def _exponential(
-    point: pb.ExponentialHistogramDataPoint, before: pb.ExponentialHistogramDataPoint
+    point: pb.ExponentialHistogramDataPoint, last_point: pb.ExponentialHistogramDataPoint
 ) -> pb.ExponentialHistogramDataPoint:
     added = pb.ExponentialHistogramDataPoint(
-        count=point.count - before.count,
+        count=point.count - last_point.count,
         scale=point.scale,
-        zero_count=max(point.zero_count - before.zero_count, 0),
+        zero_count=max(point.zero_count - last_point.zero_count, 0),
         zero_threshold=point.zero_threshold,
     )
-    down = before.scale - point.scale
+    down = last_point.scale - point.scale
     for side in ("positive", "negative"):
-        now, then = _by_index(getattr(point, side), 0), _by_index(getattr(before, side), max(down, 0))
-        left = {index: count - then.get(index, 0) for index, count in now.items() if count > then.get(index, 0)}
-        if left:
+        counts = _by_index(getattr(point, side), 0)
+        last_counts = _by_index(getattr(last_point, side), max(down, 0))
+        new_counts = {
+            index: count - last_counts.get(index, 0)
+            for index, count in counts.items()
+            if count > last_counts.get(index, 0)
+        }
+        if new_counts:
             buckets = getattr(added, side)
-            buckets.offset = min(left)
-            buckets.bucket_counts.extend(left.get(index, 0) for index in range(min(left), max(left) + 1))
-    _totals(added, point, before)
+            buckets.offset = min(new_counts)
+            buckets.bucket_counts.extend(
+                new_counts.get(index, 0) for index in range(min(new_counts), max(new_counts) + 1)
+            )
+    _totals(added, point, last_point)
     return added
 
 
 def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> dict[int, int]:
     """Return the counts by index, for a scale that is lower by *down*."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for number, count in enumerate(buckets.bucket_counts):
         index = (buckets.offset + number) >> min(down, 64)
-        found[index] = found.get(index, 0) + count
-    return found
+        counts[index] = counts.get(index, 0) + count
+    return counts
 
 
-def _totals(added: HistogramPoint, point: HistogramPoint, before: HistogramPoint) -> None:
+def _totals(added: HistogramPoint, point: HistogramPoint, last_point: HistogramPoint) -> None:
     """Set the sum, and minimum and maximum when *point* has a new extreme."""
-    if point.HasField("sum") and before.HasField("sum"):
-        added.sum = point.sum - before.sum
-    if point.HasField("min") and before.HasField("min") and point.min < before.min:
+    if point.HasField("sum") and last_point.HasField("sum"):
+        added.sum = point.sum - last_point.sum
+    if point.HasField("min") and last_point.HasField("min") and point.min < last_point.min:
         added.min = point.min
-    if point.HasField("max") and before.HasField("max") and point.max > before.max:
+    if point.HasField("max") and last_point.HasField("max") and point.max > last_point.max:
         added.max = point.max
 
 

@@ -235,7 +235,7 @@ class StepAxes:
         *process* is one more worker, which started late. Without a predecessor, a rank 0 follows a rank 0 of which
         only the state is left.
         """
-        workers = [worker for worker in self._processes.values() if _is_worker(worker) and worker is not process]
+        workers = self._other_workers(process)
         same_rank = [worker for worker in workers if worker.rank == process.rank]
         predecessors = [worker for worker in same_rank if worker.attempts.get(axis) == current]
         if predecessors:
@@ -243,6 +243,9 @@ class StepAxes:
         else:
             follows = process.rank == 0 and self._led.get(axis) == current
         return follows and not any(_keeps_attempt(worker, process, axis, predecessors) for worker in workers)
+
+    def _other_workers(self, process: Process) -> list[Process]:
+        return [worker for worker in self._processes.values() if _is_worker(worker) and worker is not process]
 
     def with_attempt(
         self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int

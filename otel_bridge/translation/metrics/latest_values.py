@@ -27,11 +27,11 @@ class Origin:
     instance: str
     seq: int
 
-    def replaces(self, other: Origin) -> bool:
-        """Return whether a value of this event replaces one of *other*."""
-        if self.instance == other.instance and self.seq and other.seq:
-            return self.seq > other.seq
-        return (self.time_unix_ns, self.instance) >= (other.time_unix_ns, other.instance)
+    def replaces(self, stored: Origin) -> bool:
+        """Return whether a value of this event replaces one of *stored*."""
+        if self.instance == stored.instance and self.seq and stored.seq:
+            return self.seq > stored.seq
+        return (self.time_unix_ns, self.instance) >= (stored.time_unix_ns, stored.instance)
 
 
 @dataclass(frozen=True, slots=True)

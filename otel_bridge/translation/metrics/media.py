@@ -65,7 +65,9 @@ class MediaAssembler:
         *,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        self._state, self._axes, self._max_bytes = state, axes, max_waiting_bytes
+        self._state = state
+        self._axes = axes
+        self._max_bytes = max_waiting_bytes
         self._limit = limit_of(options.message_content)
         self._redaction = Redaction(options.redact_secrets, options.redact_email)
         self._waiting: dict[str, dict[str, int]] = {}
@@ -136,7 +138,8 @@ class MediaAssembler:
     def _records(
         self, event: MediaEvent, attributes: Mapping[str, object], time_unix_ns: int, data: bytes
     ) -> list[MediaRecord]:
-        process, key = event.process, key_in(attributes)
+        process = event.process
+        key = key_in(attributes)
         items, cells = items_of(attributes, data)
         role = text_in(attributes, semconv.ROLE) or process.role
         step = int_in(attributes, semconv.STEP)

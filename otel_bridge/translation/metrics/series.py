@@ -44,7 +44,8 @@ class SeriesNames:
     """
 
     def __init__(self, state: TranslationState, max_metrics: int) -> None:
-        self._state, self._max_metrics = state, max_metrics
+        self._state = state
+        self._max_metrics = max_metrics
         self._metrics = {key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)}
 
     def note(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
@@ -58,57 +59,61 @@ class SeriesNames:
         suffix = attribute_suffix(attributes, cut=False)
         if len(suffix) <= MAX_SUFFIX:
             return suffix
-        parts, digest = attribute_parts(attributes), short_hash(suffix, 8)
-        known = self._note_attributes(metric, parts)
-        if known is None:
-            return _shortened(parts, {}, digest, taken=True)
-        found = known.names.get(digest)
-        if found is None:
-            common = known.common or {}
-            found = _shortened(parts, common, digest, taken=False)
-            if found in known.names.values():
-                found = _shortened(parts, common, digest, taken=True)
-            if len(known.names) < _MAX_SERIES:
-                known.names[digest] = found
-                self._store(metric, known)
-        return found
+        parts = attribute_parts(attributes)
+        digest = short_hash(suffix, 8)
+        series = self._note_attributes(metric, parts)
+        if series is None:
+            return _shortened(parts, {}, digest, is_taken=True)
+        name = series.names.get(digest)
+        if name is None:
+            common = series.common or {}
+            name = _shortened(parts, common, digest, is_taken=False)
+            if name in series.names.values():
+                name = _shortened(parts, common, digest, is_taken=True)
+            if len(series.names) < _MAX_SERIES:
+                series.names[digest] = name
+                self._store(metric, series)
+        return name
 
     def _note_attributes(self, metric: str, parts: Mapping[str, str]) -> _Metric | None:
-        known = self._metrics.get(metric)
-        if known is None:
+        series = self._metrics.get(metric)
+        if series is None:
             if len(self._metrics) >= self._max_metrics:
                 return None
-            known = self._metrics[metric] = _Metric()
-        before = known.common
-        known.common = dict(parts) if before is None else dict(before.items() & parts.items())
-        if known.common != before:
-            self._store(metric, known)
-        return known
+            series = _Metric()
+            self._metrics[metric] = series
+        old_common = series.common
+        series.common = dict(parts) if old_common is None else dict(old_common.items() & parts.items())
+        if series.common != old_common:
+            self._store(metric, series)
+        return series
 
-    def _store(self, metric: str, known: _Metric) -> None:
-        self._state.set(f"{_SERIES}{metric}", {"common": dict(known.common or {}), "names": dict(known.names)})
+    def _store(self, metric: str, series: _Metric) -> None:
+        self._state.set(f"{_SERIES}{metric}", {"common": dict(series.common or {}), "names": dict(series.names)})
 
 
-def _shortened(parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, taken: bool) -> str:
+def _shortened(parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, is_taken: bool) -> str:
     """Return *parts* as text, without the attributes that do not fit.
 
     Args:
         parts: Name of each attribute to its text, sorted by name.
         common: Attributes that all series share.
         digest: Hash that distinguishes this series where its attributes cannot.
-        taken: Whether another series already has the name that this series would get.
+        is_taken: Whether another series already has the name that this series would get.
     """
-    shown, is_cut = dict(parts), taken
+    shown_parts = dict(parts)
+    is_cut = is_taken
     by_size = sorted(parts, key=lambda name: (name not in common, -len(parts[name]), name))
     for name in by_size:
-        if len(_joined(shown)) <= _room(is_cut) or len(shown) == 1:
+        if len(_joined(shown_parts)) <= _room(is_cut) or len(shown_parts) == 1:
             break
         if name not in common:
             is_cut = True
-        del shown[name]
-    text = _joined(shown)
+        del shown_parts[name]
+    text = _joined(shown_parts)
     if len(text) > _room(is_cut):
-        is_cut, text = True, text[: _room(True)].rstrip()
+        is_cut = True
+        text = text[: _room(True)].rstrip()
     return f"{text}-{digest[: _HASH_CHARS - 1]}" if is_cut else f"{text}{_MORE}"
 
 

@@ -30,27 +30,30 @@ class Summaries:
 
     def merge(self, event: ValuesEvent) -> list[Summary]:
         """Merge *event*; return what it changed, or nothing."""
-        origin, changed = event.origin, dict[str, Scalar]()
+        origin = event.origin
+        changed = dict[str, Scalar]()
         for key, value in self._scalars(event.values, "", 0):
             full = full_key(event.role, key)
             stored = self._state.get(PREFIX + full)
-            before = cast("list[Json] | None", stored)
-            if before is None and not self._room(full):
+            stored_value = cast("list[Json] | None", stored)
+            if stored_value is None and not self._room(full):
                 continue
-            if before is not None and not origin.replaces(Origin(*cast("tuple[int, str, int]", tuple(before[2:])))):
+            if stored_value is not None and not origin.replaces(
+                Origin(*cast("tuple[int, str, int]", tuple(stored_value[2:])))
+            ):
                 continue
             self._state.set(PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq])
-            if before is None or before[0] != value or type(before[0]) is not type(value):
+            if stored_value is None or stored_value[0] != value or type(stored_value[0]) is not type(value):
                 changed[full] = value
         return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)] if changed else []
 
     def _room(self, key: str) -> bool:
-        known = cast("int", self._state.get(_KEYS) or 0)
-        if known >= _MAX_KEYS:
+        number = cast("int", self._state.get(_KEYS) or 0)
+        if number >= _MAX_KEYS:
             count(self._state, TOO_MANY)
             name_first(self._state, TOO_MANY, key)
             return False
-        self._state.set(_KEYS, known + 1)
+        self._state.set(_KEYS, number + 1)
         return True
 
     def _scalars(self, values: Mapping[str, Json], prefix: str, depth: int) -> Iterator[tuple[str, Scalar]]:

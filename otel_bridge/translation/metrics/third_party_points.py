@@ -99,7 +99,10 @@ class ThirdPartyPoints:
     def __init__(
         self, state: TranslationState, axes: StepAxes, seen: Deduplicator, options: TranslationOptions
     ) -> None:
-        self._state, self._axes, self._seen, self._max_keys = state, axes, seen, options.max_keys
+        self._state = state
+        self._axes = axes
+        self._seen = seen
+        self._max_keys = options.max_keys
         self._less_text = options.hash_metric_texts or limit_of(options.message_content) is not None
         self._series = SeriesNames(state, options.max_keys)
         self._increments = Increments(state, min(options.max_keys, _MAX_HISTOGRAMS))
@@ -161,7 +164,8 @@ class ThirdPartyPoints:
     def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
         """Return whether to show a point: a new one, or a former value that its step returns to."""
         key = f"{process.instance}/{point.key}"
-        added, latest = self._seen.add(hash_), self._latest.get(key)
+        added = self._seen.add(hash_)
+        latest = self._latest.get(key)
         if point.step is None:
             return added
         if latest is None or latest.step != point.step:
@@ -244,7 +248,8 @@ def points_of(
     kind = metric.WhichOneof("data")
     if kind is None:
         return
-    delta, cumulative = kind == "sum" and metric.sum.aggregation_temporality == _DELTA, is_cumulative(metric)
+    delta = kind == "sum" and metric.sum.aggregation_temporality == _DELTA
+    cumulative = is_cumulative(metric)
     points: Iterable[AnyPoint] = getattr(metric, kind).data_points
     for point in points:
         if point.flags & _NO_VALUE:

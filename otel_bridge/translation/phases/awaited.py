@@ -40,19 +40,23 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
     """
     if len(living) < 2 or not steps:
         return None
-    newest = steps[-1]
-    awaited: AwaitedRank | None = None
-    for name, ends in newest.ends.items():
-        missing = [instance for instance in living if instance not in ends]
-        if len(missing) != 1:
-            continue
-        since_ns = max(end_ns for instance, end_ns in ends.items() if instance in living)
-        rank = _rank_before(steps, name, missing[0])
-        if rank is not None and (awaited is None or since_ns > awaited.since_ns):
-            awaited = AwaitedRank(missing[0], rank, name, newest.number, since_ns, len(living) - 1)
-    if awaited is None or _has_gone_on(newest, awaited):
+    candidates = [_awaited_in(steps, phase, living) for phase in steps[-1].ends]
+    awaited = max(filter(None, candidates), key=lambda candidate: candidate.since_ns, default=None)
+    if awaited is None or _has_gone_on(steps[-1], awaited):
         return None
     return awaited
+
+
+def _awaited_in(steps: Sequence[PhaseStep], phase: str, living: Collection[str]) -> AwaitedRank | None:
+    """Return the only rank that has not ended *phase* in the newest step, if it had that phase before."""
+    newest = steps[-1]
+    ends = newest.ends[phase]
+    missing = [instance for instance in living if instance not in ends]
+    rank = _rank_before(steps, phase, missing[0]) if len(missing) == 1 else None
+    if rank is None:
+        return None
+    last_end_ns = max(end_ns for instance, end_ns in ends.items() if instance in living)
+    return AwaitedRank(missing[0], rank, phase, newest.number, last_end_ns, len(living) - 1)
 
 
 def _rank_before(steps: Sequence[PhaseStep], name: str, instance: str) -> int | None:

@@ -76,8 +76,11 @@ class PhasePipeline:
         processes: Mapping[str, Process],
         receive_clock: ReceiveClock,
     ) -> None:
-        self._state, self._options, self._axes = state, options, axes
-        self._processes, self._receive_clock = processes, receive_clock
+        self._state = state
+        self._options = options
+        self._axes = axes
+        self._processes = processes
+        self._receive_clock = receive_clock
         self._workers = StepWorkers(state, options, processes, space=_PACE, every_rank=True)
         self._open: dict[tuple[Track, int], PhaseStep] = {}
         self._closed: dict[tuple[Track, int], PhaseStep] = {}
@@ -102,8 +105,9 @@ class PhasePipeline:
             now_unix_ns: Now.
             received_ns: Time at which a receiver accepted them; 0: the process wrote them here.
         """
-        process, producer = context.process, context.producer
-        further: set[str | None] = set()
+        process = context.process
+        producer = context.producer
+        advanced_roles: set[str | None] = set()
         for span in spans:
             phase = read_phase(span)
             if phase is None:
@@ -112,7 +116,7 @@ class PhasePipeline:
             role = phase.role or producer.third_party_role
             size = self._open_phases + self._closed_phases
             if self._add(process, role, phase, now_unix_ns):
-                further.add(role)
+                advanced_roles.add(role)
             if self._open_phases + self._closed_phases > size:
                 host = text_in(producer.attributes, semconv.HOST_NAME)
                 new = TimelinePhase(
@@ -127,13 +131,14 @@ class PhasePipeline:
                 )
                 self._new.append(new)
         records: list[Record] = []
-        for advanced in further:
-            records += self._close_passed(advanced, now_unix_ns)
+        for role in advanced_roles:
+            records += self._close_passed(role, now_unix_ns)
         return records + self._bounded()
 
     def take_new(self) -> list[TimelinePhase]:
         """Return the phases since the last call."""
-        new, self._new = self._new, []
+        new = self._new
+        self._new = []
         return new
 
     def tick(self, now_unix_ns: int) -> list[Record]:
@@ -190,10 +195,10 @@ class PhasePipeline:
         else:
             self._open_phases += step.size - size
         self._changed[track, phase.step] = step
-        further = self._workers.sent(process.instance, role, "", phase.step, now_unix_ns)
-        if further:
+        has_advanced = self._workers.sent(process.instance, role, "", phase.step, now_unix_ns)
+        if has_advanced:
             self._axes.reached(axis, phase.step)
-        return further
+        return has_advanced
 
     def _attempt(self, process: Process, role: str | None) -> int:
         axis = axis_of(role)
@@ -213,7 +218,8 @@ class PhasePipeline:
         step = self._open.get(key) or self._closed.get(key)
         if step is not None or self._forgotten.has(track, number):
             return step
-        step = self._open[key] = PhaseStep(track, number)
+        step = PhaseStep(track, number)
+        self._open[key] = step
         return step
 
     # --- when a step closes -------------------------------------------------------------------------------------------
@@ -291,7 +297,7 @@ class PhasePipeline:
         replaced: set[str] = set()
         for processes in by_rank.values():
             for process in processes:
-                if any(other.succeeds(process) for other in processes):
+                if any(successor.succeeds(process) for successor in processes):
                     replaced.add(process.instance)
         return [rank for instance, rank in step.ranks.items() if instance not in replaced]
 

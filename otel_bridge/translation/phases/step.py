@@ -61,7 +61,8 @@ class PhaseStep:
         """Add a phase of *process*; return whether there was room. One that is there already changes nothing."""
         rank = self.ranks.get(process.instance)
         if rank is None:
-            rank = self.ranks[process.instance] = RankTimes(process.rank, process.forked)
+            rank = RankTimes(process.rank, process.forked)
+            self.ranks[process.instance] = rank
         time = PhaseTime(phase.name, phase.outer, phase.start_unix_ns, phase.end_unix_ns)
         if time in rank.phases:
             return True

@@ -102,13 +102,7 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     """
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     leading = [rank for rank in ordered if not rank.forked] or ordered
-    seconds: dict[str, dict[int, float]] = {}
-    for index, rank in enumerate(ordered):
-        of_rank = rank.seconds()
-        if rank.forked and len(leading) < len(ordered):
-            del of_rank[STEP]
-        for name, taken_s in of_rank.items():
-            seconds.setdefault(name, {})[index] = taken_s
+    seconds = _seconds_by_phase(ordered, leading)
     numbers = [rank.rank for rank in ordered]
     step_s = fmean(seconds[STEP].values())
     values: dict[str, float | int] = {}
@@ -119,6 +113,18 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     values[f"{PREFIX}overlap"] = fmean(overlap_s for _, overlap_s in idle)
     values[f"{PREFIX}ranks"] = len(leading)
     return values
+
+
+def _seconds_by_phase(ranks: list[RankTimes], leading: list[RankTimes]) -> dict[str, dict[int, float]]:
+    """Return the seconds of each phase by index of the rank; the whole step only of the *leading* ranks."""
+    seconds: dict[str, dict[int, float]] = {}
+    for index, rank in enumerate(ranks):
+        of_rank = rank.seconds()
+        if rank.forked and len(leading) < len(ranks):
+            del of_rank[STEP]
+        for name, phase_s in of_rank.items():
+            seconds.setdefault(name, {})[index] = phase_s
+    return seconds
 
 
 def _phase_values(name: str, by_rank: Mapping[int, float], numbers: list[int], step_s: float) -> dict[str, float | int]:

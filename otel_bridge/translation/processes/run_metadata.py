@@ -72,41 +72,68 @@ class RunMetadata:
 
     def rename(self, name: str) -> None:
         """Replace a generated name of the run; a name that a user gave, and an empty *name*, change nothing."""
-        before = cast("Mapping[str, object]", self._state.get(KEY) or {})
-        sources = cast("Mapping[str, str]", before.get("sources") or {})
+        stored = self._stored()
+        sources = cast("Mapping[str, str]", stored.get("sources") or {})
         if name and sources.get("name") != GIVEN:
-            self._state.set(KEY, {**before, "name": name, "sources": {**sources, "name": GIVEN}})
+            self._state.set(KEY, {**stored, "name": name, "sources": {**sources, "name": GIVEN}})
+
+    def _stored(self) -> Mapping[str, object]:
+        return cast("Mapping[str, object]", self._state.get(KEY) or {})
 
     def _store_facts(self, producer: Producer) -> None:
-        before = cast("Mapping[str, object]", self._state.get(KEY) or {})
-        attributes = producer.attributes
-        facts: dict[str, object] = {"id": self.run_id}
-        facts |= _names(producer, before)
-        facts |= {fact: redact_text(text) for fact, key in _TEXTS.items() if (text := text_in(attributes, key))}
-        tags = attributes.get(semconv.RUN_TAGS)
-        if isinstance(tags, list) and tags:
-            facts["tags"] = [redact_text(str(tag)) for tag in cast("list[object]", tags)]
-        node_rank = int_in(attributes, semconv.NODE_RANK)
-        if node_rank is not None:
-            facts["node_rank"] = node_rank
-        found = {key: text for key in _IDENTITY if (text := text_in(attributes, key))}
-        found |= {key: redact_text(found[key]) for key in semconv.FREE_TEXTS if key in found}
-        facts["identity"] = found | cast("dict[str, str]", before.get("identity") or {})
-        merged = facts | {key: value for key, value in before.items() if key not in {"identity", "sources", *_NAMES}}
-        if merged != before:
+        """Store the facts of *producer* that no earlier process named, and names whose source ranks higher."""
+        stored = self._stored()
+        stored_facts = {key: value for key, value in stored.items() if key not in {"identity", "sources", *_NAMES}}
+        stored_identity = cast("dict[str, str]", stored.get("identity") or {})
+        merged: dict[str, object] = {"id": self.run_id}
+        merged |= _names(producer, stored)
+        merged |= _facts(producer.attributes)
+        merged["identity"] = _identity(producer.attributes) | stored_identity
+        merged |= stored_facts
+        if merged != stored:
             self._state.set(KEY, merged)
 
 
-def _names(producer: Producer, before: Mapping[str, object]) -> dict[str, object]:
-    """Return project, name and their sources; *producer* replaces *before* where its source ranks higher."""
-    known = cast("Mapping[str, str]", before.get("sources") or {})
+def _facts(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Return group, notes, job type, tags and node rank, as far as *attributes* name them; without secrets."""
+    facts: dict[str, object] = {}
+    for fact, key in _TEXTS.items():
+        text = text_in(attributes, key)
+        if text:
+            facts[fact] = redact_text(text)
+    tags = attributes.get(semconv.RUN_TAGS)
+    if isinstance(tags, list) and tags:
+        facts["tags"] = [redact_text(str(tag)) for tag in cast("list[object]", tags)]
+    node_rank = int_in(attributes, semconv.NODE_RANK)
+    if node_rank is not None:
+        facts["node_rank"] = node_rank
+    return facts
+
+
+def _identity(attributes: Mapping[str, object]) -> dict[str, str]:
+    """Return how the trackers, the host and the code of the run are named; without secrets in free texts."""
+    identity: dict[str, str] = {}
+    for key in _IDENTITY:
+        text = text_in(attributes, key)
+        if text:
+            identity[key] = redact_text(text) if key in semconv.FREE_TEXTS else text
+    return identity
+
+
+def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object]:
+    """Return project, name and their sources; those of *producer* if its source ranks higher, else the stored ones."""
+    stored_sources = cast("Mapping[str, str]", stored.get("sources") or {})
     sources: dict[str, str] = {}
     names: dict[str, object] = {}
     for fact, value in (("project", producer.run.project), ("name", producer.run.name)):
         source = _source(producer.attributes, *_NAMES[fact])
-        held = known.get(fact, GIVEN if before.get(fact) else _DERIVED)
-        newer = not before.get(fact) or _RANKS.index(source) > _RANKS.index(held)
-        names[fact], sources[fact] = (value, source) if newer else (before[fact], held)
+        stored_source = stored_sources.get(fact, _DERIVED)
+        if not stored.get(fact) or _RANKS.index(source) > _RANKS.index(stored_source):
+            names[fact] = value
+            sources[fact] = source
+        else:
+            names[fact] = stored[fact]
+            sources[fact] = stored_source
     return {**names, "sources": sources}
 
 

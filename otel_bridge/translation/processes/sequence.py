@@ -66,7 +66,8 @@ class SequenceTracker:
         if number > self.high:
             if number > self.high + 1:
                 self._open(Gap(self.high + 1, number - 1, self.high_ns, time_ns))
-            self.high, self.high_ns = number, max(time_ns, self.high_ns)
+            self.high = number
+            self.high_ns = max(time_ns, self.high_ns)
             return
         for index, gap in enumerate(self.gaps):
             if gap.first <= number <= gap.last:
