@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from otel_bridge.capture.hook import capture
+    from otel_bridge.content.user_function import redact_with
     from otel_bridge.emit.api import (
         alert,
         current_run,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         rollout,
         summary,
     )
-    from otel_bridge.emit.content.policy import redact_with
     from otel_bridge.emit.encode.histogram import Histogram
     from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Table, Text, Video
     from otel_bridge.emit.phases.phase import Phase, phase
@@ -100,7 +100,7 @@ _HOMES: Final = {
     "chat": "otel_bridge.emit.rollouts.live",
     "get_context": "otel_bridge.emit.rollouts.context",
     "phase": "otel_bridge.emit.phases.phase",
-    "redact_with": "otel_bridge.emit.content.policy",
+    "redact_with": "otel_bridge.content.user_function",
     "tool": "otel_bridge.emit.rollouts.live",
 }
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.hyperparameters import config_of
-from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import (
     may_name_secret,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from otel_bridge import settings
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment, Load
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.exporter import load as load_exporter
 from otel_bridge.translation.options import TranslationOptions
 
@@ -106,10 +107,8 @@ def _translation(env: Mapping[str, str]) -> TranslationOptions:
         max_open_traces=settings.MAX_OPEN_TRACES.read(env),
         max_open_trace_bytes=settings.MAX_OPEN_TRACE_BYTES.read(env),
         rollout_bytes=settings.ROLLOUT_BYTES.read(env),
-        message_content=settings.content_mode(env),
+        content=ContentPolicy.read(env),
         hash_metric_texts=settings.truncate_for_some(env),
-        redact_secrets="secrets" in settings.REDACT.read(env),
-        redact_email="email" in settings.REDACT.read(env),
     )
 
 

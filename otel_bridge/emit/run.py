@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
     DEFAULT_FINISH_S,
@@ -21,7 +22,6 @@ from otel_bridge.emit.arguments import (
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
-from otel_bridge.emit.content.policy import count_refused_with
 from otel_bridge.emit.phases.phase import Phase, phase_of
 from otel_bridge.emit.process_end import is_good_exit, status_at_exit
 from otel_bridge.emit.process_segment import Checkpoint

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.content.user_function import redact_by_setting
 from otel_bridge.destination_seal import sealed
 from otel_bridge.emit import console
 from otel_bridge.emit.bridge_process.other_python import OtherPython, find_python
@@ -32,7 +34,6 @@ from otel_bridge.emit.config.misspelt import misspelt
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
-from otel_bridge.emit.content.policy import ContentPolicy, redact_by_setting
 from otel_bridge.emit.encode.known_names import with_known_names
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.process_segment import MakeHeader

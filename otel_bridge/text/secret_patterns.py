@@ -1,8 +1,7 @@
 """Finds secrets by the name of their key and by their shape, and replaces them.
 
-Which texts are searched is decided elsewhere: in the training process by `otel_bridge.emit.content.policy`, before the
-segment; for third-party producers by `otel_bridge.otlp.content`, at translation. Shapes follow the issuers'
-documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, JWT, PEM).
+Which texts are searched is decided in `otel_bridge.content.policy`. Shapes follow the issuers' documentation (Hugging
+Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, JWT, PEM).
 E-mail addresses are redacted on request. Pure.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -186,50 +184,9 @@ def redact_emails(value: str) -> str:
     return _EMAIL.sub(REDACTED, value) if "@" in value else value
 
 
-@dataclass(frozen=True, slots=True)
-class Redaction:
-    """Chooses the parts to redact.
-
-    Attributes:
-        secrets: Whether to redact secrets, by name or shape.
-            email: Whether to redact e-mail addresses.
-    """
-
-    secrets: bool = True
-    email: bool = False
-
-    def text(self, text: str) -> str:
-        """Return *text* after redaction."""
-        redacted = redact_text(text) if self.secrets else text
-        return redact_emails(redacted) if self.email else redacted
-
-    def value(self, value: Json, key: str = "") -> Json:
-        """Return plain *value*, named *key*, after redaction."""
-        redacted = scrubbed(value, key) if self.secrets else value
-        return _without_emails(redacted) if self.email else redacted
-
-
-SECRETS_ONLY: Final = Redaction()
-
-
-def _without_emails(value: Json) -> Json:
-    if isinstance(value, str):
-        return redact_emails(value)
-    if isinstance(value, list):
-        return [_without_emails(item) for item in value]
-    if isinstance(value, dict):
-        return {redact_emails(name): _without_emails(item) for name, item in value.items()}
-    return value
-
-
 _ANY: Final = "x"
 _MARKUP: Final = re.compile(r"[<>|\[\]]")
 """Characters in a chat template's `user_token`, but never in a credential."""
-
-
-def redact_shapes(value: str) -> str:
-    """Return *value* without keys and tokens in the shapes of their issuers; words and links stay."""
-    return _SHAPES.sub(REDACTED, value)
 
 
 _ASSIGNED_IN_TEXT: Final = re.compile(
@@ -246,10 +203,28 @@ def redact_assigned(value: str) -> str:
     return _ASSIGNED_IN_TEXT.sub(lambda found: f"{found[1] or found[3]}{REDACTED}", value)
 
 
+_NAMED_SECRET: Final = re.compile(
+    r"((?:\b[Bb]earer )|(?:(?:API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|_TOKEN)[\"']?[ ]?[=:][ ]?[\"']?))"
+    r"[A-Za-z0-9._~+/=-]{12,}"
+)
+
+
+def redact_message(value: str) -> str:
+    """Return *value*, input or output of a model, without secrets; words and links stay."""
+    value = _NAMED_SECRET.sub(rf"\1{REDACTED}", _SHAPES.sub(REDACTED, value))
+    return redact_named(redact_assigned(value))
+
+
 def redact_text(value: str) -> str:
     """Return *value* with every part that has the shape of a secret redacted."""
     if len(value) < 8:
         return value
+    # Names and ids come again with each record, and the expressions take some 10 us.
+    return _redacted_once(value) if len(value) <= _MAX_KNOWN_CHARS else _redacted_once.__wrapped__(value)
+
+
+@lru_cache(maxsize=4096)
+def _redacted_once(value: str) -> str:
     value = _SHAPES.sub(REDACTED, redact_named(value) if '"' in value else value)
     value = _IN_URL.sub(REDACTED, value)
     value = _BEARER.sub(rf"\1 {REDACTED}", value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from otel_bridge.alert_rules import NO_RULES, AlertRule
+from otel_bridge.content.policy import DEFAULT_POLICY, ContentPolicy
 
 SECOND_NS = 1_000_000_000
 
@@ -51,11 +52,9 @@ class TranslationOptions:
         max_open_traces: Most traces that may wait for spans at one time.
         max_open_trace_bytes: Most bytes that waiting traces may take.
         rollout_bytes: Size limit of a rollout; longer content is truncated and marked.
-        message_content: ``full``, ``off`` or ``truncate:N``; translation applies it to third-party producers.
+        content: Content policy, which translation applies to third-party producers.
         hash_metric_texts: Whether texts among the attributes of third-party metrics become hashes. Keys are the same
             for all exporters, and an exporter may be allowed less text.
-        redact_secrets: Whether secrets are redacted in the spans of third-party producers.
-        redact_email: Whether e-mail addresses are redacted in spans and evaluations of third-party producers.
         seen_limit: Number of third-party points whose identity is remembered, so that a redelivered point is dropped.
         max_waiting_bytes: Most bytes of incomplete rows and rows behind a gap; beyond it the oldest row is released.
         cumulative_histograms: Whether cumulative histograms of third-party producers are shown as sent, instead of
@@ -82,10 +81,8 @@ class TranslationOptions:
     max_open_traces: int = 20_000
     max_open_trace_bytes: int = 1 << 30
     rollout_bytes: int = 4 << 20
-    message_content: str = "full"
+    content: ContentPolicy = DEFAULT_POLICY
     hash_metric_texts: bool = False
-    redact_secrets: bool = True
-    redact_email: bool = False
     seen_limit: int = 200_000
     max_waiting_bytes: int = 64 << 20
     cumulative_histograms: bool = False

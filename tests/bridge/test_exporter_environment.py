@@ -7,6 +7,7 @@ import pytest
 
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment, chosen, other_traces
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
 from otel_bridge.translation.options import OtherTraces
@@ -87,9 +88,9 @@ def test_settings_of_the_environment_reach_translation() -> None:
 def test_the_switch_of_the_genai_instrumentations_holds_for_what_the_bridge_translates_too() -> None:
     switch = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "no_content"}
 
-    assert BridgeOptions.read(switch, Path()).translation.message_content == "off"
+    assert BridgeOptions.read(switch, Path()).translation.content == ContentPolicy(0)
     full = {**switch, "OTEL_BRIDGE_MESSAGE_CONTENT": "full"}
-    assert BridgeOptions.read(full, Path()).translation.message_content == "full"
+    assert BridgeOptions.read(full, Path()).translation.content == ContentPolicy()
 
 
 def test_a_setting_that_cannot_be_used_is_an_error_at_the_start() -> None:

@@ -195,8 +195,8 @@ def test_a_data_frame_is_a_table_and_so_are_rows_that_name_their_columns() -> No
 
 def test_no_text_leaves_when_the_policy_is_off() -> None:
     texts = (otel_bridge.Text("words"), otel_bridge.Markdown("words"), otel_bridge.Html("words"))
-    logged = Logged(*texts, otel_bridge.Image(png(), caption="words"), off=True)
-    table = Logged(otel_bridge.Table(["a", "b"], [["words", 1]], caption="words"), off=True)
+    logged = Logged(*texts, otel_bridge.Image(png(), caption="words"), limit=0)
+    table = Logged(otel_bridge.Table(["a", "b"], [["words", 1]], caption="words"), limit=0)
 
     assert (logged.data, logged.drops) == (png(), {"media_text_off": 3})
     assert table.table == {"columns": ["a", "b"], "rows": [[None, 1]]}
@@ -204,8 +204,8 @@ def test_no_text_leaves_when_the_policy_is_off() -> None:
 
 
 def test_texts_are_cut_and_html_is_not() -> None:
-    logged = Logged(otel_bridge.Text("0123456789"), otel_bridge.Html("<b>012345</b>"), max_chars=4)
-    table = Logged(otel_bridge.Table(["a"], [["0123456789"]]), max_chars=4)
+    logged = Logged(otel_bridge.Text("0123456789"), otel_bridge.Html("<b>012345</b>"), limit=4)
+    table = Logged(otel_bridge.Table(["a"], [["0123456789"]]), limit=4)
 
     assert logged.data == "0123… [6 more characters]".encode()
     assert logged.drops == {"media_html_cut": 1}

@@ -10,11 +10,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.hyperparameters import config_of
-from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy
 from otel_bridge.emit.encode.coerce import name
 from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.emit.encode.values import flatten
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.calls import log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.values.plain import CountKeyedDrop

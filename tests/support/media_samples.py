@@ -15,7 +15,7 @@ import orjson
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from PIL import Image as Pillow
 
-from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.records import MediaItem, MediaRecord, axis_of

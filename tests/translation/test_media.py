@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import MediaRecord
 from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.options import TranslationOptions
@@ -113,7 +114,7 @@ def test_a_table_that_is_none_is_counted(data: bytes) -> None:
 
 
 def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() -> None:
-    options = TranslationOptions(run_id=RUN, message_content="truncate:5")
+    options = TranslationOptions(run_id=RUN, content=ContentPolicy(5))
     bench = Bench(options)
     body = logs_request((
         THIRD_PARTY,
@@ -130,7 +131,7 @@ def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() 
     token = "sk-" + "a1B2" * 12
     (redacted,) = secret.request(logs_request((THIRD_PARTY, [media_event(None, "t", text(f"use {token}"))])), LOGS)
     assert token.encode() not in redacted.items[0].data  # type: ignore[union-attr]
-    off = Bench(TranslationOptions(run_id=RUN, message_content="off"))
+    off = Bench(TranslationOptions(run_id=RUN, content=ContentPolicy(0)))
     assert off.request(logs_request((THIRD_PARTY, [media_event(None, "t", text("x"))])), LOGS) == []
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from otel_bridge import settings
+from otel_bridge.content.policy import Limit, limit_of
 from otel_bridge.errors import ConfigError
-from otel_bridge.otlp.content import Limit, limit_of
 
 OFF: Final = 0
 

@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
+from otel_bridge.content.policy import Limit
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
-from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position, Status
 
 Names: TypeAlias = dict[str, tuple[str, ...]]

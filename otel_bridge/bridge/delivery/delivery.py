@@ -19,6 +19,7 @@ from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, DeadLetterQueue, calls_of, kinds_of, needs_writer
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition, Progress
+from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
 from otel_bridge.bridge.ledger.queries import RecordPage
@@ -33,7 +34,6 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.records import End, Position
-from otel_bridge.translation.content.per_exporter import truncate
 
 BATCH_BYTES: Final = 4 << 20
 DURABLE_POLL_S: Final = 1.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from otel_bridge import settings
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.config.resource import is_trial
-from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.emit.messages.limits import MessageLimits
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import Setting, declared

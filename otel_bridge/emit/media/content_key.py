@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.content.policy import dumps
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media, Table
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules, dumps
 from otel_bridge.emit.values.scalars import Array
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json

@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, cast
 
-from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps, hooked, may_hold_secret
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.content.user_function import hooked
 from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules
+from otel_bridge.emit.messages.content_filter import ContentFilter
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules, dumps
 from otel_bridge.emit.values.reading import ReadBudget
 from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
+from otel_bridge.text.secret_search import may_hold_secret
 
 MAX_CAPTION_CHARS: Final = 10_000
 _MIMES: Final = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html", "table": "application/json"}
@@ -125,8 +128,8 @@ class MediaEncoder:
         text = value if isinstance(value, str) else str(self._plain(value))
         if len(text) > self.limit_bytes:
             raise MediaDropped("media_too_large")
-        most = self.policy.max_chars
-        if is_html and most is not None and len(text) > most:  # half of a page is not valid
+        limit = self.policy.limit
+        if is_html and limit is not None and len(text) > limit:  # half of a page is not valid
             raise MediaDropped("media_html_cut")
         return self._filter().text(text).encode("utf-8", "replace")
 
@@ -165,7 +168,7 @@ class MediaEncoder:
         data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
         policy = self.policy
         # One search of the whole: each cell by itself would cost a table of 5,000 cells some ten milliseconds.
-        if not (policy.off or policy.email or policy.max_chars is not None or hooked()) and not (
+        if not (policy.email or policy.limit is not None or hooked()) and not (
             policy.secrets and (may_hold_secret(data) or any(map(may_be_secret, columns)))
         ):
             return data

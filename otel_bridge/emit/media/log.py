@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from otel_bridge import semconv
-from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.content.policy import DEFAULT_POLICY, ContentPolicy
 from otel_bridge.emit.encode.protobuf import Attribute
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 1 << 20
 """Most bytes of one event: a Collector and gRPC take 4 MiB a request by default."""
 _MAX_KEYS: Final = 10_000
-_NO_POLICY: Final = ContentPolicy()
+
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
 """Appends one event with its attributes and its body; returns whether that was possible."""
@@ -36,7 +36,7 @@ class MediaLog:
     """
 
     def __init__(
-        self, policy: ContentPolicy = _NO_POLICY, *, max_bytes: int = 32 << 20, max_per_step: int = 100
+        self, policy: ContentPolicy = DEFAULT_POLICY, *, max_bytes: int = 32 << 20, max_per_step: int = 100
     ) -> None:
         self._policy, self._max_bytes, self._max_per_step = policy, max_bytes, max_per_step
         self._logged: dict[tuple[str | None, str], tuple[int, int]] = {}

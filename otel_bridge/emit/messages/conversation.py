@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.emit.messages import shapes
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
 from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
-from otel_bridge.emit.values.plain import CLIPPED
+from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json

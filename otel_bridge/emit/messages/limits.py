@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, hooked, may_have_shape
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.content.user_function import hooked
 from otel_bridge.emit.messages.attachments import attached, parts_of
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import Conversation, EncodedMessage, encode, replayable
 from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.text.secret_search import may_have_shape
 
 _COPIES: Final = 2
 """Copies of each message in a tracker: in the root's span and in a child's."""

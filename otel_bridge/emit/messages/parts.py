@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.media.pictures import MediaDropped, image_bytes, is_picture
 from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.attachments import parts_of
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import entries_of, fields_of, first, parsed, plain, text_or_none
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
+from otel_bridge.emit.values.plain import dumps
 from otel_bridge.records import Json
 
 _MAX_NAME_CHARS: Final = 256

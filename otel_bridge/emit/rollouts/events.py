@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.content.policy import ContentFilter
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
 from otel_bridge.emit.encode.row import SCOPE
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.emit.values.plain import CLIPPED
 from otel_bridge.emit.values.scalars import any_text

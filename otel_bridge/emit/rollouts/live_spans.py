@@ -25,18 +25,19 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
 
 from otel_bridge import semconv
-from otel_bridge.emit.content.policy import ContentFilter, dumps
-from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.emit_run import EmitRun, RolloutTracer, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.live_registry import OpenRollout
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array, token_counts, without_traceback
+from otel_bridge.emit.values.plain import dumps
 from otel_bridge.errors import InvalidRecordError, any_error
 
 TRACES: Final = 2
@@ -75,7 +76,6 @@ class _Appender(SpanProcessor):
 
     def __init__(self, run: EmitRun) -> None:
         self._run = run
-        self._content = SdkContent(run.rollout_options.limits.policy, run.count_drop)
         self.extras: dict[int, ExtraAttributes] = {}
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -83,15 +83,15 @@ class _Appender(SpanProcessor):
         context = span.get_span_context()
         extra = self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
         try:
-            payload = encoded_span(span, extra, self._content)
+            payload = encoded_span(span, extra, self._run)
         except any_error():  # nothing of otel-bridge may end a training run
             self._run.count_drop("rollout_span")
             return
         self._run.append(TRACES, payload)
 
 
-def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent) -> bytes:
-    """Encode *span* as one ``ScopeSpans``: attributes set by others as *content* allows, and the additions.
+def encoded_span(span: ReadableSpan, extra: ExtraAttributes, run: EmitRun) -> bytes:
+    """Encode *span* as one ``ScopeSpans``: attributes set by others as the policy of *run* allows, and the additions.
 
     Raises:
         InvalidRecordError: The encoder returned no span.
@@ -99,7 +99,9 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent
     for resource_spans in encode_spans([well_formed(span)]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
             if span.attributes or span.events or span.status.description:
-                content.span(span, scope_spans.spans[0])
+                unknown = apply_to_span(scope_spans.spans[0], run.rollout_options.limits.policy)
+                if unknown:
+                    run.count_drop("unknown_text", unknown)
             # Parsing merges: the attributes of the SDK's own span stay.
             scope_spans.spans[0].MergeFromString(extra.fields)
             return scope_spans.SerializeToString() + extra.spans

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.content.policy import ContentFilter
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
 from otel_bridge.emit.messages.attachments import media_facts
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from google.protobuf.message import Message
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -25,7 +24,7 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
-from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.errors import any_error
@@ -49,7 +48,6 @@ class SdkAppender:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._content = SdkContent(run.rollout_options.limits.policy, run.count_drop)
         self._pid = os.getpid()
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
@@ -59,16 +57,14 @@ class SdkAppender:
             if context is not None:
                 mark_instrumented(context.trace_id)
         try:
-            request = encode_spans([well_formed(span) for span in spans])
-            self._append(TRACES, request, lambda: self._content.spans(spans, request))
+            self._append(TRACES, encode_spans([well_formed(span) for span in spans]))
         except any_error():  # nothing of otel-bridge may end a training run, and nothing leaves unseen
             self._count(len(spans))
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            request = encode_logs([well_formed(record) for record in records])
-            self._append(LOGS, request, lambda: self._content.logs(records, request))
+            self._append(LOGS, encode_logs([well_formed(record) for record in records]))
         except any_error():
             self._count(len(records))
 
@@ -82,18 +78,23 @@ class SdkAppender:
             self.run.count_drop("forked_metrics")
             return
         try:
-            request = encode_metrics(well_formed(data))
-            self._append(METRICS, request, lambda: self._content.metrics(request))
+            self._append(METRICS, encode_metrics(well_formed(data)))
         except any_error():
             self._count(1)
 
-    def _append(self, signal: int, request: Request, payload: Callable[[], bytes]) -> None:
+    def _append(self, signal: int, request: Request) -> None:
         entries = _entries(request)
         if not any(scopes for _, scopes in entries):
             return
-        for resource, _ in entries:
+        policy = self.run.rollout_options.limits.policy
+        unknown = 0
+        for resource, scopes in entries:
             self._show_run(resource)
-        self.run.append(signal, payload(), whole=True)
+            unknown += apply_to_resource(resource, policy)
+            unknown += sum(apply_to_scope(scope, policy) for scope in scopes)
+        if unknown:
+            self.run.count_drop("unknown_text", unknown)
+        self.run.append(signal, request.SerializeToString(), whole=True)
 
     def _show_run(self, resource: Resource) -> None:
         known = {pair.key for pair in resource.attributes}
@@ -113,10 +114,10 @@ class SdkAppender:
         _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
 
 
-def _entries(request: Request) -> list[tuple[Resource, list[Message]]]:
+def _entries(request: Request) -> list[tuple[Resource, Sequence[Scope]]]:
     """Return each resource of *request* with its scopes."""
     if isinstance(request, ExportMetricsServiceRequest):
-        return [(entry.resource, list[Message](entry.scope_metrics)) for entry in request.resource_metrics]
+        return [(entry.resource, entry.scope_metrics) for entry in request.resource_metrics]
     if isinstance(request, ExportTraceServiceRequest):
-        return [(entry.resource, list[Message](entry.scope_spans)) for entry in request.resource_spans]
-    return [(entry.resource, list[Message](entry.scope_logs)) for entry in request.resource_logs]
+        return [(entry.resource, entry.scope_spans) for entry in request.resource_spans]
+    return [(entry.resource, entry.scope_logs) for entry in request.resource_logs]

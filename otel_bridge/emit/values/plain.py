@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Final, TypeAlias, cast
 
+import orjson
+
 from otel_bridge.emit.values.reading import ReadBudget, Unreadable, entries_of, is_list_like, is_of, items_of
 from otel_bridge.emit.values.scalars import (
     Array,
@@ -290,3 +292,19 @@ class _Fields(Mapping[object, object]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def dumps(value: Json) -> bytes:
+    """Encode JSON data as UTF-8; lone surrogates become question marks."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_encodable(value))
+
+
+def _encodable(value: Json) -> Json:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {str(_encodable(key)): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value

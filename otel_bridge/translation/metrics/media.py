@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from otel_bridge import semconv
+from otel_bridge.content.media import limited_media
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import MediaItem, MediaRecord, axis_of
-from otel_bridge.text.secret_patterns import Redaction
-from otel_bridge.translation.content.media import limited_media
 from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.media import MediaPart, items_of, key_in, part_of
 from otel_bridge.translation.decode.resources import Producer
@@ -68,8 +66,7 @@ class MediaAssembler:
         self._state = state
         self._axes = axes
         self._max_bytes = max_waiting_bytes
-        self._limit = limit_of(options.message_content)
-        self._redaction = Redaction(options.redact_secrets, options.redact_email)
+        self._content_policy = options.content
         self._waiting: dict[str, dict[str, int]] = {}
         self._waiting_bytes = 0
         for key, value in state.items(_PREFIX):
@@ -156,7 +153,7 @@ class MediaAssembler:
             steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
         )
         if event.producer.third_party:  # our emitter applies the policy itself
-            record = limited_media(record, self._limit, self._redaction.text)
+            record = limited_media(record, self._content_policy)
         if not record.items:
             return []
         known = self._state.get(COUNTED)

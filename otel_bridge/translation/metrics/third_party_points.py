@@ -25,8 +25,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
-from otel_bridge.otlp.content import limit_of
-from otel_bridge.otlp.limits import limit_metric
+from otel_bridge.content.otlp import hash_texts
 from otel_bridge.records import Row, Value, axis_of
 from otel_bridge.translation.decode.attributes import integer, value_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
@@ -103,7 +102,7 @@ class ThirdPartyPoints:
         self._axes = axes
         self._seen = seen
         self._max_keys = options.max_keys
-        self._less_text = options.hash_metric_texts or limit_of(options.message_content) is not None
+        self._less_text = options.hash_metric_texts or options.content.limit is not None
         self._series = SeriesNames(state, options.max_keys)
         self._increments = Increments(state, min(options.max_keys, _MAX_HISTOGRAMS))
         self._increments_only = not options.cumulative_histograms
@@ -121,7 +120,7 @@ class ThirdPartyPoints:
         newest: dict[tuple[str | None, int | None, int], _Group] = {}
         for producer, process, metrics in found:
             for metric in metrics:
-                if self._less_text and (unknown := limit_metric(metric)):
+                if self._less_text and (unknown := hash_texts(metric)):
                     count(self._state, "unknown_text", unknown)
                 self._series.note(metric.name, series_of(metric))
                 for point in points_of(metric, producer.third_party_role, producer.rank, self._series.name):

@@ -13,12 +13,12 @@ from typing import Final, TypedDict
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
+from otel_bridge.content.otlp import apply_to_span
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.content.rollout_size import shrunk
 from otel_bridge.conventions import GENERATION, is_content
-from otel_bridge.otlp.content import Limit
 from otel_bridge.otlp.json_text import as_text
 from otel_bridge.records import Json, Message, PlainTrace, RolloutRecord, axis_of, key_of
-from otel_bridge.text.secret_patterns import SECRETS_ONLY, Redaction
-from otel_bridge.translation.content.limits import limited, redacted, shrunk
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from otel_bridge.translation.decode.content_events import folded
@@ -86,16 +86,14 @@ class RolloutAssembler:
 
     Attributes:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
-        limit: Most characters of a third-party producer's text.
+        content: Content policy of third-party producers.
         limit_bytes: Size limit of a rollout.
-        redaction: Redaction of the data of third-party producers.
         count: Counter by reason, for cut or removed texts of names that no convention knows.
     """
 
     key: str
-    limit: Limit
+    content: ContentPolicy
     limit_bytes: int
-    redaction: Redaction = SECRETS_ONLY
     count: Callable[[str, int], None] = _uncounted
 
     def rollout_key(self, role: str | None, split: str, process_key: Json = None) -> str:
@@ -196,15 +194,13 @@ class RolloutAssembler:
             if origin.own:
                 spans.append(span)
                 continue
-            clean = redacted(span, self.redaction)
-            if self.limit is None:
-                spans.append(clean)
-                continue
-            short, unknown_texts = limited(clean, self.limit)
-            spans.append(short)
+            allowed = Span.FromString(span.SerializeToString())
+            unknown_texts = apply_to_span(allowed, self.content)
+            spans.append(allowed)
             if unknown_texts:
                 self.count("unknown_text", unknown_texts)
-            clipped += max(clean.ByteSize() - short.ByteSize(), 0)
+            if self.content.limit is not None:
+                clipped += max(span.ByteSize() - allowed.ByteSize(), 0)
         spans, shrunk_bytes = shrunk(spans, self.limit_bytes)
         return spans, clipped + shrunk_bytes
 

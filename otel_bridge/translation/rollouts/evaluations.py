@@ -17,7 +17,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import SECRETS_ONLY, Redaction
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
@@ -62,16 +61,13 @@ class ReceivedEvaluation:
         return (self.seq or 0, self.time_unix_ns, self.id)
 
 
-def read_evaluation(
-    log_record: LogRecord, instance_id: str, role: str | None, redaction: Redaction = SECRETS_ONLY
-) -> ReceivedEvaluation | None:
+def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
     Args:
         log_record: The event.
         instance_id: Process that sent the event.
         role: Role of the sender.
-        redaction: Redaction of label and explanation.
     """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
@@ -80,8 +76,8 @@ def read_evaluation(
     score = EvaluationScore(
         name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
         value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
-        label=_clean(attributes.get(semconv.EVALUATION_LABEL), redaction),
-        explanation=_clean(attributes.get(semconv.EVALUATION_EXPLANATION), redaction),
+        label=_label(attributes.get(semconv.EVALUATION_LABEL)),
+        explanation=reading.as_name(attributes.get(semconv.EVALUATION_EXPLANATION)),
     )
     has_value = score.value is not None or score.label is not None
     if not trace_id or not score.name or not has_value:
@@ -117,10 +113,9 @@ def base_of(trace_id: str) -> str:
     return trace_id.partition(_SPAN)[0]
 
 
-def _clean(value: Json, redaction: Redaction) -> str | None:
+def _label(value: Json) -> str | None:
     # The content policy emptied this label; the label still counts as a value.
-    text = "" if value == "" else reading.as_name(value)
-    return None if text is None else redaction.text(text)
+    return "" if value == "" else reading.as_name(value)
 
 
 class Evaluations:

@@ -15,10 +15,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
-from otel_bridge.otlp.content import limit_of
+from otel_bridge.content.otlp import apply_to_log
 from otel_bridge.records import Record
-from otel_bridge.text.secret_patterns import Redaction
-from otel_bridge.translation.content.limits import clean_log
 from otel_bridge.translation.decode.content_events import content_span
 from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
@@ -68,8 +66,7 @@ class RolloutPipeline:
         self._state = state
         self._options = options
         self._others = others
-        self._limit = limit_of(options.message_content)
-        self._redaction = Redaction(email=options.redact_email)
+        self._content_policy = options.content
         self._store = TraceStore(state)
         self._evaluations = Evaluations(state)
         self._sender = ""
@@ -133,8 +130,9 @@ class RolloutPipeline:
         """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record."""
         records = self.tick(now_unix_ns)
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # third-party: no policy applied yet
-            log_record = clean_log(log_record, self._redaction, self._limit)
-        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._redaction)
+            log_record = LogRecord.FromString(log_record.SerializeToString())
+            apply_to_log(log_record, self._content_policy)
+        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
         if evaluation is None or self._publisher.other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records

@@ -13,9 +13,7 @@ from typing import Final
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.conventions import switch_of
-from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, axis_of
-from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollout, GeneratedRollouts
@@ -89,9 +87,7 @@ class RolloutPublisher:
         self._workers = workers
         self._store = store
         self._evaluations = evaluations
-        limit = limit_of(options.message_content)
-        redaction = Redaction(options.redact_secrets, options.redact_email)
-        self._assembler = RolloutAssembler(options.rollout_key, limit, options.rollout_bytes, redaction, self._count)
+        self._assembler = RolloutAssembler(options.rollout_key, options.content, options.rollout_bytes, self._count)
         complete = [(t.id, t.facts, t.complete_ns or t.last_ns) for t in store.traces.values() if t.facts is not None]
         self.steps = StepSampler(state, options, axes.steps, iter(complete), workers, attempt_of=axes.current)
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
@@ -295,7 +291,7 @@ class RolloutPublisher:
 
     def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
         rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes.steps())
-        if not rollout.messages and self._assembler.limit != 0:
+        if not rollout.messages and not self._assembler.content.off:
             self._note_scope(source)
         self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, emitted=True))
         return rollout

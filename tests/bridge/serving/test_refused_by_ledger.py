@@ -18,12 +18,12 @@ from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.idle_runs import drained
 from otel_bridge.bridge.serving.run_outcome import Outcome
 from otel_bridge.bridge.serving.shutdown import ShutdownState
+from otel_bridge.content.policy import limit_of
 from otel_bridge.errors import JournalError, JournalFullError, RetryableError
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
-from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, Status
 from support.bridge.bridge_doubles import Process, options, refused, run_folder, serving, until, written
 from support.bridge.recording_tracker import RecordingTracker

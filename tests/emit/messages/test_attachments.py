@@ -11,7 +11,7 @@ import orjson
 import PIL.Image
 import pytest
 
-from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.media.values import Audio, Image, Markdown, Table
 from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
@@ -87,6 +87,6 @@ def test_a_medium_that_cannot_be_encoded_is_counted_and_leaves_a_text_that_says_
 def test_without_content_no_picture_leaves() -> None:
     rollout = Rollout("q", metadata={"image": Image(PIXELS)})
 
-    content = rollout_content(rollout, MessageLimits(ContentPolicy(off=True), 1 << 20))
+    content = rollout_content(rollout, MessageLimits(ContentPolicy(0), 1 << 20))
 
     assert b"PNG" not in base64.b64decode(messages_of(content)[0]["parts"][0]["content"])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import encode, fast_message
 from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
@@ -217,7 +218,7 @@ def test_what_holds_nothing_counts_nothing(entry: object) -> None:
         {**CALL, "content": "T"},
     ]),
     st.text(max_size=300),
-    st.sampled_from([ContentPolicy(), ContentPolicy(max_chars=7), ContentPolicy(off=True), ContentPolicy(email=True)]),
+    st.sampled_from([ContentPolicy(), ContentPolicy(7), ContentPolicy(0), ContentPolicy(email=True)]),
 )  # fmt: skip
 def test_the_short_way_means_the_same_as_the_long_one(entry: dict[str, Any], text: str, policy: ContentPolicy) -> None:
     entry = {key: text if value == "T" else value for key, value in entry.items()}

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
 from otel_bridge.translation.decode.messages import read_chat

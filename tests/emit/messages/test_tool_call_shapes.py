@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.conversation import Conversation
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 

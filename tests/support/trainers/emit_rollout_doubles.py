@@ -11,8 +11,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
+from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.content.policy import count_refused_with
 from otel_bridge.emit.rollouts.live_spans import LiveTracer
 
 

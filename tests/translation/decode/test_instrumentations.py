@@ -8,6 +8,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
@@ -142,7 +143,7 @@ def test_an_instrumentation_that_records_no_messages_is_named_once_with_its_sett
     state, silent = MemoryState(), MemoryState()
 
     rollouts_of(case, state, traces_only=True)
-    rollouts_of(case, silent, traces_only=True, message_content="off")
+    rollouts_of(case, silent, traces_only=True, content=ContentPolicy(0))
 
     [(key, switch)] = state.items("bare/")
     assert key == f"bare/{scope}"

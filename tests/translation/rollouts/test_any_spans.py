@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import RolloutRecord
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import SECOND, Bench, rollouts_in, rows_in
@@ -131,7 +132,7 @@ def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.D
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes) -> None:
     text = left.decode("utf-8", "replace")
-    bench = Bench(selection="first", message_content="truncate:5")
+    bench = Bench(selection="first", content=ContentPolicy(5))
     attributes = {"gen_ai.operation.name": text, "gen_ai.input.messages": text, "rl.step": text, "rl.reward": right}
     span = Span(
         trace_id=left[:16], span_id=right[:8], parent_span_id=left[:8], name=text, attributes=sample.pairs(attributes)

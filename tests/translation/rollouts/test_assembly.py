@@ -5,7 +5,7 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.otlp.content import Limit
+from otel_bridge.content.policy import ContentPolicy, Limit
 from otel_bridge.records import RolloutRecord
 from otel_bridge.translation.decode.resources import origin_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, RolloutAssembler, SamplingFacts
@@ -23,7 +23,7 @@ def assembled(
     limit: Limit = None,
     limit_bytes: int = 1 << 20,
 ) -> tuple[SamplingFacts, RolloutRecord]:
-    assembler = RolloutAssembler("rollouts", limit, limit_bytes)
+    assembler = RolloutAssembler("rollouts", ContentPolicy(limit), limit_bytes)
     origin = origin_of(sample.OURS if resource is None else resource, scope)
     trace = ReceivedTrace(ID, [(origin, span) for span in spans])
     facts = assembler.facts(trace)

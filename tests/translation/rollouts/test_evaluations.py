@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from otel_bridge.content.policy import ContentPolicy, limit_of
 from otel_bridge.records import Evaluation, trace_id_of
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
@@ -223,11 +224,12 @@ def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}
 
 
-def test_an_address_is_redacted_of_label_and_explanation_where_it_is_asked_for() -> None:
-    judged = sample.evaluation("a", "judge", 0.5, score__label="by ann@example.org", explanation="ann@example.org says")
+def test_an_address_is_redacted_of_a_third_party_evaluation_where_it_is_asked_for() -> None:
+    said = {"score__label": "by ann@example.org", "explanation": "ann@example.org says"}
+    judged = sample.evaluation("a", "judge", 0.5, seq=None, **said)
     found = []
     for redact_email in (False, True):
-        bench = Bench(selection="first", redact_email=redact_email)
+        bench = Bench(selection="first", content=ContentPolicy(email=redact_email))
         bench.send(*sample.rollout_spans("a"))
         found += late_in(bench.evaluate(judged))
 
@@ -244,7 +246,7 @@ def test_an_address_is_redacted_of_label_and_explanation_where_it_is_asked_for()
 def test_the_policy_reaches_evaluations_of_third_party_producers_and_native_ones_come_with_it(
     content: str, shown: Any
 ) -> None:
-    bench = Bench(selection="first", message_content=content)
+    bench = Bench(selection="first", content=ContentPolicy(limit_of(content)))
     bench.send(*sample.rollout_spans("a"))
     said = {"score__label": "good as", "explanation": "it says so it"}
 
@@ -266,7 +268,7 @@ def test_a_label_that_was_not_to_leave_is_a_value_all_the_same() -> None:
 
 
 def test_the_policy_reaches_the_spans_of_foreign_producers() -> None:
-    bench = Bench(selection="first", redact_secrets=False, redact_email=True)
+    bench = Bench(selection="first", content=ContentPolicy(secrets=False, email=True))
     said = {"gen_ai.operation.name": "chat", "gen_ai.prompt": "ann@example.org, sk-" + "A1" * 12}
 
     bench.send(sample.span("a", 1, "chat m", said), resource=sample.FOREIGN, scope="app")

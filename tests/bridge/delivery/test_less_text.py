@@ -8,8 +8,8 @@ from dataclasses import replace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.records import Config, Evaluation, MediaRecord, PlainTrace, RolloutRecord, Row
-from otel_bridge.translation.content.per_exporter import truncate
 from otel_bridge.translation.decode.spans import read_span
 from support.media_samples import image, media, table, text
 from support.otlp.trace_samples import pairs

@@ -5,10 +5,10 @@ import json
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.otlp.content import limit_of
-from otel_bridge.otlp.limits import cut
-from otel_bridge.text.secret_patterns import Redaction
-from otel_bridge.translation.content.limits import limited, redacted, shrunk
+from otel_bridge.content.otlp import apply_to_span
+from otel_bridge.content.policy import ContentPolicy, limit_of
+from otel_bridge.content.rollout_size import shrunk
+from otel_bridge.content.truncation import cut
 from otel_bridge.translation.decode.spans import read_span
 from support.otlp import trace_samples as sample
 
@@ -33,12 +33,18 @@ def chatty() -> Span:
     return span
 
 
+def allowed(span: Span, policy: ContentPolicy) -> tuple[Span, int]:
+    """A copy of the span after the policy, and its texts of unknown names."""
+    copy = Span.FromString(span.SerializeToString())
+    return copy, apply_to_span(copy, policy)
+
+
 def test_the_policy_names_a_limit() -> None:
     assert [limit_of(policy) for policy in ("full", "off", "truncate:7")] == [None, 0, 7]
 
 
 def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
-    span, unknown = limited(chatty(), 10)
+    span, unknown = allowed(chatty(), ContentPolicy(10))
 
     assert unknown == 0
     read = read_span(span)
@@ -50,21 +56,13 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
 
 
 def test_off_removes_content_from_the_bytes_too_and_keeps_numbers() -> None:
-    span, unknown = limited(chatty(), 0)
+    span, unknown = allowed(chatty(), ContentPolicy(0))
 
     assert unknown == 0
     assert {pair.key for pair in span.attributes} == {"gen_ai.operation.name", "rl.reward"}
     assert [pair.key for pair in span.events[0].attributes] == ["exception.type"]
     assert read_span(span).error == "T"
     assert b"xxxxx" not in span.SerializeToString()
-
-
-def test_the_span_that_is_limited_stays_as_it_was() -> None:
-    span = chatty()
-
-    limited(span, 0)
-
-    assert span == chatty()
 
 
 def test_half_an_image_is_left_out_whole() -> None:
@@ -119,7 +117,7 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
     )
     span.events.add(name="exception").attributes.extend(sample.pairs({"exception.message": f"bad {key}"}))
 
-    clean = redacted(span, Redaction())
+    clean, _ = allowed(span, ContentPolicy())
 
     read = read_span(clean)
     assert read.prompt == [{"role": "user", "content": "my key is [redacted]"}]
@@ -135,10 +133,8 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
     assert key.encode() in span.SerializeToString()
 
 
-def test_a_span_without_secrets_is_given_back_itself() -> None:
-    span = chatty()
-
-    assert redacted(span, Redaction()) is span
+def test_a_span_without_secrets_stays_as_it_is() -> None:
+    assert allowed(chatty(), ContentPolicy()) == (chatty(), 0)
 
 
 def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_json() -> None:
@@ -156,11 +152,11 @@ def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_js
     )
     span.links.add().attributes.extend(sample.pairs({"who": "eve@example.org"}))
 
-    clean = redacted(span, Redaction(secrets=False, email=True))
+    clean, _ = allowed(span, ContentPolicy(secrets=False, email=True))
 
     read = read_span(clean)
     assert read.prompt == [{"role": "user", "content": "mail\n[redacted] or a@b"}]
     assert read.attributes["gen_ai.tool.call.arguments"] == {"to": ["[redacted]"], "n": 1}
     assert (read.attributes["enduser.id"], read.error) == ("[redacted]", "no such user: [redacted]")
     assert b"@example.org" not in clean.SerializeToString()
-    assert redacted(span, Redaction()) is span
+    assert allowed(span, ContentPolicy()) == (span, 0)

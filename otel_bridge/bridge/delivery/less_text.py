@@ -13,10 +13,11 @@ from typing import Final, cast
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from otel_bridge.otlp.limits import cut, cut_json, limit_span
+from otel_bridge.content.media import limited_media
+from otel_bridge.content.otlp import apply_to_span
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.content.truncation import cut, cut_json
 from otel_bridge.records import Evaluation, Json, MediaRecord, Message, PlainTrace, Record, RolloutRecord, Span
-from otel_bridge.translation.content.limits import limited
-from otel_bridge.translation.content.media import limited_media
 from otel_bridge.translation.decode.spans import read_span
 
 _KEPT: Final = frozenset({"rollout_id", "policy_version"})
@@ -34,7 +35,12 @@ def truncate(record: Record, limit: int) -> Record:
     if isinstance(record, PlainTrace):
         spans = [_span(span, limit) for span in record.spans]
         return replace(record, name=_name(record, spans), spans=spans)
-    return limited_media(record, limit) if isinstance(record, MediaRecord) else record
+    return limited_media(record, _policy(limit)) if isinstance(record, MediaRecord) else record
+
+
+def _policy(limit: int) -> ContentPolicy:
+    """Return the policy of *limit* alone: the texts were redacted before."""
+    return ContentPolicy(limit, secrets=False)
 
 
 def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
@@ -82,12 +88,13 @@ def _span(span: Span, limit: int) -> Span:
             error=_error(span.error, limit),
             otlp=b"",
         )
-    return read_span(limited(otlp, limit)[0]).record()
+    apply_to_span(otlp, _policy(limit))
+    return read_span(otlp).record()
 
 
 def _limited_name(name: str, limit: int) -> str:
     bare = trace_pb2.Span(name=name)
-    limit_span(bare, limit)
+    apply_to_span(bare, _policy(limit))
     return bare.name
 
 

@@ -8,13 +8,13 @@ valid: what is longer than the limit goes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
 import orjson
 
-from otel_bridge.otlp.limits import cut
+from otel_bridge.content.policy import ContentPolicy, TextKind
 from otel_bridge.records import Json, MediaItem, MediaRecord
 
 _CUT: Final = frozenset({"text", "markdown"})
@@ -22,21 +22,15 @@ _HTML: Final = "html"
 _TABLE: Final = "table"
 
 
-def limited_media(
-    record: MediaRecord, limit: int | None, redact: Callable[[str], str] = lambda text: text
-) -> MediaRecord:
-    """Return *record* with texts of at most *limit* characters (0: none; ``None``: all), after *redact*."""
-
-    def text(value: str) -> str:
-        redacted = redact(value)
-        return redacted if limit is None else cut(redacted, limit)
-
-    def limited(items: Iterable[MediaItem]) -> list[MediaItem]:
-        found = (_limited(item, limit, text) for item in items)
-        return [item for item in found if item is not None]
-
+def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
+    """Return *record* with the texts that *policy* allows."""
     # Cells are pictures and sounds: none of them goes, so that the numbers in the table stay right.
-    return replace(record, items=limited(record.items), cells=limited(record.cells))
+    return replace(record, items=_limited_items(record.items, policy), cells=_limited_items(record.cells, policy))
+
+
+def _limited_items(items: Iterable[MediaItem], policy: ContentPolicy) -> list[MediaItem]:
+    limited_items = (_limited(item, policy) for item in items)
+    return [item for item in limited_items if item is not None]
 
 
 def with_data(item: MediaItem, data: bytes) -> MediaItem:
@@ -44,24 +38,27 @@ def with_data(item: MediaItem, data: bytes) -> MediaItem:
     return replace(item, data=data, digest=hashlib.sha256(data).hexdigest())
 
 
-def _limited(item: MediaItem, limit: int | None, text: Callable[[str], str]) -> MediaItem | None:
-    caption = text(item.caption) if item.caption else ""
+def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
+    """Return *item* with less text; ``None`` when nothing of it may leave."""
+    caption = policy.allowed(item.caption, TextKind.MESSAGE)
     shown = item if caption == item.caption else replace(item, caption=caption)
     if item.kind == _TABLE:
-        return _with_cells(shown, text)
+        return _with_cells(shown, policy)
     if item.kind not in _CUT and item.kind != _HTML:
         return shown
     content = item.data.decode("utf-8", "replace")
-    if limit == 0 or (item.kind == _HTML and limit is not None and len(content) > limit):
+    too_long = policy.limit is not None and len(content) > policy.limit
+    if policy.off or (item.kind == _HTML and too_long):
         return None
-    allowed = text(content)
+    allowed = policy.allowed(content, TextKind.MESSAGE)
     return shown if allowed == content else with_data(shown, allowed.encode("utf-8", "replace"))
 
 
-def _with_cells(item: MediaItem, text: Callable[[str], str]) -> MediaItem:
+def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
     table = cast("dict[str, Any]", orjson.loads(item.data))
     rows: list[list[Json]] = [
-        [text(cell) if isinstance(cell, str) else cell for cell in cast("list[Json]", row)] for row in table["rows"]
+        [policy.allowed(cell, TextKind.MESSAGE) if isinstance(cell, str) else cell for cell in cast("list[Json]", row)]
+        for row in table["rows"]
     ]
     data = orjson.dumps({"columns": table["columns"], "rows": rows})
     return item if data == item.data else with_data(item, data)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.otlp.limits import limit_log, limit_metric, limit_resource, limit_span
+from otel_bridge.content.otlp import apply_to_log, apply_to_resource, apply_to_span, hash_texts
+from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from support.otlp.genai_golden import CANARY, CASES, logs_of, spans_of
 from support.otlp.trace_samples import pairs
 
+OFF = ContentPolicy(0)
 PROMPT = f"{CANARY} what is the weather in Paris?"
 
 
@@ -23,7 +25,7 @@ def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(ca
         before = mapping_of(span.attributes)
         name = span.name
 
-        limit_span(span, limit)
+        apply_to_span(span, ContentPolicy(limit, secrets=False))
 
         assert CANARY.encode() not in span.SerializeToString()
         assert span.name == name
@@ -33,7 +35,7 @@ def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(ca
         for key in ("gen_ai.operation.name", "gen_ai.response.model", "openinference.span.kind", "mlflow.spanType"):
             assert after.get(key) == before.get(key)
     for record in logs_of(case):
-        limit_log(record, limit)
+        apply_to_log(record, ContentPolicy(limit, secrets=False))
 
         assert CANARY.encode() not in record.SerializeToString()
 
@@ -56,7 +58,7 @@ def hostile() -> Span:
 def test_no_text_stays_wherever_a_span_can_hold_one(limit: int) -> None:
     span = hostile()
 
-    unknown = limit_span(span, limit)
+    unknown = apply_to_span(span, ContentPolicy(limit, secrets=False))
 
     assert CANARY.encode() not in span.SerializeToString()
     found = mapping_of(span.attributes)
@@ -67,7 +69,7 @@ def test_no_text_stays_wherever_a_span_can_hold_one(limit: int) -> None:
 def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
     span = hostile()
 
-    limit_span(span, 0)
+    apply_to_span(span, OFF)
 
     assert mapping_of(span.attributes) == {"score": 0.5, "mlflow.spanType": "CHAT_MODEL"}
 
@@ -79,7 +81,7 @@ def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
 def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
     span = Span(name=name)
 
-    limit_span(span, 0)
+    apply_to_span(span, OFF)
 
     assert span.name == name
 
@@ -88,7 +90,7 @@ def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
     span = Span(name="ask my agent")
     span.attributes.extend(pairs({"gen_ai.agent.name": "ask my agent", "gen_ai.operation.name": "invoke_agent"}))
 
-    limit_span(span, 0)
+    apply_to_span(span, OFF)
 
     assert span.name == "ask my agent"
 
@@ -97,7 +99,7 @@ def test_a_span_called_by_a_prompt_is_called_by_its_operation() -> None:
     span = Span(name=PROMPT)
     span.attributes.extend(pairs({"gen_ai.operation.name": "chat"}))
 
-    limit_span(span, 0)
+    apply_to_span(span, OFF)
 
     assert span.name == "chat"
 
@@ -109,8 +111,8 @@ def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attri
     line.body.string_value = "epoch 3"
     line.attributes.extend(pairs({"prompt": PROMPT, "code.function.name": "fit", "code.line.number": 7}))
 
-    limit_log(event, 0)
-    limit_log(line, 0)
+    apply_to_log(event, OFF)
+    apply_to_log(line, OFF)
 
     assert value_of(event.body) == ""
     assert (value_of(line.body), mapping_of(line.attributes)) == (
@@ -119,13 +121,14 @@ def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attri
 
 
 def test_a_resource_keeps_what_says_where_a_process_is() -> None:
-    resource: list[KeyValue] = []
-    span = Span()
-    span.attributes.extend(pairs({"service.name": "svc", "host.name": "h", "my.prompt": PROMPT, "k8s.pod.name": "p"}))
+    resource = Resource()
+    resource.attributes.extend(
+        pairs({"service.name": "svc", "host.name": "h", "my.prompt": PROMPT, "k8s.pod.name": "p"})
+    )
 
-    assert limit_resource(resource, 0) == 0
-    assert limit_resource(span.attributes, 0) == 1
-    assert mapping_of(span.attributes) == {"service.name": "svc", "host.name": "h", "k8s.pod.name": "p"}
+    assert apply_to_resource(Resource(), OFF) == 0
+    assert apply_to_resource(resource, OFF) == 1
+    assert mapping_of(resource.attributes) == {"service.name": "svc", "host.name": "h", "k8s.pod.name": "p"}
 
 
 def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apart() -> None:
@@ -135,7 +138,7 @@ def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apa
             pairs({"my.prompt": text, "gen_ai.token.type": "input", "shard": 3, "list": [text]})
         )
 
-    unknown = limit_metric(metric)
+    unknown = hash_texts(metric)
 
     assert unknown == 5  # each list counts
     assert CANARY.encode() not in metric.SerializeToString()

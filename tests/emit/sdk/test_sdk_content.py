@@ -8,28 +8,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as EncodedLog
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import Status, StatusCode
 
-from otel_bridge.emit.content.policy import ContentPolicy, redact_with
-from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.content.user_function import redact_with
 from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.connect import AppendingLogProcessor, AppendingSpanProcessor
-from otel_bridge.otlp.content import ContentRules, redact_span
-from otel_bridge.text.secret_patterns import REDACTED, Redaction
+from otel_bridge.text.secret_patterns import REDACTED
 from support.trainers.emit_otel_programs import run_program, written
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes, plain
 
@@ -246,44 +241,6 @@ def test_what_others_set_on_the_span_of_a_live_rollout_leaves_as_the_policy_says
     assert root.status.message == "KeyError"
     assert [plain(event.attributes[0].value) for event in root.events] == ["ValueError", "KeyError"]
     assert not any(text in payload for _, payload in run.records for text in (b"the whole truth", b"pa55"))
-
-
-# --- the first look ---------------------------------------------------------------------------------------------------
-_SECRETS = st.sampled_from([
-    KEY, "Bearer abcdefghijklmnop", '{"password": "pa55"}', "https://a:b@c", "token=abcdef", "AN_API_KEY=abcdefghijkl",
-    "wandb_v1_" + "a" * 24, "--api-key",
-])  # fmt: skip
-_SHORT = st.text(max_size=5)
-_TEXTS = st.text(max_size=20) | st.tuples(_SHORT, _SECRETS, _SHORT).map(" ".join)
-_VALUES = st.recursive(
-    _TEXTS | st.integers(-9, 9) | st.booleans(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "password", "content", "apiKey", "token"]), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-_NAMES = st.sampled_from(
-    ["gen_ai.input.messages", "gen_ai.prompt", "note", "api_key", "rl.metadata.x", "exception.message"]
-)
-
-
-@settings(max_examples=300)
-@given(st.dictionaries(_NAMES, _VALUES, max_size=4), st.dictionaries(_NAMES, _VALUES, max_size=2), _TEXTS)
-def test_the_first_look_misses_nothing(values: dict[str, Any], event: dict[str, Any], name: str) -> None:
-    source = ReadableSpan(
-        name or "x", attributes=cast("Any", values), context=trace.SpanContext(1, 2, False),
-        events=[Event("exception", cast("Any", event))], resource=Resource({}),
-    )  # fmt: skip
-    policy = ContentPolicy()
-    request = encode_spans([source])
-    [span] = request.resource_spans[0].scope_spans[0].spans
-    untouched = Span.FromString(span.SerializeToString())
-    redact_span(untouched, ContentRules(redaction=Redaction(), text_filter=policy.redact))
-
-    SdkContent(policy).span(source, span)
-
-    assert span == untouched
 
 
 # --- whole programs ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,303 @@
+"""The policy on OTLP: spans, log records, resources and metrics, in place.
+
+Used before the segment, where a process appends records of its SDK, and at translation, for producers that apply no
+policy themselves. Below ``full`` only names keep their text; numbers and booleans stay. Each function returns the
+number of texts with unknown names of which less leaves. Pure, except for the user's own function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    ScopeMetrics,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.content.policy import ContentPolicy, TextKind, kind_of
+from otel_bridge.content.truncation import NOT_TEXT, cut, is_identifier
+from otel_bridge.conventions import is_name
+from otel_bridge.conventions.general import RESOURCE_PREFIXES
+from otel_bridge.otlp.json_text import as_text, parsed_json
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import REDACTED, names_of, scrubbed, secret_by_name
+
+Scope: TypeAlias = ScopeSpans | ScopeLogs | ScopeMetrics
+_Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+_MAX_NAME_CHARS: Final = 256
+_NUMBERS: Final = frozenset({"bool_value", "int_value", "double_value", None})
+_SPAN_WORDS: Final = frozenset({
+    "agent", "call", "chat", "completion", "create_agent", "DELETE", "embeddings", "execute_task", "execute_tool",
+    "generate_content", "GET", "HTTP", "invoke_agent", "invoke_workflow", "model", "POST", "PUT", "retrieval", "run",
+    "running", "step", "text_completion", "tool", "tools", "train",
+})  # fmt: skip
+"""Words of span names from conventions and instrumentations, not from a prompt."""
+_NO_NAME: Final = "span"
+
+
+def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
+    """Apply *policy* to each span, log record or metric of *scope*."""
+    if isinstance(scope, ScopeSpans):
+        return sum(apply_to_span(span, policy) for span in scope.spans)
+    if isinstance(scope, ScopeLogs):
+        return sum(apply_to_log(record, policy) for record in scope.log_records)
+    return 0 if policy.limit is None else sum(map(hash_texts, scope.metrics))
+
+
+def apply_to_span(span: Span, policy: ContentPolicy, *, everything: bool = False) -> int:
+    """Apply *policy* to *span*: its name, attributes, events, links and status.
+
+    Args:
+        span: The span.
+        policy: The policy.
+        everything: Whether the limit also applies to names among the attributes.
+    """
+    span.name = policy.allowed(span.name, TextKind.NAME)
+    if policy.limit is not None:
+        _limit_name(span, policy.limit)
+    span.status.message = policy.allowed(span.status.message, TextKind.FACT)
+    for event in span.events:
+        event.name = policy.allowed(event.name, TextKind.NAME)
+        if policy.limit is not None and not is_identifier(event.name):
+            event.name = cut(event.name, policy.limit) or "event"
+    parts: list[Span | Span.Event | Span.Link] = [span, *span.events, *span.links]
+    return sum(apply_to_attributes(part.attributes, policy, everything=everything) for part in parts)
+
+
+def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
+    """Apply *policy* to *record*.
+
+    The body of an event is content. The text of a program's log line is redacted and stays whole.
+    """
+    event_name = record.event_name or next(
+        (pair.value.string_value for pair in record.attributes if pair.key == semconv.EVENT_NAME), ""
+    )
+    is_line = not event_name or event_name.startswith("rl.")
+    body = _Attribute(
+        semconv.GEN_AI_INPUT_MESSAGES if event_name.startswith("gen_ai.") else "",
+        TextKind.MESSAGE if event_name.startswith("gen_ai.") else TextKind.FACT,
+        replace(policy, limit=None) if is_line else policy,
+    )
+    body.apply(record.body)
+    unknown = apply_to_attributes(record.attributes, policy)
+    if policy.off:
+        for pair in record.attributes:
+            if pair.key == semconv.EVALUATION_LABEL:  # an evaluation needs a number or a label
+                pair.value.string_value = ""
+    return unknown
+
+
+def apply_to_resource(resource: Resource, policy: ContentPolicy) -> int:
+    """Apply *policy* to the attributes of *resource*; those that describe a process and its place are names."""
+    return apply_to_attributes(resource.attributes, policy, names=RESOURCE_PREFIXES)
+
+
+def apply_to_attributes(
+    attributes: Sequence[KeyValue], policy: ContentPolicy, *, names: tuple[str, ...] = (), everything: bool = False
+) -> int:
+    """Apply *policy* to *attributes*.
+
+    Args:
+        attributes: The attributes, a repeated field.
+        policy: The policy.
+        names: Prefixes of keys whose texts are names too.
+        everything: Whether the limit also applies to names.
+    """
+    unlimited = replace(policy, limit=None)
+    removed: list[int] = []
+    unknown = 0
+    for index, pair in enumerate(attributes):
+        kind = _kind(pair, names)
+        if policy.limit is None or (_stays(pair, kind) and not everything):
+            _Attribute(pair.key, kind, unlimited).apply(pair.value)
+            continue
+        unknown += kind is TextKind.UNKNOWN
+        if policy.off:
+            removed.append(index)
+            continue
+        _Attribute(pair.key, kind, policy).apply(pair.value)
+        if not _is_plain(pair.key):
+            pair.key = cut(pair.key, policy.limit)
+    for index in reversed(removed):
+        del attributes[index]  # type: ignore[attr-defined]  # a repeated field, whose stub differs by version
+    return unknown
+
+
+def _kind(pair: KeyValue, names: tuple[str, ...]) -> TextKind:
+    """Return what the texts of *pair* are; a value that does not look like a name is not one, whatever its key."""
+    kind = TextKind.NAME if names and pair.key.startswith(names) else kind_of(pair.key)
+    return TextKind.UNKNOWN if kind is TextKind.NAME and not _is_name_value(pair.value) else kind
+
+
+def _stays(pair: KeyValue, kind: TextKind) -> bool:
+    """Return whether *pair* stays whole under any limit, as numbers and names do."""
+    if kind is TextKind.NAME or pair.key == semconv.EVALUATION_LABEL:
+        return True
+    return kind is not TextKind.MESSAGE and pair.value.WhichOneof("value") in _NUMBERS and _is_plain(pair.key)
+
+
+def _is_plain(key: str) -> bool:
+    """Return whether *key* can be an attribute's name; names of otel-bridge may hold a user's name of a reward."""
+    return is_identifier(key) or (len(key) <= _MAX_NAME_CHARS and key.startswith("rl."))
+
+
+def _is_name_value(value: AnyValue) -> bool:
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        return len(value.string_value) <= _MAX_NAME_CHARS and "\n" not in value.string_value
+    if kind == "array_value":
+        return all(_is_name_value(entry) for entry in value.array_value.values)
+    return kind in _NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    """Applies a policy to all texts within one attribute.
+
+    Attributes:
+        key: Key of the attribute.
+        kind: What its texts are.
+        policy: The policy, without a limit where the attribute stays whole.
+    """
+
+    key: str
+    kind: TextKind
+    policy: ContentPolicy
+
+    def apply(self, value: AnyValue, name: str = "", *, secret: bool = False) -> None:
+        """Apply the policy to *value*, in place.
+
+        Args:
+            value: The attribute's value, or a value within it.
+            name: Name of *value* within the attribute.
+            secret: Whether *value* is below the name of a secret.
+        """
+        value_kind = value.WhichOneof("value")
+        if value_kind == "string_value":
+            text = value.string_value
+            allowed = REDACTED if secret and text else self._allowed(text, name)
+            if allowed != text:
+                value.string_value = allowed
+        elif value_kind == "bytes_value":
+            self._apply_to_bytes(value, name, secret=secret)
+        elif value_kind == "array_value":
+            entries = value.array_value.values
+            entry_names = names_of([entry.string_value for entry in entries], name or self.key)
+            for entry, entry_name in zip(entries, entry_names, strict=True):
+                self.apply(entry, entry_name, secret=secret)
+        elif value_kind == "kvlist_value":
+            secret = secret or self._is_secret(name, "x")
+            for pair in value.kvlist_value.values:
+                self.apply(pair.value, pair.key, secret=secret)
+                pair.key = self._allowed_key(pair.key)
+
+    def _apply_to_bytes(self, value: AnyValue, name: str, *, secret: bool) -> None:
+        if secret or self._is_secret(name, value.bytes_value.hex()):
+            value.string_value = REDACTED
+        elif self.policy.limit is not None:
+            value.bytes_value = value.bytes_value[: self.policy.limit]
+
+    def _is_secret(self, name: str, text: str) -> bool:
+        return self.policy.secrets and secret_by_name(name or self.key, text)
+
+    def _allowed_key(self, key: str) -> str:
+        is_name = self.policy.limit is None or is_identifier(key)
+        return self.policy.allowed(key, TextKind.NAME) if is_name else cut(key, self.policy.limit or 0)
+
+    def _allowed(self, text: str, name: str) -> str:
+        """Return the part of *text* that may leave; JSON in a message stays JSON."""
+        policy = self.policy
+        if name in NOT_TEXT and is_identifier(text):
+            return policy.allowed(text, TextKind.NAME)
+        if self.kind is not TextKind.MESSAGE:
+            return policy.allowed(text, self.kind, name or self.key)
+        if policy.off:
+            return ""
+        if name and self._is_secret(name, text):
+            return REDACTED
+        if policy.may_redact(text):
+            parsed = parsed_json(text)
+            redacted = _redacted_json(parsed, policy)
+            if redacted != parsed:
+                text = as_text(redacted)
+        return text if policy.limit is None else cut(text, policy.limit)
+
+
+def _redacted_json(value: Json, policy: ContentPolicy) -> Json:
+    """Return *value*, a text or JSON data, with each text redacted: by its name, as a name or id, or as a message."""
+    redacted = _redacted_texts(value, policy)
+    return scrubbed(redacted, shapes=False) if policy.secrets else redacted
+
+
+def _redacted_texts(value: Json, policy: ContentPolicy) -> Json:
+    if isinstance(value, str):
+        return policy.redact(value)
+    if isinstance(value, list):
+        return [_redacted_texts(entry, policy) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    redacted: dict[str, Json] = {}
+    for key, entry in value.items():
+        is_name = key in NOT_TEXT and isinstance(entry, str)
+        redacted[policy.redact_fact(key)] = (
+            policy.redact_fact(str(entry)) if is_name else _redacted_texts(entry, policy)
+        )
+    return redacted
+
+
+def _limit_name(span: Span, limit: int) -> None:
+    """Keep a span's name only when it is an identifier, or has words of conventions and of its attributes."""
+    if is_identifier(span.name) or len(span.name) <= limit:
+        return
+    named = {
+        word
+        for pair in span.attributes
+        if is_name(pair.key) and _is_name_value(pair.value)
+        for word in pair.value.string_value.strip('"').split()
+    }
+    first, *others = span.name.split() or [""]
+    if len(others) == 1 and first in _SPAN_WORDS and is_identifier(others[0]):
+        return  # ``chat gpt-x``, ``execute_tool search``
+    if len(span.name) <= _MAX_NAME_CHARS and all(word in _SPAN_WORDS or word in named for word in (first, *others)):
+        return
+    span.name = cut(span.name, limit) or _operation(span.attributes) or _NO_NAME
+
+
+def _operation(attributes: Iterable[KeyValue]) -> str:
+    operations = (pair.value.string_value for pair in attributes if pair.key == semconv.GEN_AI_OPERATION)
+    operation = next(operations, "")
+    return operation if is_identifier(operation) else ""
+
+
+def hash_texts(metric: Metric) -> int:
+    """Replace each text among the attributes of a metric's points by a hash, so that the series stay distinct.
+
+    Names of conventions and single words stay, because they distinguish the series.
+    """
+    kind = metric.WhichOneof("data")
+    points: Iterable[_Point] = () if kind is None else getattr(metric, kind).data_points
+    unknown = 0
+    for point in points:
+        for pair in point.attributes:
+            text = pair.value.string_value
+            nested = pair.value.WhichOneof("value") in {"array_value", "kvlist_value", "bytes_value"}
+            named = is_name(pair.key) and _is_name_value(pair.value)
+            if named or not (text or nested) or (not nested and is_identifier(text)):
+                continue
+            pair.value.string_value = (
+                f"text-{hashlib.blake2b(pair.value.SerializeToString(), digest_size=4).hexdigest()}"
+            )
+            unknown += 1
+    return unknown

@@ -1,0 +1,124 @@
+"""The decision: which part of a text may leave, by the run's policy and by what the text is.
+
+What a text is follows from the name of its attribute in `otel_bridge.conventions`, and from nothing else. What counts
+as a secret is in `otel_bridge.text.secret_patterns`. Pure, except for the user's own function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from otel_bridge import settings
+from otel_bridge.content.truncation import cut
+from otel_bridge.content.user_function import by_user, hooked
+from otel_bridge.conventions import is_content, is_name
+from otel_bridge.conventions.registry import FREE_PREFIXES
+from otel_bridge.text.secret_patterns import REDACTED, redact_emails, redact_message, redact_text, secret_by_name
+from otel_bridge.text.secret_search import may_hold_secret
+
+Limit: TypeAlias = int | None
+"""Most characters of a text; 0: no content at all; ``None``: no limit."""
+
+_ERRORS: Final = frozenset({"exception.message", "exception.stacktrace"})
+
+
+class TextKind(Enum):
+    """States what a text is."""
+
+    NAME = 0
+    """A name, an id or an enumeration: leaves whole, without secrets."""
+    MESSAGE = 1
+    """Input or output of a model: redacted as prose, in which words such as "token" are ordinary."""
+    FACT = 2
+    """An error's text, or a fact that the user gave: redacted as settings and addresses are."""
+    UNKNOWN = 3
+    """A text whose name no convention knows, which may be a prompt: as a fact, and counted when less of it leaves."""
+
+
+@lru_cache(maxsize=4096)
+def kind_of(key: str) -> TextKind:
+    """Return what the texts of the attribute *key* are."""
+    if key in _ERRORS or key.startswith(FREE_PREFIXES):
+        return TextKind.FACT
+    if is_content(key):
+        return TextKind.MESSAGE
+    return TextKind.NAME if is_name(key) else TextKind.UNKNOWN
+
+
+def limit_of(message_content: str) -> Limit:
+    """Return the limit that ``full``, ``off`` or ``truncate:N`` means."""
+    if message_content == "off":
+        return 0
+    _, _, number = message_content.partition(":")
+    return int(number) if number.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPolicy:
+    """Decides which texts leave.
+
+    Attributes:
+        limit: Most characters of a text that is not a name.
+        secrets: Whether texts that look like keys or tokens are redacted.
+        email: Whether e-mail addresses are redacted.
+    """
+
+    limit: Limit = None
+    secrets: bool = True
+    email: bool = False
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> ContentPolicy:
+        """Read the policy from *env*.
+
+        Raises:
+            ConfigError: A value cannot be parsed.
+        """
+        redactions = settings.REDACT.read(env)
+        return cls(limit_of(settings.content_mode(env)), "secrets" in redactions, "email" in redactions)
+
+    @property
+    def off(self) -> bool:
+        """Whether no content leaves at all."""
+        return self.limit == 0
+
+    def allowed(self, text: str, kind: TextKind, name: str = "") -> str:
+        """Return the part of *text* that may leave.
+
+        Args:
+            text: The text.
+            kind: What the text is.
+            name: Name of the text, which may mark a secret.
+        """
+        if kind is TextKind.NAME:
+            return self.redact_fact(text, name)
+        if self.off:
+            return ""
+        redacted = self.redact(text) if kind is TextKind.MESSAGE else by_user(self.redact_fact(text, name))
+        return redacted if self.limit is None else cut(redacted, self.limit)
+
+    def redact(self, text: str, *, secrets: bool = True) -> str:
+        """Return *text*, of a message, after redaction; without *secrets*, after the other redactions alone."""
+        if secrets and self.secrets and may_hold_secret(text.encode("utf-8", "replace")):
+            text = redact_message(text)
+        if self.email:
+            text = redact_emails(text)
+        return by_user(text)
+
+    def redact_fact(self, text: str, name: str = "") -> str:
+        """Return *text*, of a name or a fact, without secrets and addresses; the user's function does not see names."""
+        if self.secrets:
+            text = REDACTED if secret_by_name(name, text) else redact_text(text)
+        return redact_emails(text) if self.email else text
+
+    def may_redact(self, text: str, *, secrets: bool = True) -> bool:
+        """Return whether `redact` may change *text*, or a text within its JSON; false is certain."""
+        searched = secrets and self.secrets
+        return hooked() or self.email or (searched and may_hold_secret(text.encode("utf-8", "replace")))
+
+
+DEFAULT_POLICY: Final = ContentPolicy()

@@ -1,0 +1,72 @@
+"""One text -> its part within a limit of characters, with a mark at the cut. Pure.
+
+Text is cut inside message parts and string values, never inside JSON, and a mark states how much was cut.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from otel_bridge.otlp.json_text import as_text, parsed_json
+from otel_bridge.records import Json
+
+NOT_TEXT: Final = frozenset({
+    "type", "role", "id", "name", "mime_type", "modality", "finish_reason", "tool_call_id", "file_id",
+})  # fmt: skip
+"""Fields of a message and its parts that hold names, not text."""
+_MARK: Final = re.compile(r"… \[\+?([0-9]+) (?:more )?characters\]\Z")
+"""Mark at the end of a text that was cut before."""
+_MARK_CHARS: Final = 48
+_IDENTIFIER: Final = re.compile(r"[\w.:/<>()\[\]{}#@+*-]{1,64}")
+
+
+def is_identifier(text: str) -> bool:
+    """Return whether *text* is one word, as names and ids are."""
+    return _IDENTIFIER.fullmatch(text) is not None
+
+
+def cut(text: str, limit: int) -> str:
+    """Return *text* with at most *limit* characters and a mark; JSON stays JSON, its strings are cut.
+
+    For a text that was cut before, the mark counts all missing characters.
+    """
+    if len(text) <= limit:
+        return text
+    if not limit:
+        return ""
+    parsed = parsed_json(text)
+    if isinstance(parsed, (list, dict)):
+        return as_text(cut_json(parsed, limit))
+    if text.startswith("data:"):  # half an image is useless
+        return f"[{len(text)} characters left out]"
+    mark = _MARK.search(text, max(len(text) - _MARK_CHARS, 0))
+    size = len(text) if mark is None else mark.start()
+    if size <= limit:
+        return text
+    return f"{text[:limit]}… [+{size - limit + (int(mark[1]) if mark else 0)} characters]"
+
+
+def cut_json(value: Json, limit: int) -> Json:
+    """Return *value* with each of its texts cut to *limit* characters; names, ids and types stay."""
+    if isinstance(value, str):
+        return cut(value, limit)
+    if isinstance(value, list):
+        return [cut_json(entry, limit) for entry in value]
+    if isinstance(value, dict):
+        blob = value.get("type") == "blob"
+        return {
+            key if is_identifier(key) else cut(key, limit): _cut_field(key, entry, limit, blob=blob)
+            for key, entry in value.items()
+        }
+    return value
+
+
+def _cut_field(key: str, value: Json, limit: int, *, blob: bool) -> Json:
+    if key in NOT_TEXT and isinstance(value, str) and is_identifier(value):
+        return value
+    return _cut_blob(value, limit) if blob else cut_json(value, limit)
+
+
+def _cut_blob(value: Json, limit: int) -> Json:
+    return f"[{len(value)} characters left out]" if isinstance(value, str) and len(value) > limit else value

@@ -1,1 +1,0 @@
-"""Content policy: the text that may leave this process."""

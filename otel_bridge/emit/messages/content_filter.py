@@ -1,0 +1,162 @@
+"""Values of a program -> the content that may leave: truncated, redacted or left out, before the segment.
+
+Which text leaves is decided by `otel_bridge.content.policy`; this module reads the values and counts what is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.emit.values.plain import CLIPPED, Losses, PlainReader, ReadingRules, json_number, mapping_of
+from otel_bridge.emit.values.reading import ReadBudget, items_of
+from otel_bridge.emit.values.scalars import number_of
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import MARGIN_CHARS, may_be_secret, may_name_secret, redact_text, scrubbed
+
+_RULES: Final = ReadingRules()
+
+
+class ContentFilter:
+    """Applies a policy to the texts of one rollout and counts the bytes that are cut.
+
+    Args:
+        policy: The policy.
+        max_chars: Longest text that this rollout's limit of bytes allows.
+
+    Attributes:
+        off: Whether no text leaves.
+        clipped_bytes: Number of bytes that were cut.
+        losses: Values within data that are not recorded.
+        secrets: Whether each text is searched for secrets; a caller that checks all texts at once with
+            `may_have_shape` switches this off.
+        named: In that case, whether a text that passed may be a secret by its name.
+    """
+
+    __slots__ = ("_budget", "_limit", "_policy", "clipped_bytes", "losses", "named", "off", "secrets")
+
+    def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
+        self._policy = policy
+        self._limit = max_chars if policy.limit is None else min(policy.limit, max_chars)
+        self.off = policy.off
+        self.secrets = policy.secrets
+        self.named = False
+        self.clipped_bytes = 0
+        self.losses = Losses()
+        self._budget = ReadBudget(_RULES.entries)
+
+    def text(self, text: str) -> str:
+        """Return the part of *text* that may leave, with a mark at a cut."""
+        if self.off:
+            return ""
+        if not self.secrets and '"' in text:
+            self._look_at_names(text)
+        limit = self._limit
+        if len(text) <= limit:
+            return self._policy.redact(text, secrets=self.secrets)
+        kept = self._policy.redact(text[: limit + MARGIN_CHARS], secrets=self.secrets)[:limit]
+        left = len(text) - limit
+        # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
+        self.clipped_bytes += left
+        return f"{kept}… [{left} more characters]"
+
+    def error(self, text: str) -> str:
+        """Return the part of an error's text that may leave; like a config, this text names addresses and settings."""
+        return self.text(redact_text(text) if self.secrets else text)
+
+    def leaves(self, text: str) -> bool:
+        """Return whether *text* would leave unchanged."""
+        if self.off or len(text) > self._limit:
+            return False
+        if not self.secrets:
+            self._look_at_names(text)
+        elif '"--' in text:
+            return False
+        return not self._policy.may_redact(text, secrets=self.secrets)
+
+    def _look_at_names(self, text: str) -> None:
+        """Search for names by which `json` redacts: of a key, or of a ``--flag`` in a list of arguments."""
+        self.named = self.named or (
+            self._policy.secrets and ('"--' in text or may_name_secret(text.encode("utf-8", "replace")))
+        )
+
+    def blob(self, content: str) -> str:
+        """Return base64 *content* whole, or nothing: a cut would break it."""
+        if self.off or len(content) > self._limit:
+            self.clipped_bytes += len(content)
+            return ""
+        return content
+
+    def json(self, value: object, name: str = "") -> Json:
+        """Return *value* as JSON data, with its texts filtered by `text`; other objects become a descriptive text.
+
+        Args:
+            value: Anything.
+            name: Name of the value; this name, and names within the value, may mark a secret.
+        """
+        if self.off:
+            number = _number_or_none(value)
+            return "" if number is None else number
+        plain = self._reader().read(value, name)
+        if not self.secrets or not (name or isinstance(plain, (dict, list))):
+            return plain
+        return scrubbed(plain, name, shapes=False)
+
+    def facts(self, values: object, name: str) -> dict[str, Json]:
+        """Return free facts by key; without content only the numbers among them.
+
+        Args:
+            values: A mapping, or an object with fields; anything else is one fact.
+            name: Name of this one fact.
+        """
+        facts = {key: self.json(value, key) for key, value in self.entries(values, name).items()}
+        return {key: fact for key, fact in facts.items() if fact is not None and not (self.off and fact == "")}
+
+    def entries(self, values: object, name: str) -> dict[str, object]:
+        """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*.
+
+        Keys leave also without content, so a secret in a key is redacted under every policy.
+        """
+        mapping = mapping_of(values)
+        if mapping is None:
+            return {name: values}
+        entries: dict[str, object] = {}
+        for raw_key, value in self._reader().entries(mapping, values).items():
+            key = self._policy.redact(raw_key)
+            if key in entries:
+                self.losses.add("same_key", 1, key)
+            entries[key] = value
+        return entries
+
+    def items(self, collection: Sequence[object], whole: object) -> Sequence[object]:
+        """Return the messages or parts of *collection* that may still be read; the others are counted.
+
+        Args:
+            collection: The messages or parts.
+            whole: What the program gave: an array of them makes another list each time.
+        """
+        share = self._budget.share(whole, len(collection))
+        if share == len(collection):
+            return collection
+        self.losses.add(CLIPPED, len(collection) - share, "messages")
+        return items_of(collection, share)
+
+    def _reader(self) -> PlainReader:
+        return PlainReader(_RULES, self._nested_text, self.losses.add, self._budget)
+
+    def _nested_text(self, text: str) -> str:
+        """Return the part of a key, or of a text within data, that may leave."""
+        if not self.secrets and (text.startswith("--") or may_be_secret(text)):
+            self.named = True
+        return self.text(text)
+
+
+def _number_or_none(value: object) -> Json:
+    """Return a number, which may leave without content; names and structure around numbers may not."""
+    try:
+        number = number_of(value)
+    except any_error():  # code of the user's own object
+        return None
+    return None if number is None else json_number(number)

@@ -1,1 +1,0 @@
-"""Limits of content, for the run and for single exporters. Pure."""
