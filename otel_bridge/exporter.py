@@ -202,6 +202,12 @@ def caution_of(settings: ExporterSettings) -> str:
     return _text_of(settings, "caution")
 
 
+def upload_of(settings: ExporterSettings, run: RunInfo) -> str:
+    """Return the command that uploads *run* from this machine; empty when nothing is to be uploaded."""
+    upload: Callable[[RunInfo], str] | None = getattr(settings, "upload", None)
+    return "" if upload is None else upload(run)
+
+
 def tracker_run_id_of(writer: RunWriter) -> str | None:
     """Return the tracker's own id of the run, ``None`` when *writer* names none."""
     return _text_of(writer, "tracker_run_id") or None
@@ -234,7 +240,8 @@ class ExporterSettings(Protocol):
     """Holds where an exporter delivers, read from an environment.
 
     Settings may have one more attribute, ``caution: str``. It names what this destination does not keep, and ``init()``
-    prints it; empty when the destination keeps everything.
+    prints it; empty when the destination keeps everything. They may have a method ``upload(run) -> str``. It returns
+    the command that uploads a run which `view` shows on this machine only; empty when nothing is to be uploaded.
     """
 
     @property
@@ -246,7 +253,7 @@ class ExporterSettings(Protocol):
         ...
 
     def view(self, run: RunInfo) -> str:
-        """Return the command or address that shows the run; empty when this process knows none."""
+        """Return the command, address or folder that shows the run; empty when this process knows none."""
         ...
 
 

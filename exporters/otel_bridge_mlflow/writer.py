@@ -34,6 +34,8 @@ from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.trace_writer import TraceWriter
 
 _STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
+_UI = "http://127.0.0.1:5000"
+"""Where ``mlflow ui`` serves without options."""
 _DELETED = "'active' state"
 
 
@@ -67,11 +69,10 @@ class MlflowRunWriter:
         self._media = MediaWriter(connection, opened.id, self.left_out)
 
     @property
-    def url(self) -> str | None:
-        """Return the address of the run on a server, ``None`` for a database."""
-        if not self._connection.settings.remote:
-            return None
-        return f"{self._connection.shown}/{self._run.page}"
+    def url(self) -> str:
+        """Return the address of the run on a server; for a database, on the one that ``mlflow ui`` starts."""
+        server = self._connection.shown if self._connection.settings.remote else _UI
+        return f"{server}/{self._run.page}"
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*, merged into batches."""

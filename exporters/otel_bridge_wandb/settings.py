@@ -157,19 +157,25 @@ class WandbSettings:
         return "wandb: an offline run cannot be shared, each machine writes one of its own, all in one group"
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that uploads an offline run, or the page of an online one; empty without an entity.
+        """Return the folder of offline runs, or the page of an online one; empty without an entity.
 
         The key's own entity is known only to the server. The writer reports the page once it has opened the run.
         """
         if self.offline:
-            pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run, self)}*"
-            return f"wandb sync {shlex.quote(str(pattern.parent))}/{pattern.name}"
+            return str(self.root(run) / "wandb")
         entity = entity_of(run, self)
         if not entity:
             return ""
         app = without_credentials(self.base_url).replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
         return "/".join((app, *(quote(part, safe="") for part in parts)))
+
+    def upload(self, run: RunInfo) -> str:
+        """Return the command that uploads an offline run; empty for an online one."""
+        if not self.offline:
+            return ""
+        folder = shlex.quote(str(self.root(run) / "wandb"))
+        return f"wandb sync {folder}/offline-run-*-{run_id_of(run, self)}*"
 
     def root(self, run: RunInfo) -> Path:
         """Return the folder below which wandb makes its own folder ``wandb``."""

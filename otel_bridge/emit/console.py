@@ -130,7 +130,7 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
         counts += f"; the run has {_number(report.rollouts, 'rollout')} and {_number(report.rows, 'row')}{derived}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
-        parts += [f"{name}: {link}" for name, link in view_links(report).items()]
+        parts += [f"{label}: {text}" for label, text in view_links(report)]
         parts += [*found(report), *degraded(report)]
         waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
         if waiting:

@@ -40,14 +40,14 @@ from otel_bridge.emit.process_segment import MakeHeader
 from otel_bridge.emit.recorder import OpenRowRecorder, Recorder
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of
+from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of, upload_of
 from otel_bridge.journal.base_dir import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import present_report
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.report import Report, view_links
+from otel_bridge.journal.report import Link, Report, links_of, view_links
 from otel_bridge.otlp import destination
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
@@ -70,7 +70,6 @@ from otel_bridge.settings import (
     SEGMENT_BYTES,
     SYSTEM_METRICS_S,
 )
-from otel_bridge.text.command_line import runnable
 
 UNCHOSEN_BYTES: Final = 1 << 30
 """Limit of a run that is appended because no exporter is chosen."""
@@ -276,7 +275,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             before = replace(before, exporters={k: one for k, one in before.exporters.items() if k not in elsewhere})
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
-    notes += [f"{name}: {where}" for name, where in _views(facts, state, before).items() if where]
+    notes += [f"{label}: {text}" for label, text in _links(facts, state, before)]
     notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
     forwarded = [signal for signal, names in facts.choice.by_signal.items() if OTLP in names]
     notes += [note for note in (destination.note(forwarded, facts.env),) if note]
@@ -321,8 +320,8 @@ def _concerning(choice: RequestedDestinations, before: Report | None) -> Report 
     return replace(before, exporters={name: one for name, one in before.exporters.items() if name in choice.names})
 
 
-def _views(facts: RunStart, state: _FolderState, before: Report | None) -> dict[str, str]:
-    """Return the view of the run in each exporter, as reported by the bridge, else from the settings."""
+def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[Link]:
+    """Return what shows the run in each exporter, as reported by the bridge, else from the settings."""
     identity = facts.identity
     info = RunInfo(
         id=identity.id,
@@ -333,12 +332,14 @@ def _views(facts: RunStart, state: _FolderState, before: Report | None) -> dict[
         identity=tracker_identity(identity, facts.env),
         node_rank=identity.node_rank,
     )
-    views: dict[str, str] = {}
+    reported = view_links(before) if before else []
+    links: list[Link] = []
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():
-        with contextlib.suppress(Exception):  # an exporter's own code must not stop the training
-            views[name] = runnable(settings.view(info))
-    return {**views, **(view_links(before) if before else {})}
+        if not any(link.label == name for link in reported):
+            with contextlib.suppress(Exception):  # an exporter's own code must not stop the training
+                links += links_of(name, view=settings.view(info), upload=upload_of(settings, info))
+    return links + reported
 
 
 def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool) -> dict[str, str]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -82,7 +82,8 @@ class ExporterReport:
         reason: Reason why the exporter retries or is blocked, one line.
         help: The command or step that fixes it.
         destination: The variables that define where it delivers.
-        view: Command or address that shows the run.
+        view: Command, address or folder that shows the run.
+        upload: Command that uploads the run from this machine.
         tracker_run_id: The tracker's own id of the run, once its writer has reported it.
         missed: Records that were deleted before this exporter was first named, which it never gets.
         found: One line about what the tracker already held of the run when this bridge first opened it.
@@ -102,6 +103,7 @@ class ExporterReport:
     dead_letters: int = 0
     destination: dict[str, str] = field(default_factory=dict[str, str])
     view: str = ""
+    upload: str = ""
     tracker_run_id: str | None = None
     missed: int = 0
     found: str = ""
@@ -312,14 +314,40 @@ class ReportCache:
         return self._kept.get(path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes)
 
 
-def view_links(report: Report) -> Mapping[str, str]:
-    """Return the address or command that shows the run, by exporter; exporters without one are left out."""
-    known = {**report.former, **report.exporters}
-    # A command finds nothing in a tracker that was named after all records had been deleted.
-    found = {
-        name: one.url or (one.view if one.rows or one.rollouts or not one.missed else "") for name, one in known.items()
-    }
-    return {name: runnable(shown) for name, shown in found.items() if shown}
+class Link(NamedTuple):
+    """Holds a command, address or folder that leads to a run.
+
+    Attributes:
+        label: Name of the exporter; with ``upload`` for a command that uploads the run.
+        text: The command, address or folder.
+    """
+
+    label: str
+    text: str
+
+
+def view_links(report: Report) -> list[Link]:
+    """Return what shows the run in each exporter, and what uploads it; nothing of exporters without either."""
+    links: list[Link] = []
+    for name, exporter in {**report.former, **report.exporters}.items():
+        # A command finds nothing in a tracker that was named after all records had been deleted.
+        if exporter.url or exporter.rows or exporter.rollouts or not exporter.missed:
+            links += links_of(name, view=exporter.view, url=exporter.url, upload=exporter.upload)
+    return links
+
+
+def links_of(name: str, *, view: str, url: str | None = None, upload: str = "") -> list[Link]:
+    """Return the links of one exporter.
+
+    Args:
+        name: The exporter.
+        view: Command, address or folder that shows the run.
+        url: Address of the run, in place of another address; after the command that serves it.
+        upload: Command that uploads the run.
+    """
+    replaced = bool(url) and "://" in view.partition(" ")[0]
+    links = [Link(name, "" if replaced else view), Link(name, url or ""), Link(f"{name} upload", upload)]
+    return [Link(label, runnable(text)) for label, text in links if text]
 
 
 # The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may serve the run meanwhile.

@@ -147,22 +147,30 @@ def test_a_segment_that_is_gone_or_was_cut_since_the_report_counts_nothing(folde
     assert unread_bytes(folder.segments(), report) == 0
 
 
-def test_an_address_goes_before_a_command_and_what_has_neither_is_left_out(environment_folder: Path) -> None:
+def test_a_command_goes_before_the_address_that_it_serves_and_what_has_neither_is_left_out(
+    environment_folder: Path,
+) -> None:
     exporters = {
-        "mlflow": ExporterReport(url="http://m/#/runs/1", view="mlflow ui"),
+        "mlflow": ExporterReport(url="http://127.0.0.1:5000/#/runs/1", view="mlflow ui"),
+        "wandb": ExporterReport(url="https://w/ada/maths/runs/1", view="https://w/home"),
+        "offline": ExporterReport(view="/w/wandb", upload="trackio sync /w/wandb"),
         "otlp": ExporterReport(),
         "trackio": ExporterReport(view="trackio show"),
     }
 
-    assert view_links(Report(exporters=exporters)) == {
-        "mlflow": "http://m/#/runs/1",
-        "trackio": f"'{environment_folder}/trackio' show",
-    }
+    assert view_links(Report(exporters=exporters)) == [
+        ("mlflow", "mlflow ui"),
+        ("mlflow", "http://127.0.0.1:5000/#/runs/1"),
+        ("wandb", "https://w/ada/maths/runs/1"),
+        ("offline", "/w/wandb"),
+        ("offline upload", f"'{environment_folder}/trackio' sync /w/wandb"),
+        ("trackio", f"'{environment_folder}/trackio' show"),
+    ]
 
 
 def test_a_tracker_that_was_named_after_all_records_were_deleted_shows_no_run() -> None:
     late = ExporterReport(view="wandb sync offline-run-*", missed=35)
     partly = ExporterReport(view="wandb sync offline-run-*", missed=30, rows=5)
 
-    assert view_links(Report(exporters={"wandb": late})) == {}
-    assert list(view_links(Report(exporters={"wandb": partly}))) == ["wandb"]
+    assert view_links(Report(exporters={"wandb": late})) == []
+    assert [link.label for link in view_links(Report(exporters={"wandb": partly}))] == ["wandb"]

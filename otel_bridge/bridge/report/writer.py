@@ -18,7 +18,7 @@ from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import RunInfo, upload_of
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import (
@@ -204,6 +204,7 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_
         help=progress.help,
         destination=dict(progress.destination),
         view="" if progress.settings is None else progress.settings.view(run),
+        upload="" if progress.settings is None else upload_of(progress.settings, run),
         found=progress.found,
         rows_per_s=rows_per_s,
         degraded=[*progress.degraded],

@@ -124,10 +124,10 @@ def _meaning(reason: str) -> str:
 
 
 def place_commands(report: Report) -> Sequence[str]:
-    """Return one line per tracker: its name and the command or address that opens the run; ``otlp`` has none."""
-    found = view_links(report)
-    width = max(map(len, (*report.exporters, *found)), default=0)
-    return [f"{name:<{width}}  {link}" for name, link in found.items()]
+    """Return one line for each command, address or folder that leads to the run; ``otlp`` has none."""
+    links = view_links(report)
+    width = max(map(len, (*report.exporters, *(link.label for link in links))), default=0)
+    return [f"{label:<{width}}  {text}" for label, text in links]
 
 
 def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) -> None:

@@ -76,15 +76,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> None:
     report = report_of(demo.directory / "runs")
 
-    shown = [line.split(maxsplit=1) for line in demo.output.splitlines()[-3:]]
+    shown = re.findall(r"^  (wandb upload|wandb|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE)
 
     assert (demo.code, report.status, report.ended, report.drops, report.missing_rows) == (0, "finished", True, {}, 0)
     run_id = only_folder(demo.directory / "runs").run_id
+    page = shown.pop(3)
     assert shown == [
-        ["wandb", f"wandb sync {demo.directory}/wandb/offline-run-*-{run_id}*"],
-        ["mlflow", f"mlflow ui --backend-store-uri sqlite:///{demo.directory}/mlflow.db"],
-        ["trackio", f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}"],
+        ("wandb", f"{demo.directory}/wandb"),
+        ("wandb upload", f"wandb sync {demo.directory}/wandb/offline-run-*-{run_id}*"),
+        ("mlflow", f"mlflow ui --backend-store-uri sqlite:///{demo.directory}/mlflow.db"),
+        ("trackio", f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}"),
     ]
+    assert re.fullmatch(
+        r"http://127\.0\.0\.1:5000/#/experiments/\d+/runs/\w+/model-metrics\?workflowType=machine_learning", page[1]
+    )
     assert re.search(r"trainer +25\b", demo.output)
 
 

@@ -33,7 +33,7 @@ def reported(base: Path, **fields: object) -> RunFolder:
 
 
 def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exporters = {"mlflow": ExporterReport(state="ended", url="http://m/#/runs/1", view="mlflow ui")}
+    exporters = {"mlflow": ExporterReport(state="ended", url="http://m/#/runs/1", view="http://m")}
     reported(tmp_path, steps={"trainer/step": 154}, exporters=exporters)
 
     with run_in(tmp_path, _LOUD, role="trainer"):

@@ -116,6 +116,14 @@ def opened_name(uri: str, name: str, tmp_path: Path) -> str:
     return held.info.run_name
 
 
+def test_the_address_of_a_run_in_a_database_is_that_at_the_server_which_its_view_starts(uri: str, run: RunInfo) -> None:
+    url = opened(uri, run).url
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    page = f"#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
+    assert url == f"http://127.0.0.1:5000/{page}/model-metrics?workflowType=machine_learning"
+
+
 def test_another_run_of_otel_bridge_with_the_same_name_is_left_alone(uri: str, run: RunInfo) -> None:
     opened(uri, dataclasses.replace(run, id="another"))
 

@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import caution_of
+from otel_bridge.exporter import caution_of, upload_of
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
 CWD = Path("/home/ada/job")
 
 
-def test_offline_and_its_folder_are_the_destination_and_wandb_sync_is_the_view() -> None:
+def test_offline_its_folder_is_the_destination_and_the_view_and_wandb_sync_uploads_it() -> None:
     settings = WandbSettings.from_environment({"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD)
 
     assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/home/ada/job/out"}
     run = run_info(Path("/runs"))
-    assert settings.view(run) == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
+    assert settings.view(run) == "/home/ada/job/out/wandb"
+    assert upload_of(settings, run) == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
 
 
 def test_an_offline_run_that_cannot_be_shared_is_said_at_the_start() -> None:
