@@ -6,6 +6,7 @@ also after a kill in the middle of a write.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -234,6 +235,8 @@ class MediaFolder:
 
     def put(self, items: Sequence[MediaItem]) -> None:
         """Write the files of *items*; raises `OSError`."""
+        if self._path.is_symlink():  # the files of another folder would be deleted to make room
+            raise OSError(errno.ELOOP, "it is a symbolic link, expected a folder; remove it", os.fspath(self._path))
         self._path.mkdir(mode=0o700, exist_ok=True)
         if self._size_bytes < 0:
             self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())

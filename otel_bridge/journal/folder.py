@@ -169,10 +169,16 @@ class RunFolder:
             )
 
     def check_owner(self) -> None:
-        """Raise `JournalError` when the folder or its base belongs to another user, or the folder is a link."""
+        """Raise `JournalError` when the folder or its base belongs to another user, or the folder is or has a link.
+
+        Through a link at the name of one of its folders, such as ``segments``, a bridge of root would deliver and then
+        delete the records of another user. Links at names of files are not followed.
+        """
         for path, may_be_link in ((self.base, True), (self.path, False)):
             if why := why_not_ours(path, may_be_link=may_be_link):
                 raise JournalError(f"{why}; see OTEL_BRIDGE_DIR")
+        for link in _links_to_folders(self.path):
+            raise JournalError(f"{link} is a symbolic link to a folder, expected a folder; remove it")
 
     def check_format(self) -> None:
         """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run."""
@@ -289,6 +295,15 @@ def run_folders(base: Path) -> list[RunFolder]:
         return []
     # Paths as text: there may be thousands.
     return [RunFolder.at(base / name) for name in names if os.path.isdir(f"{base}/{name}/segments")]
+
+
+def _links_to_folders(path: Path) -> list[str]:
+    """Return the entries of *path* that are symbolic links to folders; none when it does not exist."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.path for entry in entries if entry.is_symlink() and entry.is_dir()]
+    except OSError:
+        return []
 
 
 def put_file(path: Path, data: bytes) -> None:

@@ -110,6 +110,17 @@ def test_the_oldest_files_go_when_the_folder_is_full(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "media").iterdir()] == [file_name(new)]
 
 
+def test_a_link_at_the_folder_of_media_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_bytes(bytes(1000))
+    (tmp_path / "media").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(OSError, match="it is a symbolic link, expected a folder; remove it"):
+        MediaFolder(tmp_path / "media", 250).put([image(1)])
+
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious"]
+
+
 def test_the_console_prints_a_line_for_each(run: RunInfo) -> None:
     stream = io.StringIO()
 

@@ -314,6 +314,19 @@ def test_a_run_folder_that_another_user_made_or_linked_is_refused(place: Path, t
     assert (list((base / "theirs").iterdir()), list(tmp_path.iterdir())) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["segments", "processes", "control", "file", "wandb"])
+def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(tmp_path: Path, name: str) -> None:
+    victim, folder = RunFolder(tmp_path, "victim"), RunFolder(tmp_path, "run")
+    victim.create()
+    folder.create()
+    if (folder.path / name).exists():
+        (folder.path / name).rmdir()
+    (folder.path / name).symlink_to(victim.segments_dir)
+
+    with pytest.raises(JournalError, match=f"{name} is a symbolic link to a folder, expected a folder; remove it"):
+        folder.check_owner()
+
+
 def test_a_base_folder_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "base").symlink_to(tmp_path / "disk")
