@@ -30,6 +30,7 @@ from otel_bridge.content.policy import ContentPolicy, TextKind, kind_of
 from otel_bridge.content.truncation import NOT_TEXT, cut, is_identifier
 from otel_bridge.conventions import is_name
 from otel_bridge.conventions.general import RESOURCE_PREFIXES
+from otel_bridge.conventions.registry import SPAN_WORDS
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import REDACTED, names_of, scrubbed, secret_by_name
@@ -38,12 +39,6 @@ Scope: TypeAlias = ScopeSpans | ScopeLogs | ScopeMetrics
 _Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 _MAX_NAME_CHARS: Final = 256
 _NUMBERS: Final = frozenset({"bool_value", "int_value", "double_value", None})
-_SPAN_WORDS: Final = frozenset({
-    "agent", "call", "chat", "completion", "create_agent", "DELETE", "embeddings", "execute_task", "execute_tool",
-    "generate_content", "GET", "HTTP", "invoke_agent", "invoke_workflow", "model", "POST", "PUT", "retrieval", "run",
-    "running", "step", "text_completion", "tool", "tools", "train",
-})  # fmt: skip
-"""Words of span names from conventions and instrumentations, not from a prompt."""
 _NO_NAME: Final = "span"
 
 
@@ -258,27 +253,19 @@ def _redacted_texts(value: Json, policy: ContentPolicy) -> Json:
 
 
 def _limit_name(span: Span, limit: int) -> None:
-    """Keep a span's name only when it is an identifier, or has words of conventions and of its attributes."""
+    """Keep the name of *span* when it is one word, or made of words that a convention or the span's names declare."""
     if is_identifier(span.name) or len(span.name) <= limit:
         return
-    named = {
-        word
-        for pair in span.attributes
-        if is_name(pair.key) and _is_name_value(pair.value)
-        for word in pair.value.string_value.strip('"').split()
-    }
-    first, *others = span.name.split() or [""]
-    if len(others) == 1 and first in _SPAN_WORDS and is_identifier(others[0]):
-        return  # ``chat gpt-x``, ``execute_tool search``
-    if len(span.name) <= _MAX_NAME_CHARS and all(word in _SPAN_WORDS or word in named for word in (first, *others)):
+    declared = set(SPAN_WORDS)
+    for pair in span.attributes:
+        if _kind(pair, ()) is TextKind.NAME:
+            declared.update(pair.value.string_value.strip('"').split())
+    words = span.name.split()
+    if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return
-    span.name = cut(span.name, limit) or _operation(span.attributes) or _NO_NAME
-
-
-def _operation(attributes: Iterable[KeyValue]) -> str:
-    operations = (pair.value.string_value for pair in attributes if pair.key == semconv.GEN_AI_OPERATION)
-    operation = next(operations, "")
-    return operation if is_identifier(operation) else ""
+    operations = [pair.value.string_value for pair in span.attributes if pair.key == semconv.GEN_AI_OPERATION]
+    names = [name for name in (*operations, *words[:1]) if name in declared and is_identifier(name)]
+    span.name = cut(span.name, limit) or next(iter(names), _NO_NAME)
 
 
 def hash_texts(metric: Metric) -> int:

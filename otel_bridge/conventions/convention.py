@@ -24,6 +24,7 @@ class Convention:
         scopes: Prefixes of the names of its instrumentation scopes.
         switch: Setting that makes its instrumentations record content; empty: they always record content.
         names: Attributes whose texts are names, ids and enumerations, never input or output of a model.
+        span_words: Words in the names of its spans, beside the values of `names`.
         content: Attributes that hold input or output of a model, or a description of them.
         content_prefixes: Prefixes of the names of such attributes.
         kinds: Attribute that names the kind of a span, to the meaning of its values, which are in lower case.
@@ -43,6 +44,7 @@ class Convention:
     scopes: tuple[str, ...] = ()
     switch: str = ""
     names: frozenset[str] = frozenset()
+    span_words: frozenset[str] = frozenset()
     content: frozenset[str] = frozenset()
     content_prefixes: tuple[str, ...] = ()
     kinds: _Kinds = field(default_factory=dict[str, Mapping[str, str]])

@@ -26,6 +26,10 @@ GEN_AI: Final = Convention(
         "gen_ai.token.type", "gen_ai.tool.type", "gen_ai.workflow.name", "openai.api.type",
         "openai.request.service_tier", "openai.response.service_tier", "openai.response.system_fingerprint",
     }),
+    span_words=frozenset({
+        "chat", "completion", "create_agent", "embeddings", "execute_tool", "generate_content", "invoke_agent",
+        "invoke_workflow", "retrieval", "text_completion",
+    }),
     content=frozenset({
         semconv.GEN_AI_INPUT_MESSAGES, semconv.GEN_AI_OUTPUT_MESSAGES, semconv.GEN_AI_SYSTEM_INSTRUCTIONS,
         semconv.GEN_AI_TOOL_ARGUMENTS, semconv.GEN_AI_TOOL_RESULT, semconv.EVALUATION_EXPLANATION,

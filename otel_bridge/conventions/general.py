@@ -29,6 +29,7 @@ GENERAL: Final = Convention(
         "otel.scope.version", "otel.status_code", "rpc.method", "rpc.service", "rpc.system", "rpc.system.name",
         "server.address", "server.port", "thread.id", "thread.name", "url.scheme",
     }),
+    span_words=frozenset({"DELETE", "GET", "HTTP", "POST", "PUT", "step", "train"}),
     content=frozenset({"exception.message", "exception.stacktrace"}),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ PYDANTIC_AI: Final = Convention(
     scopes=("pydantic-ai",),
     switch="InstrumentationSettings(include_content=True)",
     names=frozenset({"agent_name", "logfire.level_num", "logfire.span_type", "model_name"}),
+    span_words=frozenset({"agent", "call", "model", "run", "running", "tool", "tools"}),
     content=frozenset({
         "all_messages_events", "events", "final_result", "logfire.json_schema", "logfire.msg", "logfire.msg_template",
         "model_request_parameters", "pydantic_ai.all_messages", "tool_arguments", "tool_response",

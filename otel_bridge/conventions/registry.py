@@ -23,6 +23,8 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 _NAMES: Final = frozenset(name for convention in CONVENTIONS for name in convention.names)
 _CONTENT: Final = frozenset(name for convention in CONVENTIONS for name in convention.content)
 _CONTENT_PREFIXES: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.content_prefixes)
+SPAN_WORDS: Final = frozenset(word for convention in CONVENTIONS for word in convention.span_words)
+"""Words in the names of spans that are not from a prompt."""
 _REWARD: Final = "agentlightning.reward."
 
 

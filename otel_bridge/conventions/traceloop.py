@@ -26,6 +26,7 @@ TRACELOOP: Final = Convention(
         "traceloop.association.properties.ls_provider", "traceloop.entity.name", "traceloop.entity.path",
         "traceloop.entity.version", "traceloop.span.kind", "traceloop.workflow.name",
     }),
+    span_words=frozenset({"execute_task"}),
     content=frozenset({
         "gen_ai.task.input", "gen_ai.task.output", "traceloop.entity.input", "traceloop.entity.output",
         "traceloop.prompt.template", "traceloop.prompt.template_variables",

@@ -80,6 +80,9 @@ def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
 )
 def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
     span = Span(name=name)
+    span.attributes.extend(
+        pairs({"gen_ai.request.model": "gpt-5", "gen_ai.tool.name": "search", "http.route": "/v1/x"})
+    )
 
     apply_to_span(span, OFF)
 
@@ -93,6 +96,15 @@ def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
     apply_to_span(span, OFF)
 
     assert span.name == "ask my agent"
+
+
+@pytest.mark.parametrize(("name", "declared"), [("chat Paris", "chat"), ("execute_tool Paris", "execute_tool")])
+def test_a_word_after_an_operation_stays_only_where_an_attribute_declares_it(name: str, declared: str) -> None:
+    span = Span(name=name)
+
+    apply_to_span(span, OFF)
+
+    assert span.name == declared
 
 
 def test_a_span_called_by_a_prompt_is_called_by_its_operation() -> None:

@@ -114,7 +114,7 @@ def test_a_span_that_cannot_be_parsed_keeps_its_times_alone() -> None:
     bare = truncate(replace(rollout(), spans=[broken]), 0)
 
     assert isinstance(bare, RolloutRecord)
-    assert bare.spans == [replace(broken, attributes={}, input=None, output=None, otlp=b"")]
+    assert bare.spans == [replace(broken, name="execute_tool", attributes={}, input=None, output=None, otlp=b"")]
 
 
 def test_media_lose_their_text_and_keep_pictures_and_numbers() -> None:

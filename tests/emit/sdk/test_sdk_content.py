@@ -269,7 +269,7 @@ def test_a_program_whose_run_keeps_text_in_writes_none_to_the_disk(tmp_path: Pat
 
     assert ended.returncode == 0, ended.stderr
     found = written(tmp_path / "runs")
-    assert [attributes(span) for span in found.spans if span.name == "chat m"] == [{"gen_ai.usage.input_tokens": 7}]
+    assert [attributes(span) for span in found.spans if span.name == "chat"] == [{"gen_ai.usage.input_tokens": 7}]
     segments = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert len(segments) > 1
     assert not any(b"the whole truth" in one for one in segments)
