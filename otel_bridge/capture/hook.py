@@ -30,6 +30,11 @@ _TARGETS = {
         "otel_bridge.adapters.open_instruct",
         ("open_instruct.rl_utils", "open_instruct.data_loader"),
     ),
+    # The timers of slime, and of its fork miles.
+    "slime": (
+        "otel_bridge.adapters.parts.slime_timers",
+        ("slime.observability.timer", "slime.utils.timer", "miles.utils.timer"),
+    ),
 }
 """Maps a package to its capture module and to the modules in which the capture is installed."""
 KNOWN = tuple(_TARGETS)
@@ -39,7 +44,8 @@ def capture(*names: str, mode: str | None = None) -> None:
     """Record in otel-bridge what this program logs to other trackers, before or after it imports them.
 
     Args:
-        names: ``wandb``, ``trackio``, ``tensorboard``, ``open_instruct``; none: those of ``OTEL_BRIDGE_CAPTURE``.
+        names: ``wandb``, ``trackio``, ``tensorboard``, ``open_instruct``, ``slime``; none: those of
+            ``OTEL_BRIDGE_CAPTURE``.
         mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
             ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
 

@@ -69,7 +69,9 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
         )
     assert sum("vowels" not in one["rewards"] for one in rollouts) == 4
     columns = {"letters"} if "log_extra offered" in watched.stdout else set()  # TRL before 1 has no log_extra
-    assert [one["metadata"].keys() for one in rollouts] == [columns] * 16
+    assert [one["metadata"].keys() for one in rollouts] == [columns | {"trained_step.label"}] * 16
+    assert all(one["rewards"]["trained_step"] == one["step"] for one in rollouts)
+    assert rows_of(found, "lineage/consumed") == [(step, 4) for step in (1, 2, 3, 4)]
     assert {"max_steps": 4, "learning_rate": 0.01}.items() <= config_in(found).items()
     assert config_in(found)["model"]["hidden_size"] == 16
     assert (ends_of(found), report_of(runs(tmp_path / "watched")).name) == (["finished"], "tiny")

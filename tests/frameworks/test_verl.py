@@ -113,7 +113,10 @@ batch = DataProto.from_dict(
     )
     run_program(tmp_path, code + "\ntrainer._shutdown_dump_executor()\n", real=True)
 
-    first, second = rollouts_in(recorded(tmp_path))
+    found = recorded(tmp_path)
+    first, second = rollouts_in(found)
     assert (first["group"], first["reward"], first["advantage"]) == ("u1", 2.0, 1.0)
-    assert (second["reward"], second["advantage"], first["rewards"]) == (9.5, 0.5, {"acc": 1.0, "format": 0.5})
+    assert (second["reward"], second["advantage"]) == (9.5, 0.5)
+    assert first["rewards"] == {"acc": 1.0, "format": 0.5, "trained_step": 5.0}
+    assert rows_of(found, "trainer/lineage/consumed") == [(5, 2)]
     assert first["metadata"]["ground_truth"] == "4"

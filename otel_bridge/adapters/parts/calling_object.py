@@ -39,6 +39,26 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
         del own, frame
 
 
+def calling_argument(name: str) -> Any:
+    """Return the argument *name* of the nearest calling method that has it, ``None`` without one.
+
+    As in `calling_object`, only the variables of methods are read.
+    """
+    own = inspect.currentframe()
+    frame = None if own is None else own.f_back
+    try:
+        for _ in range(_SEARCHED_FRAMES):
+            if frame is None:
+                return None
+            arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            if arguments[:1] == ("self",) and name in arguments:
+                return frame.f_locals[name]
+            frame = frame.f_back
+        return None
+    finally:
+        del own, frame
+
+
 def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
     try:
         return is_wanted(found)

@@ -17,6 +17,7 @@ _PACKAGES = {
     "trackio": ("trackio",),
     "tensorboard": ("tensorboard", "tensorboardX"),
     "open_instruct": ("open_instruct",),
+    "slime": ("slime", "miles"),
 }
 
 

@@ -56,8 +56,8 @@ _LAST_DATA_S: Final = 0.5
     "captured",
     default="",
     metavar="NAMES",
-    help="Capture what CMD logs to wandb, trackio or tensorboard, and the rollouts of open_instruct. Without --tee the "
-    "tracker itself gets nothing.",
+    help="Capture what CMD logs to wandb, trackio or tensorboard, the rollouts of open_instruct, and the timers of "
+    "slime. Without --tee the tracker itself gets nothing.",
 )
 @click.option("--tee", is_flag=True, help="With --capture: the tracker itself gets everything as well.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -1,17 +1,20 @@
-"""Timers of frameworks become phases: verl's, SkyRL's and TRL's, by fakes with the methods of their sources."""
+"""Timers of verl, SkyRL, TRL and slime become phases, by fakes with the methods of their sources."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from otel_bridge.adapters.parts.timers import time_skyrl, time_trl, time_verl
+from otel_bridge.capture import hook
 from otel_bridge.emit.emit_run import set_current_run
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes
 
@@ -126,6 +129,72 @@ def test_profiling_contexts_of_trl_are_phases_of_the_step_under_way(
         pass
 
     assert phases(run) == [("generate", "prepare_inputs", 5), ("prepare_inputs", None, 5)]
+
+
+SLIME_TIMER = """
+from contextlib import contextmanager
+
+class Timer:
+    def __init__(self):
+        self.ended = []
+
+    def start(self, name):
+        pass
+
+    def end(self, name):
+        self.ended.append(name)
+
+    @contextmanager
+    def context(self, name):
+        self.start(name)
+        try:
+            yield
+        finally:
+            self.end(name)
+"""
+
+
+def test_timers_of_slime_are_phases_of_the_step_that_their_process_has_reached(
+    run: MemoryRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "slime" / "observability"
+    package.mkdir(parents=True)
+    (package / "timer.py").write_text(SLIME_TIMER)
+    monkeypatch.syspath_prepend(tmp_path)
+    hook.capture("slime")
+    slime_timer = importlib.import_module("slime.observability.timer")
+    hook.release()
+    timer: Any = slime_timer.Timer()
+
+    class Actor:
+        def train(self, rollout_id: int) -> None:
+            with timer.context("data_preprocess"):
+                pass
+            timer.end("train_wait")
+            with timer.context("train"):
+                pass
+            timer.start("train_wait")
+
+        def update_weights(self) -> None:
+            with timer.context("update_weights"):
+                pass
+
+    actor = Actor()
+    timer.start("train_wait")
+    for step in (4, 5):
+        actor.train(step)
+        actor.update_weights()
+    timer.end("train_wait")
+    timer.end("older than the capture")
+
+    of_step_5 = [(name, outer) for name, outer, step in phases(run) if step == 5]
+    assert of_step_5 == [
+        ("data_preprocess", None), ("train", None), ("update_weights", "train_wait"), ("train_wait", None)
+    ]  # fmt: skip
+    assert [(name, step) for name, _, step in phases(run)][:3] == [
+        ("data_preprocess", 4), ("train_wait", 0), ("train", 4)
+    ]  # fmt: skip
+    assert timer.ended.count("train_wait") == 3
 
 
 def test_an_exception_and_a_process_without_a_run_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""Timers of slime and miles -> phases of the process's run: ``--capture slime`` wraps their class ``Timer``.
+
+Both have one ``Timer`` a process, whose ``start()`` and ``end()`` need no block: ``train_wait`` lasts from the end of
+one step to the begin of the next, and the timers of a weight sync or checkpoint are inside it.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.parts.calling_object import calling_argument
+from otel_bridge.adapters.parts.framework_run import guarded
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.phases.phase import Phase
+
+_STEP: Final = "rollout_id"
+"""Argument of the methods of trainer and rollout manager by which slime and miles number their steps."""
+_MARK: Final = "otel_bridge_timed"
+
+
+def install(module: ModuleType, mode: str) -> None:
+    """Make each timer of *module* a phase; a second call changes nothing, and the mode has no effect.
+
+    Args:
+        module: ``slime.observability.timer``, ``slime.utils.timer`` or ``miles.utils.timer``, wholly loaded.
+        mode: Of the capture.
+    """
+    del mode
+    timer: Any = module.Timer
+    if getattr(timer, _MARK, False):
+        return
+    setattr(timer, _MARK, True)
+    phases = _TimerPhases()
+    real_start = timer.start
+    real_end = timer.end
+
+    @functools.wraps(real_start)
+    def start(self: Any, name: str) -> None:
+        real_start(self, name)
+        phases.begin(name)
+
+    @functools.wraps(real_end)
+    def end(self: Any, name: str) -> None:
+        phases.end(name)
+        real_end(self, name)
+
+    timer.start = start
+    timer.end = end
+
+
+class _TimerPhases:
+    """Holds the open phase of each timer, and the step of the process. For the thread that trains."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Phase] = {}
+        self._step = 0
+
+    @guarded
+    def begin(self, name: str) -> None:
+        """Begin the phase of timer *name*, in the step of the calling method, else in the last one."""
+        from otel_bridge.emit.phases.phase import Phase  # noqa: PLC0415  # only programs that train pay for it
+
+        step = calling_argument(_STEP)
+        if step is not None:
+            self._step = int(step)
+        self._open[name] = Phase(None, name, self._step).__enter__()
+
+    @guarded
+    def end(self, name: str) -> None:
+        """End the phase of timer *name*, if it has one: a timer may be older than the capture."""
+        phase = self._open.pop(name, None)
+        if phase is not None:
+            phase.__exit__(None, None, None)
