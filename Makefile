@@ -127,6 +127,7 @@ pictures: $(VENV)/.developers ## Take the pictures of the documentation anew (wi
 
 docs: $(VENV)/.developers ## Write the pages that are made of the code and of the registry of names
 	PYTHONPATH=.:exporters:collector $(BIN)/python docs_site/settings_page.py > docs/settings.md
+	PYTHONPATH=.:exporters:collector $(BIN)/python docs_site/metrics_page.py > docs/service-metrics.md
 	PYTHONPATH=. $(BIN)/python docs_site/semconv_page.py
 
 $(VENV)/.site: $(VENV)/.developers

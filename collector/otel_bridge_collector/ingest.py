@@ -32,7 +32,8 @@ from otel_bridge_collector.error_table import TooLargeError, TooManyRunsError, U
 from otel_bridge_collector.export_request import check_well_formed, count_items, parts
 from otel_bridge_collector.group_sync import GroupSync
 from otel_bridge_collector.run_segment import RunSegment
-from otel_bridge_collector.telemetry import SERVICE_MARK, Counters
+from otel_bridge_collector.telemetry.counters import Counters
+from otel_bridge_collector.telemetry.sending import SERVICE_MARK
 
 Request: TypeAlias = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 

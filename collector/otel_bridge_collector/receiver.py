@@ -22,7 +22,8 @@ from otel_bridge_collector.http.server import HttpServer, OpsEndpoints
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 from otel_bridge_collector.server_context import ServerContext
-from otel_bridge_collector.telemetry import Counters, of_receiver, text_of
+from otel_bridge_collector.telemetry.counters import Counters
+from otel_bridge_collector.telemetry.service_metrics import of_receiver, text_of
 
 if TYPE_CHECKING:
     from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`

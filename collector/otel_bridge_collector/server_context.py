@@ -13,7 +13,7 @@ from typing import Final, cast
 from otel_bridge_collector.access import Access
 from otel_bridge_collector.ingest import Accept
 from otel_bridge_collector.limits import ReceiverLimits
-from otel_bridge_collector.telemetry import Counters
+from otel_bridge_collector.telemetry.counters import Counters
 
 LARGE_BYTES: Final = 1 << 20
 _AFTER_S: Final = 1.0

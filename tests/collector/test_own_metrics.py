@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import ExporterReport, Report
 from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.telemetry import OwnMetrics, of_runs, text_of
+from otel_bridge_collector.telemetry.sending import OwnMetrics
+from otel_bridge_collector.telemetry.service_metrics import of_runs, text_of
 
 NOW = 1_700_000_000_000_000_000
 

@@ -225,7 +225,7 @@ class _Service:
     def _send_own_metrics(self) -> None:
         is_sent = OTLP in self._choice.by_signal["metrics"] and "metrics" in signals_sent(self._env)
         if is_sent and self._receiver is not None:
-            from otel_bridge_collector.telemetry import OwnMetrics  # noqa: PLC0415  # an extra
+            from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
 
             own = OwnMetrics(self._receiver.metrics, self._env)
             own.start()
@@ -266,7 +266,7 @@ class _Service:
             self._log.log_line(f"the receiver failed to shut down: {type(exc).__name__}: {exc}", level="warning")
 
     def _metrics(self) -> list[Metric]:
-        from otel_bridge_collector.telemetry import of_host, of_runs  # noqa: PLC0415  # an extra
+        from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
         folders = run_folders(self._base)
         reports = {folder.run_id: self._states.reports.read(folder) for folder in folders}

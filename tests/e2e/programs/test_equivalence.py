@@ -27,7 +27,7 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.ingest import Ingest, IngestSettings
-from otel_bridge_collector.telemetry import Counters
+from otel_bridge_collector.telemetry.counters import Counters
 from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, program, records
 
 JOB = """

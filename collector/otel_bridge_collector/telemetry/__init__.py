@@ -1,0 +1,1 @@
+"""Counts what the service does, and shows it as metrics."""
