@@ -104,7 +104,15 @@ SECTIONS: Sequence[Section] = (
     Section(
         "What the training program records",
         "The training program reads them ([emitting.md](emitting.md)).",
-        (settings.RANKS, settings.SYSTEM_METRICS_S, settings.MEDIA_BYTES, settings.MAX_MEDIA_PER_STEP, settings.QUIET),
+        (
+            settings.RANKS,
+            settings.SYSTEM_METRICS_S,
+            settings.SCRAPE,
+            settings.SCRAPE_S,
+            settings.MEDIA_BYTES,
+            settings.MAX_MEDIA_PER_STEP,
+            settings.QUIET,
+        ),
     ),
     Section(
         "Captured loggers and Lightning",

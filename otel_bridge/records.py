@@ -386,10 +386,13 @@ PHASES_ID: Final = "p:"
 """Beginning of the ids of rows that hold the times of phases."""
 LINEAGE_ID: Final = "t:"
 """Beginning of the ids of rows on the rollouts that a training step consumed."""
+ENGINES_ID: Final = "g:"
+"""Beginning of the ids of rows on what inference engines measured."""
 _DERIVED_FROM: Final = {
     STATISTICS_ID: "rollout statistics",
     PHASES_ID: "phases",
     LINEAGE_ID: "consumed rollouts",
+    ENGINES_ID: "engines",
 }
 
 

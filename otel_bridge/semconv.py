@@ -42,6 +42,7 @@ LAUNCHER: Final = "rl.launcher"
 
 SERVICE_NAME: Final = "service.name"
 SERVICE_NAMESPACE: Final = "service.namespace"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
 NEMO_RUN_ID: Final = "nemo.run.id"
 
 # Facts about the first process of the run.
@@ -124,6 +125,11 @@ PHASE_SPAN: Final = "rl.phase"
 PHASE_NAME: Final = "rl.phase.name"
 PHASE_OUTER: Final = "rl.phase.outer"
 """Text, on a phase: name of the phase of the same step around it. A phase without it counts as outermost."""
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+ENGINE: Final = "rl.engine"
+"""Text, on the resource of an inference engine's metrics: its address (``10.0.0.1:8000``)."""
+ENGINE_ROLE: Final = "engine"
 
 # --- lineage ----------------------------------------------------------------------------------------------------------
 TRAIN_SPAN: Final = "rl.train"

@@ -106,6 +106,39 @@ def webhook_address(raw: str) -> str:
     return raw
 
 
+_MAX_ENGINES = 64
+_METRICS_PATH = "/metrics"
+
+
+def engine_addresses(raw: str) -> tuple[str, ...]:
+    """Parse addresses of metrics, each of another host and port; without a path they get ``/metrics``."""
+    addresses: dict[str, str] = {}
+    for name in names(raw):
+        try:
+            parts = urlsplit(name)
+            engine = engine_of_address(name)
+        except ValueError:
+            parts, engine = urlsplit(""), ""
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not name.isprintable() or " " in name:
+            raise ValueError(f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}")
+        if parts.username is not None:
+            raise ValueError("expected addresses without user and password, since they are stored with the run")
+        if engine in addresses:
+            raise ValueError(f"expected one address of {engine}")
+        addresses[engine] = name if parts.path not in {"", "/"} else f"{parts.scheme}://{parts.netloc}{_METRICS_PATH}"
+    if len(addresses) > _MAX_ENGINES:
+        raise ValueError(f"expected at most {_MAX_ENGINES} addresses; for more use collector/otelcol/engines.yaml")
+    return tuple(addresses.values())
+
+
+def engine_of_address(address: str) -> str:
+    """Return host and port of an address, as Prometheus names an instance; raises `ValueError` for a wrong port."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -16,6 +16,7 @@ from otel_bridge.setting_parsers import (
     SECRETS,
     Setting,
     capture_content,
+    engine_addresses,
     environment,
     flag,
     int_or_off,
@@ -145,6 +146,14 @@ SYSTEM_METRICS_S = Setting(
     seconds,
     "Interval of the measurements of init(system_metrics=True); 0: never.",
 )
+
+SCRAPE = Setting(
+    "OTEL_BRIDGE_SCRAPE",
+    NO_NAMES,
+    engine_addresses,
+    "Prometheus endpoints of inference engines that the bridge reads, e.g. http://10.0.0.1:8000/metrics,….",
+)
+SCRAPE_S = Setting("OTEL_BRIDGE_SCRAPE_S", 10.0, positive_seconds, "Interval at which the bridge reads them.")
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 SEGMENT_BYTES = Setting(

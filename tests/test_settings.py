@@ -94,3 +94,30 @@ def test_a_timeout_of_forwarding_that_cannot_be_meant_is_an_error(value: str) ->
 
     with pytest.raises(ConfigError, match=r"TIMEOUT=.*: expected a number of seconds"):
         endpoint_for("metrics", env)
+
+
+@pytest.mark.parametrize(
+    ("raw", "addresses"),
+    [
+        ("http://a:8000", ("http://a:8000/metrics",)),
+        ("https://a/x/metrics, http://[::1]:80/", ("https://a/x/metrics", "http://[::1]:80/metrics")),
+    ],
+)
+def test_addresses_of_engines_get_the_usual_path(raw: str, addresses: tuple[str, ...]) -> None:
+    assert settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw}) == addresses
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ("10.0.0.1:8000", "expected addresses such as http://10.0.0.1:8000/metrics"),
+        ("http://a:x", "expected addresses such as"),
+        ("ftp://a:1", "expected addresses such as"),
+        ("http://ada:secret@a:1", "expected addresses without user and password"),
+        ("http://a:1/metrics,http://a:1/other", "expected one address of a:1"),
+        (",".join(f"http://a:{port}" for port in range(1, 66)), "at most 64 addresses"),
+    ],
+)
+def test_addresses_of_engines_that_cannot_be_read_are_errors_at_the_start(raw: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw})

@@ -276,7 +276,9 @@ class RunBridge:
         self._requests.retry_dead_letters()
         if OTLP in self.workers.names:
             self.processes.heartbeat(now_ns)
-        if self.pipeline.system.measure_if_due([] if self.shutdown.closing else self.processes.living()):
+        living = [] if self.shutdown.closing else self.processes.living()
+        measured = self.pipeline.system.measure_if_due(living)
+        if self.pipeline.engines.scrape_if_due(living) or measured:
             self.reader.discover_segments(now=True)
         self._free()  # before more is released, which might fail on a full disk
         self._release_waiting()

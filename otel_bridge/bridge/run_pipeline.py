@@ -13,6 +13,7 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequest
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
+from otel_bridge.bridge.engine_scraper import EngineScraper
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.eviction import Eviction, Fullness
@@ -47,6 +48,7 @@ class RunPipeline:
     reader: SegmentReader
     processes: ProcessMonitor
     system: SystemMetrics
+    engines: EngineScraper
     describe: RunDescription
     content: ContentLimits
     workers: ExporterSet
@@ -106,6 +108,7 @@ def open_pipeline(
         )
         own = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
         system = closing.enter_context(contextlib.closing(SystemMetrics(own)))
+        engines = closing.enter_context(contextlib.closing(EngineScraper(own, log_line)))
         timeout_ns = options.translation.liveness_timeout_ns
         processes = ProcessMonitor(folder, reader, own, liveness_timeout_ns=timeout_ns)
         content = _content_limits(options, ledger, view)
@@ -126,7 +129,7 @@ def open_pipeline(
             eviction=eviction, log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
-            ledger, reader, processes, system, describe, content, workers, selection, report, retention,
+            ledger, reader, processes, system, engines, describe, content, workers, selection, report, retention,
             closing.pop_all(),
         )  # fmt: skip
 

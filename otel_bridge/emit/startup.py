@@ -67,6 +67,8 @@ from otel_bridge.settings import (
     RANKS,
     RUN_ID,
     RUN_NAME,
+    SCRAPE,
+    SCRAPE_S,
     SEGMENT_BYTES,
     SYSTEM_METRICS_S,
 )
@@ -236,6 +238,9 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
             role=identity.role,
             hold=state.hold,
             system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.arguments.system_metrics else 0.0,
+            # Of rank 0 alone: bridges of other machines would read the same engines again.
+            scrape=facts.settings.read(SCRAPE) if identity.rank == 0 else (),
+            scrape_s=facts.settings.read(SCRAPE_S),
             launcher=LAUNCHER.read(facts.env) if state.launched else "",
             generated=identity.generated,
         )

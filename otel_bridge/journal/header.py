@@ -49,6 +49,8 @@ class SegmentHeader:
         number: Number among the segments of its process, from 0.
         hold: Whether no bridge shall be started for it; ``otel-bridge drain`` delivers.
         system_metrics_s: Interval at which the bridge of this machine measures the system, in seconds; 0 for never.
+        scrape: Addresses of engines whose metrics the bridge of this machine reads.
+        scrape_s: Interval of that, in seconds.
         message_content: Exporter to its content policy, where that is less than all text: ``{"wandb": "off"}``.
         generated: Those of ``project`` and ``run_name`` that were generated.
         launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
@@ -75,6 +77,8 @@ class SegmentHeader:
     hold: bool = False
     launcher: str = ""
     system_metrics_s: float = 0.0
+    scrape: tuple[str, ...] = ()
+    scrape_s: float = 0.0
     message_content: Mapping[str, str] = field(default_factory=dict[str, str])
     generated: tuple[str, ...] = ()
 
@@ -138,6 +142,8 @@ class SegmentHeader:
                 "hold": self.hold,
                 "launcher": self.launcher,
                 "system_metrics_s": self.system_metrics_s,
+                "scrape": [_plain(address) for address in self.scrape],
+                "scrape_s": self.scrape_s,
                 "message_content": dict(self.message_content),
                 "generated": list(self.generated),
             }
@@ -215,6 +221,8 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         hold=bool(body["hold"]),
         launcher=str(body["launcher"]),
         system_metrics_s=float(cast("float", body["system_metrics_s"])),
+        scrape=tuple(cast("list[str]", body.get("scrape", ()))),
+        scrape_s=float(cast("float", body.get("scrape_s", 0.0))),
         message_content=dict(cast("dict[str, str]", body["message_content"])),
         generated=tuple(cast("list[str]", body["generated"])),
     )

@@ -17,6 +17,8 @@ from otel_bridge import semconv
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.engines.pipeline import EnginePipeline
+from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
@@ -65,7 +67,7 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Eighteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Nineteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
@@ -112,6 +114,7 @@ class Translator:
             receive_clock=self._receive_clock,
         )
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
+        self._engines = EnginePipeline(state, options, self._axes)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
         self._events = Events(
@@ -163,7 +166,7 @@ class Translator:
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
                     self._lifecycle.on_row(process, now_unix_ns)
-                if self._alerts is not None or self._defined.defined or self._axes.restarted:
+                if self._engines.active or self._alerts is not None or self._defined.defined or self._axes.restarted:
                     return self._finished([record], now_unix_ns)
                 return [record]
         records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
@@ -174,6 +177,8 @@ class Translator:
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self.rollouts.tick(now_unix_ns)]
         records += self._phases.tick(now_unix_ns)
         records += self._lineage.tick(now_unix_ns)
+        if self._engines.active and not self._lifecycle.ended:
+            records += self._engines.tick(now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
@@ -215,6 +220,7 @@ class Translator:
         self.rollouts.flush()
         self._phases.flush()
         self._lineage.flush()
+        self._engines.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -292,7 +298,16 @@ class Translator:
         counted = [
             batch for batch in inputs if not batch.context.producer.system or batch.context.process.status is None
         ]
-        third_party: list[Found] = [(batch.context.producer, batch.context.process, batch.others) for batch in counted]
+        third_party: list[Found] = []
+        for batch in counted:
+            producer = batch.context.producer
+            of_engine = [metric for metric in batch.others if is_of_engine(metric)]
+            if of_engine:
+                address = engine_of(producer.attributes)
+                ended = self._lifecycle.ended
+                self._engines.take(address, of_engine, now_unix_ns=frame.now_unix_ns, ended=ended)
+            others = [metric for metric in batch.others if not is_of_engine(metric)] if of_engine else batch.others
+            third_party.append((producer, batch.context.process, others))
         points = self._points.rows(third_party, frame.append_unix_ns)
         for producer, process, _ in third_party if points else ():
             if not producer.system:
@@ -355,6 +370,8 @@ class Translator:
 
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise."""
+        if self._engines.active:
+            records = [*records, *self._engines.rows()]
         records = self._with_restarts(records)
         if self._defined.defined:
             records = self._defined.rows(records)
@@ -386,7 +403,8 @@ class Translator:
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
 
     def _closed(self, now_unix_ns: int) -> list[Record]:
-        return [*self._rows.close(), *self._rollouts_closed(now_unix_ns), *self._phases.close()]
+        rows = [*self._rows.close(), *self._rollouts_closed(now_unix_ns), *self._phases.close()]
+        return [*rows, *self._engines.rows(), *self._engines.close()]
 
     def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
         # The values of consumed rollouts become part of those that still wait for their step.

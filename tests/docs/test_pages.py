@@ -173,6 +173,7 @@ def _constants() -> set[str]:
         "frame_decoder",
         "phases.pipeline",
         "lineage.pipeline",
+        "engines.pipeline",
     )
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))
@@ -184,6 +185,9 @@ def _constants() -> set[str]:
         "TOO_MANY_NAMES",
         "LATE",
         "UNCLOSED",
+        "RESTARTED",
+        "TOO_MANY_SERIES",
+        "NOT_SHOWN",
         "NOT_A_VALUE",
         "TOO_MANY_ALERTS",
         "ALERT_WITHOUT_TITLE",

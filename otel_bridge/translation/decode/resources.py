@@ -144,12 +144,15 @@ def _service_role(attributes: Mapping[str, object]) -> str | None:
 def _is_anonymous(attributes: Mapping[str, object]) -> bool:
     """Return whether nothing distinguishes the processes of one service."""
     machine_and_pid = text_in(attributes, "host.name") and text_in(attributes, "process.pid")
-    return not (text_in(attributes, "service.instance.id") or machine_and_pid)
+    return not (text_in(attributes, semconv.SERVICE_INSTANCE_ID) or machine_and_pid)
 
 
 def _third_party_instance(attributes: Mapping[str, object], role: str | None) -> str:
     """Return an id that distinguishes third-party processes while they live; no identity of a point depends on it."""
-    parts = [role or "", *(text_in(attributes, key) for key in ("service.instance.id", "host.name", "process.pid"))]
+    parts = [
+        role or "",
+        *(text_in(attributes, key) for key in (semconv.SERVICE_INSTANCE_ID, "host.name", "process.pid")),
+    ]
     return "third-party:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

@@ -76,6 +76,11 @@ def _legal(text: str) -> str:
     return legal if legal == text and text else f"{legal}-{short_hash(text, 3)}"
 
 
+def address_part(address: str) -> str:
+    """Return an address as part of a key: ``10.0.0.1:8000``."""
+    return ":".join(_legal(part) for part in address.split(":"))
+
+
 def short_hash(text: str, size: int) -> str:
     """Return *size* bytes of a hash of *text* as hex digits."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).hexdigest()
@@ -120,6 +125,10 @@ class StepAxes:
             self._furthest[axis] = step
         self._changed.add(axis)
         return last.copy()
+
+    def furthest(self, axis: str) -> int | None:
+        """Return the highest step of the current attempt on *axis*; ``None`` before its first row."""
+        return self._furthest.get(axis)
 
     def beside(self, axis: str, step: int) -> dict[str, int]:
         """Return all axes with *step* on *axis*, without changing the last step of *axis*: for a late row."""

@@ -66,7 +66,8 @@ class RunLifecycle:
         self._folded: dict[str, list[object]] = dict(cast("dict[str, list[object]]", stored.get("folded", {})))
         self._folded_missing = cast("int", stored.get("folded_missing", 0))
         self._boots: dict[str, int] = dict(cast("dict[str, int]", stored.get("boots", {})))
-        self._open = {process.instance for process in self.processes.values() if process.status is None}
+        self._scraped = {process.instance for process in self.processes.values() if process.scraped}
+        self._open = {process.instance for process in self.processes.values() if process.status is None} - self._scraped
         self._changed = False
         self._awaited = ""
 
@@ -99,7 +100,8 @@ class RunLifecycle:
             )
             self._next_order += 1
             self.processes[process.instance] = process
-            self._open.add(process.instance)
+            # An engine outlives the jobs that use it, and a Collector never stops asking it: no run waits for its end.
+            (self._scraped if process.scraped else self._open).add(process.instance)
             self._changed = True
         return process
 
@@ -205,7 +207,7 @@ class RunLifecycle:
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
         """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
-        if self.ended or self._open or not (self.processes or self._folded):
+        if self.ended or self._open or len(self.processes) + len(self._folded) == len(self._scraped):
             return False
         return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
 
@@ -317,6 +319,7 @@ class RunLifecycle:
     def forget(self, process: Process) -> None:
         """Forget a process that has ended; its part in the run's status stays."""
         del self.processes[process.instance]
+        self._scraped.discard(process.instance)
         self._state.delete(f"{PREFIX}{process.instance}")
         self._folded_missing += process.rows.missing + process.tail_missing
         if process.determines_status:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 from otel_bridge.records import Status, Value
+from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.translation.processes.sequence import SequenceState, SequenceTracker
 
 PREFIX = "proc/"
@@ -212,6 +213,11 @@ class Process:
             and self.start_order > other.start_order
             and self.started_ns >= other.end_time_ns
         )
+
+    @property
+    def scraped(self) -> bool:
+        """Return whether this is an inference engine that a Collector asks for its metrics."""
+        return self.third_party and self.role == ENGINE_ROLE
 
     @property
     def remote(self) -> bool:

@@ -13,7 +13,7 @@ import yaml
 from support.collector.otelcol_programs import OTELCOL, collector_environment, program
 from support.waiting import HANG_S
 
-PIPELINES = ["agent", "gateway", "kafka", "existing-collector", "replay"]
+PIPELINES = ["agent", "gateway", "kafka", "existing-collector", "replay", "engines"]
 BESIDE_THE_WAY = {"prometheus", "file/archive"}
 """Exporters that no run depends on."""
 
@@ -39,7 +39,7 @@ def test_every_pipeline_file_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
-    folders = {f"{who}_QUEUE": str(tmp_path / who) for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING")}
+    folders = {f"{who}_QUEUE": str(tmp_path / who) for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES")}
     command = [program("otelcol"), "validate", "--config", str(OTELCOL / f"{name}.yaml")]
 
     done = subprocess.run(
@@ -68,7 +68,7 @@ def test_no_request_is_ever_given_up(name: str) -> None:
     assert set(given_up.values()) == {0}
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "engines"])
 def test_all_three_signals_go_the_whole_way(name: str) -> None:
     pipelines = config(name)["service"]["pipelines"]
     ways = {
@@ -79,7 +79,7 @@ def test_all_three_signals_go_the_whole_way(name: str) -> None:
     assert ways == {key: {"metrics", "traces", "logs"} for key in on_the_way(name)}
 
 
-@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "replay"])
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name not in {"replay", "engines"}])
 def test_large_rollouts_are_not_refused(name: str) -> None:
     protocols = config(name)["receivers"]["otlp"]["protocols"]
 

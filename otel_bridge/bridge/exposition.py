@@ -1,0 +1,139 @@
+"""Prometheus text of an inference engine -> an OTLP request, as a Collector's Prometheus receiver makes it. Pure.
+
+Source: prometheus.io, "Exposition formats"; opentelemetry-collector-contrib, receiver/prometheusreceiver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from otel_bridge import semconv
+
+_FAMILIES: Final = ("vllm:", "sglang:", "process_start_time_seconds")
+_STARTED: Final = "process_start_time_seconds"
+_CUMULATIVE: Final = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+_Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int) -> bytes | None:
+    """Return the families of an engine as an export request; ``None`` when there are none.
+
+    Args:
+        text: Answer of the endpoint.
+        resource: Resource of the process that asked for the metrics.
+        engine: Address of the engine.
+        time_unix_ns: Time of the answer.
+
+    Raises:
+        ValueError: The text is not in Prometheus' format.
+    """
+    # Other families of the same endpoint are left out before anything is parsed: they may be many.
+    lines = [line for line in text.splitlines() if _name_in(line).startswith(_FAMILIES)]
+    families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    started_s = next((sample.value for family in families for sample in family.samples if family.name == _STARTED), 0.0)
+    start_ns = int(started_s * 1e9) if 0 < started_s < time_unix_ns / 1e9 else 0
+    metrics = [_metric(family, time_unix_ns, start_ns) for family in families if family.name != _STARTED]
+    if not metrics:
+        return None
+    described = Resource.FromString(resource.SerializeToString())
+    described.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
+    described.attributes.append(KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine)))
+    scope = pb.ScopeMetrics(scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"), metrics=metrics)
+    part = pb.ResourceMetrics(resource=described, scope_metrics=[scope])
+    return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
+
+
+def _name_in(line: str) -> str:
+    """Return the part of a line that begins with the name of its family."""
+    if not line.startswith("#"):
+        return line
+    words = line.split(maxsplit=2)
+    return words[2] if len(words) == 3 and words[1] in {"TYPE", "HELP"} else ""
+
+
+def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:
+    if family.type == "counter":
+        points = [_number(sample, time_ns, start_ns) for sample in family.samples if sample.name.endswith("_total")]
+        counter = pb.Sum(data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True)
+        return pb.Metric(name=f"{family.name}_total", sum=counter)
+    if family.type == "histogram":
+        histograms = [
+            _histogram(labels, samples, time_ns, start_ns) for labels, samples in _by_labels(family.samples).items()
+        ]
+        histogram = pb.Histogram(data_points=histograms, aggregation_temporality=_CUMULATIVE)
+        return pb.Metric(name=family.name, histogram=histogram)
+    if family.type == "summary":
+        summaries = [
+            _summary(labels, samples, time_ns, start_ns) for labels, samples in _by_labels(family.samples).items()
+        ]
+        return pb.Metric(name=family.name, summary=pb.Summary(data_points=summaries))
+    gauges = [_number(sample, time_ns, 0) for sample in family.samples]
+    return pb.Metric(name=family.name, gauge=pb.Gauge(data_points=gauges))
+
+
+def _number(sample: Sample, time_ns: int, start_ns: int) -> pb.NumberDataPoint:
+    return pb.NumberDataPoint(
+        attributes=_attributes(sample.labels),
+        time_unix_nano=time_ns,
+        start_time_unix_nano=start_ns,
+        as_double=sample.value,
+    )
+
+
+def _by_labels(samples: Iterable[Sample]) -> dict[_Labels, list[Sample]]:
+    """Return the samples of each series of a histogram or summary."""
+    series: dict[_Labels, list[Sample]] = {}
+    for sample in samples:
+        labels = tuple((name, value) for name, value in sorted(sample.labels.items()) if name not in {"le", "quantile"})
+        series.setdefault(labels, []).append(sample)
+    return series
+
+
+def _histogram(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int) -> pb.HistogramDataPoint:
+    below: dict[float, float] = {}
+    total = 0.0
+    for sample in samples:
+        if sample.name.endswith("_bucket"):
+            below[float(sample.labels["le"])] = sample.value
+        elif sample.name.endswith("_sum"):
+            total = sample.value
+    bounds = sorted(below)
+    cumulative = [0.0, *(below[bound] for bound in bounds)]
+    counts = [max(int(now - before), 0) for before, now in pairwise(cumulative)]
+    if not bounds or math.isfinite(bounds[-1]):
+        counts.append(0)
+    return pb.HistogramDataPoint(
+        attributes=_attributes(dict(labels)),
+        time_unix_nano=time_ns,
+        start_time_unix_nano=start_ns,
+        count=sum(counts),
+        sum=total,
+        bucket_counts=counts,
+        explicit_bounds=[bound for bound in bounds if math.isfinite(bound)],
+    )
+
+
+def _summary(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int) -> pb.SummaryDataPoint:
+    totals = {sample.name.rpartition("_")[2]: sample.value for sample in samples if "quantile" not in sample.labels}
+    return pb.SummaryDataPoint(
+        attributes=_attributes(dict(labels)),
+        time_unix_nano=time_ns,
+        start_time_unix_nano=start_ns,
+        count=int(totals.get("count", 0.0)),
+        sum=totals.get("sum", 0.0),
+    )
+
+
+def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
+    return [KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in labels.items()]

@@ -1,0 +1,1 @@
+"""Metrics of inference engines -> rows of the trainer's steps."""

@@ -1,0 +1,234 @@
+"""Metrics of inference engines -> one row a step of the trainer, of all engines and of each. Pure.
+
+The row of a step covers the time since the row of the step before: what the engines did until the trainer logged the
+step for the first time. Without a trainer, and after its last step, rows are placed by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, cast
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge.records import ENGINES_ID, Row, Value, axis_of, key_of
+from otel_bridge.semconv import ENGINE_ROLE
+from otel_bridge.translation.engines.points import SeriesName, readings
+from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
+from otel_bridge.translation.metrics.keys import StepAxes, address_part
+from otel_bridge.translation.options import SECOND_NS, TranslationOptions
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+RESTARTED: Final = "engine/restarted"
+TOO_MANY: Final = "engine/too_many"
+TOO_MANY_SERIES: Final = "engine/too_many_series"
+NOT_SHOWN: Final = "engine/not_shown"
+_ENGINE: Final = "engine/at/"
+_PLACE: Final = "engine/place"
+_MAX_ENGINES: Final = 256
+_MAX_SERIES: Final = 4_000
+"""Most series of one engine."""
+_MAX_SHOWN: Final = 32
+"""Most engines with keys of their own; each has a few hundred. The values of all engines count them all."""
+_FORGOTTEN_NS: Final = 3_600 * SECOND_NS
+"""Silence after which an engine is forgotten: its address will not come back."""
+_UNPLACED_NS: Final = 60 * SECOND_NS
+"""Time covered by a row while no step is known."""
+_RATIOS: Final = (("hits", "queries"), ("accepted_tokens", "draft_tokens"), ("cached_tokens", "prompt_tokens"))
+"""Parts of names of two counters of which one counts a part of the other."""
+
+_Series: TypeAlias = dict[SeriesName, Series]
+
+
+@dataclass(slots=True)
+class _Engine:
+    """Holds the series of one engine, and Unix ns of its last reading."""
+
+    series: _Series = field(default_factory=dict[SeriesName, Series])
+    last_ns: int = 0
+
+
+class EnginePipeline:
+    """Collects what the engines of one run measured.
+
+    Args:
+        state: Key space ``engine/``; counts in ``drop/``.
+        options: The role whose steps the rows have.
+        axes: Axes of the run.
+    """
+
+    def __init__(self, state: TranslationState, options: TranslationOptions, axes: StepAxes) -> None:
+        self._state, self._axes = state, axes
+        self._owner_axis = axis_of(options.owner_role)
+        self._engines = {key.removeprefix(_ENGINE): _restored(value) for key, value in state.items(_ENGINE)}
+        self._changed: set[str] = set()
+        place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
+        self._attempt, self._step, self._row_count, self._row_ns = place
+
+    @property
+    def active(self) -> bool:
+        """Return whether there are engines."""
+        return bool(self._engines)
+
+    def take(self, address: str, metrics: Iterable[pb.Metric], *, now_unix_ns: int, ended: bool) -> None:
+        """Take what one engine measured.
+
+        Args:
+            address: The engine.
+            metrics: Families of the engine.
+            now_unix_ns: Now.
+            ended: Whether the run has ended, so that no row will show it.
+        """
+        engine = self._engines.get(address)
+        if engine is None:
+            if len(self._engines) >= _MAX_ENGINES:
+                self._drop(TOO_MANY, address)
+                return
+            engine = self._engines[address] = _Engine()
+            self._row_ns = self._row_ns or now_unix_ns
+        restarted = False
+        for name, reading in readings(metrics):
+            series = engine.series.get(name)
+            if series is None:
+                if len(engine.series) >= _MAX_SERIES:
+                    self._drop(TOO_MANY_SERIES, name.key)
+                    continue
+                series = engine.series[name] = Series()
+            restarted = series.take(reading) or restarted
+            engine.last_ns = max(engine.last_ns, reading.time_ns)
+            if ended:
+                series.begin_row()
+        if restarted:
+            self._drop(RESTARTED, address)
+        self._changed.add(address)
+
+    def rows(self) -> list[Row]:
+        """Return the row of the step that the trainer has reached since the last row, if any."""
+        axis = self._axis()
+        step = None if axis is None else self._axes.furthest(axis)
+        if axis is None or step is None:
+            return []
+        attempt = self._axes.current(axis)
+        if (self._attempt, self._step) == (attempt, step):
+            return []
+        self._attempt = attempt
+        self._step = step
+        return self._row(f"{ENGINES_ID}{axis}:{step}:a{attempt}", axis, step)
+
+    def tick(self, now_unix_ns: int) -> list[Row]:
+        """Return a row without a step when no step is known for a while."""
+        if self._axis() is not None or now_unix_ns - self._row_ns < _UNPLACED_NS:
+            return []
+        self._row_ns = now_unix_ns
+        return self.close()
+
+    def close(self) -> list[Row]:
+        """Return what no row has yet, without a step: the trainer logs no further one."""
+        return self._row(f"{ENGINES_ID}:{self._row_count}", None, None)
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        if not self._changed:
+            return
+        for address in self._changed:
+            self._state.set(f"{_ENGINE}{address}", _stored(self._engines[address]))
+        self._changed.clear()
+        self._state.set(_PLACE, [self._attempt, self._step, self._row_count, self._row_ns])
+
+    def _axis(self) -> str | None:
+        """Return the axis of the trainer: of the owner role, of a run without roles, or the only one."""
+        axes = self._axes.steps()
+        for axis in (self._owner_axis, axis_of(None)):
+            if axis in axes:
+                return axis
+        return next(iter(axes)) if len(axes) == 1 else None
+
+    def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
+        """Return one row of all that was added since the last one; none when nothing was."""
+        shares = {address: dict(_values(engine.series.items())) for address, engine in sorted(self._engines.items())}
+        shares = {address: values for address, values in shares.items() if values}
+        if not shares:
+            return []
+        everything = [pair for address in shares for pair in self._engines[address].series.items()]
+        values: dict[str, Value] = {"engines": len(shares), **dict(_values(everything))}
+        for address in list(shares)[:_MAX_SHOWN]:
+            values |= {f"{address_part(address)}/{key}": value for key, value in shares[address].items()}
+        left_out = list(shares)[_MAX_SHOWN:]
+        if left_out:
+            self._drop(NOT_SHOWN, left_out[0], len(left_out))
+        time_ns = max(self._engines[address].last_ns for address in shares)
+        self._begin_row(time_ns)
+        self._row_count += 1
+        keyed_values = {key_of(ENGINE_ROLE, key): value for key, value in values.items()}
+        return [
+            Row(
+                id=row_id,
+                role=ENGINE_ROLE,
+                step=step,
+                axis=axis,
+                time_unix_ns=time_ns,
+                values=self._axes.admit_statistics(keyed_values, axis),
+                steps=self._axes.steps(),
+                attempt=max(self._attempt, 1),
+            )
+        ]
+
+    def _begin_row(self, time_ns: int) -> None:
+        for address, engine in list(self._engines.items()):
+            if time_ns - engine.last_ns > _FORGOTTEN_NS:
+                del self._engines[address]
+                self._changed.discard(address)
+                self._state.delete(f"{_ENGINE}{address}")
+                continue
+            for series in engine.series.values():
+                series.begin_row()
+            self._changed.add(address)
+
+    def _drop(self, reason: str, name: str, number: int = 1) -> None:
+        count(self._state, reason, number)
+        name_first(self._state, reason, name)
+
+
+def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:
+    """Yield each key, with its ending, and its value: of one engine or of all engines together."""
+    by_key: dict[str, list[Series]] = {}
+    counted: dict[str, float] = {}
+    for name, series in pairs:
+        by_key.setdefault(name.key, []).append(series)
+        if series.added and series.last is not None and series.last.kind is SeriesKind.COUNTER:
+            counted[name.family] = counted.get(name.family, 0.0) + series.added[0]
+    for key, members in by_key.items():
+        for ending, value in row_values(members):
+            yield key + ending, value
+    for family, part in counted.items():
+        for numerator, denominator in _RATIOS:
+            whole = counted.get(family.replace(numerator, denominator), 0.0) if numerator in family else 0.0
+            if whole:
+                yield f"{family}/ratio", part / whole
+
+
+def _stored(engine: _Engine) -> object:
+    series = [
+        [
+            name.key, name.family, name.part,
+            last.kind.value, last.time_ns, last.start_ns, list(last.numbers), list(last.bounds),
+            member.added, member.covered,
+        ]
+        for name, member in engine.series.items()
+        if (last := member.last) is not None
+    ]  # fmt: skip
+    return {"last_ns": engine.last_ns, "series": series}
+
+
+def _restored(value: object) -> _Engine:
+    stored = cast("dict[str, object]", value)
+    engine = _Engine(last_ns=cast("int", stored["last_ns"]))
+    for facts in cast("list[_StoredSeries]", stored["series"]):
+        key, family, part, kind, time_ns, start_ns, numbers, bounds, added, covered = facts
+        reading = Reading(SeriesKind(kind), time_ns, start_ns, tuple(numbers), tuple(bounds))
+        engine.series[SeriesName(key, family, part)] = Series(reading, list(added), covered)
+    return engine
+
+
+_StoredSeries: TypeAlias = tuple[str, str, str, str, int, int, list[float], list[float], list[float], int]

@@ -1,0 +1,125 @@
+"""OTLP metrics of vLLM and SGLang -> readings of series, by engine. Pure.
+
+The metrics are those of their Prometheus endpoints, by the bridge's own requests or by a Collector. No family is
+named here. Labels that say which part of an engine counted are left out of keys, and its parts are added up.
+Source: vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py; opentelemetry-collector-contrib,
+receiver/prometheusreceiver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge import semconv
+from otel_bridge.translation.decode.attributes import mapping_of, text_in
+from otel_bridge.translation.decode.rows import number
+from otel_bridge.translation.engines.series import Reading, SeriesKind
+from otel_bridge.translation.metrics.keys import attribute_suffix
+
+_PREFIXES: Final = ("vllm:", "sglang:")
+_CREATED: Final = "_created"
+"""Ending of the times at which prometheus_client began each series; they are not measurements."""
+_INFO: Final = "_info"
+"""Ending of gauges whose labels are facts about the engine, and change with the adapters in use."""
+_TOTAL: Final = "_total"
+_PARTS: Final = frozenset({"engine", "engine_type", "instance", "job", "model", "model_name", "pid"})
+_RANK: Final = "rank"
+_CUMULATIVE: Final = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+_NO_VALUE: Final = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+_Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint | pb.SummaryDataPoint
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesName:
+    """Identifies a series of an engine.
+
+    Attributes:
+        key: Key that rows show, without engine and ending: family, and the labels that distinguish its series.
+        family: Name of the family.
+        part: The other labels.
+    """
+
+    key: str
+    family: str
+    part: str
+
+
+def is_of_engine(metric: pb.Metric) -> bool:
+    """Return whether *metric* is a family of an engine, as Prometheus has it."""
+    if not metric.name.startswith(_PREFIXES):
+        return False
+    kind = metric.WhichOneof("data")
+    if kind == "sum":
+        return metric.sum.aggregation_temporality == _CUMULATIVE
+    if kind == "histogram":
+        return metric.histogram.aggregation_temporality == _CUMULATIVE
+    return kind in {"gauge", "summary"}
+
+
+def engine_of(resource: Mapping[str, object]) -> str:
+    """Return the address of the engine that a resource describes; empty when nothing names it."""
+    explicit_address = text_in(resource, semconv.ENGINE) or text_in(resource, semconv.SERVICE_INSTANCE_ID)
+    if explicit_address:
+        return explicit_address
+    host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
+    port = text_in(resource, "server.port")
+    return f"{host}:{port}" if port else host
+
+
+def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:
+    """Yield the readings of an engine's metrics; points without a finite number are left out."""
+    for metric in metrics:
+        if metric.name.endswith(_CREATED):
+            continue
+        kind, points = _points(metric)
+        # Whether a Collector keeps the ending of counters depends on its settings.
+        is_counter = kind is SeriesKind.COUNTER
+        family = metric.name.removesuffix(_TOTAL) if is_counter else metric.name
+        for point in points:
+            reading = None if point.flags & _NO_VALUE else _reading(kind, point)
+            if reading is not None:
+                yield _series_name(family, mapping_of(point.attributes)), reading
+
+
+def _points(metric: pb.Metric) -> tuple[SeriesKind, Iterable[_Point]]:
+    kind = metric.WhichOneof("data")
+    if kind == "sum" and metric.sum.is_monotonic:
+        return SeriesKind.COUNTER, metric.sum.data_points
+    if kind == "histogram":
+        return SeriesKind.HISTOGRAM, metric.histogram.data_points
+    if kind == "summary":
+        return SeriesKind.SUMMARY, metric.summary.data_points
+    return SeriesKind.GAUGE, metric.gauge.data_points if kind == "gauge" else metric.sum.data_points
+
+
+def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
+    bounds: tuple[float, ...] = ()
+    numbers: tuple[float, ...]
+    if isinstance(point, pb.NumberDataPoint):
+        numbers = (float(number(point) or 0.0),)
+    elif isinstance(point, pb.HistogramDataPoint):
+        numbers = tuple(point.bucket_counts)
+        bounds = tuple(point.explicit_bounds)
+        if len(numbers) != len(bounds) + 1:
+            return None
+    else:
+        numbers = (float(point.count), point.sum)
+    if not all(map(math.isfinite, numbers)):
+        return None
+    return Reading(kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds)
+
+
+def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
+    # A label with an empty value is the same as none: prometheus.io, "Data model".
+    present = {name: value for name, value in labels.items() if value != ""}
+    if family.endswith(_INFO):
+        return SeriesName(family, family, attribute_suffix(present))
+    parts = {name: value for name, value in present.items() if name in _PARTS or name.endswith(_RANK)}
+    shown = {name: value for name, value in present.items() if name not in parts}
+    return SeriesName(family + attribute_suffix(shown), family, attribute_suffix(parts))

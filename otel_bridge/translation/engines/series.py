@@ -1,0 +1,171 @@
+"""Readings of one series of an engine -> what it added between two rows, and the values of a row. Pure.
+
+Rates and quantiles are computed as Prometheus does, from the differences of successive readings.
+Source: prometheus, promql/quantile.go, ``bucketQuantile``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import accumulate
+from typing import Final
+
+_QUANTILES: Final = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
+_SECOND_NS: Final = 1_000_000_000
+
+
+class SeriesKind(str, Enum):
+    """Names the type of a family, as Prometheus does."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Holds the numbers of one series at one time.
+
+    Attributes:
+        kind: Type of the family.
+        time_ns: Unix ns of the scrape.
+        start_ns: Unix ns at which the engine began to count; 0: unknown.
+        numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,); for a summary count and sum.
+        bounds: Upper bounds of a histogram, shape (n,).
+    """
+
+    kind: SeriesKind
+    time_ns: int
+    start_ns: int
+    numbers: tuple[float, ...]
+    bounds: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Series:
+    """Holds the last reading of a series, and what was added since the last row.
+
+    Attributes:
+        last: The last reading; ``None`` before the first.
+        added: Sum of the differences of readings; for a gauge, of its values.
+        covered: Nanoseconds between the readings of these differences; for a gauge, the number of its values.
+    """
+
+    last: Reading | None = None
+    added: list[float] = field(default_factory=list[float])
+    covered: int = 0
+
+    def take(self, reading: Reading) -> bool:
+        """Add what *reading* has more than the last one; return whether the engine began to count again.
+
+        After a restart of the engine nothing is added, since nobody knows what was counted meanwhile. A reading that
+        is not newer was redelivered.
+        """
+        before = self.last
+        if before is not None and reading.time_ns <= before.time_ns:
+            return False
+        self.last = reading
+        if reading.kind is SeriesKind.GAUGE:
+            self._add(reading.numbers, 1)
+            return False
+        if before is None:
+            return False
+        restarted = _has_restarted(reading, before)
+        if not restarted:
+            differences = [now - then for now, then in zip(reading.numbers, before.numbers, strict=True)]
+            self._add(differences, reading.time_ns - before.time_ns)
+        return restarted
+
+    def begin_row(self) -> None:
+        """Forget what was added, because a row has it."""
+        self.added = []
+        self.covered = 0
+
+    def _add(self, numbers: Sequence[float], covered: int) -> None:
+        if self.covered and len(self.added) == len(numbers):
+            numbers = [total + number for total, number in zip(self.added, numbers, strict=True)]
+            covered += self.covered
+        self.added = list(numbers)
+        self.covered = covered
+
+
+def _has_restarted(reading: Reading, before: Reading) -> bool:
+    """Return whether *reading* does not continue *before*: smaller, of another form, or begun later."""
+    if (reading.kind, reading.bounds) != (before.kind, before.bounds) or reading.start_ns > before.start_ns > 0:
+        return True
+    return any(now < then for now, then in zip(reading.numbers, before.numbers, strict=True))
+
+
+def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    """Yield what a row shows of the series of one key together: each ending of the key, with its value.
+
+    Nothing is yielded for series without two readings that follow each other.
+    """
+    by_kind: dict[SeriesKind, list[Series]] = {}
+    for member in series:
+        if member.last is not None and member.covered:
+            by_kind.setdefault(member.last.kind, []).append(member)
+    for kind, members in by_kind.items():
+        yield from _VALUES[kind](members)
+
+
+def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    means = [member.added[0] / member.covered for member in series]
+    yield "", sum(means) / len(means)
+    if len(means) > 1:
+        yield "/sum", sum(means)
+
+
+def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    yield "/per_s", sum(member.added[0] * _SECOND_NS / member.covered for member in series)
+
+
+def _summary(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    count = sum(member.added[0] for member in series)
+    if count:
+        yield "/mean", sum(member.added[1] for member in series) / count
+
+
+def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ."""
+    forms = Counter(member.last.bounds for member in series if member.last is not None)
+    bounds, _ = forms.most_common(1)[0]
+    members = [member.added for member in series if member.last is not None and member.last.bounds == bounds]
+    cumulative = list(accumulate(map(sum, zip(*members, strict=True))))
+    for ending, share in _QUANTILES.items():
+        value = _quantile(share, bounds, cumulative)
+        if value is not None:
+            yield ending, value
+
+
+_VALUES: Final = {
+    SeriesKind.GAUGE: _gauge,
+    SeriesKind.COUNTER: _counter,
+    SeriesKind.HISTOGRAM: _histogram,
+    SeriesKind.SUMMARY: _summary,
+}
+
+
+def _quantile(share: float, bounds: Sequence[float], cumulative: Sequence[float]) -> float | None:
+    """Return the quantile, linear within its bucket; ``None`` without observations or finite bounds.
+
+    Args:
+        share: Share of the observations below it.
+        bounds: Upper bounds, shape (n,), increasing.
+        cumulative: Observations up to each bound, and in all, shape (n + 1,).
+    """
+    if not bounds or not cumulative[-1]:
+        return None
+    rank = share * cumulative[-1]
+    bucket = next(index for index, below in enumerate(cumulative) if below >= rank)
+    if bucket == len(bounds):  # nobody knows how far above
+        return bounds[-1]
+    if bucket == 0 and bounds[0] <= 0:
+        return bounds[0]
+    low = bounds[bucket - 1] if bucket else 0.0
+    below = cumulative[bucket - 1] if bucket else 0.0
+    return low + (bounds[bucket] - low) * (rank - below) / (cumulative[bucket] - below)
