@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("docs/capture.md", "sh"): 2,  # tests/capture
     ("docs/commands.md", "sh"): 1,  # tests/cli
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
+    ("docs/engines.md", "bash"): 1,  # tests/bridge/test_engine_scraper
     ("docs/exporters.md", "bash"): 1,  # as in README.md
     ("docs/many-machines.md", "bash"): 1,  # test_many_machines
     ("docs/many-machines.md", "sh"): 1,  # as in README.md
