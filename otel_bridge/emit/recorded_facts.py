@@ -61,7 +61,11 @@ class RecordedFacts(NamedRun):
             config = entries
         elif entries:
             self.log_config(entries)
-        body = config_of(config, self.count_drop)
+        try:
+            body = config_of(config, self.count_drop)
+        except any_error():  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
         if body:
             self._recorder.event(semconv.EVENT_CONFIG, {}, body)
 
@@ -82,8 +86,12 @@ class RecordedFacts(NamedRun):
 
         if self._recorder is None or self.facts.identity.rank:
             return
-        body = {} if values is None else summary_of(values, self.count_drop)
-        body |= summary_of(entries, self.count_drop) if entries else {}
+        try:
+            body = {} if values is None else summary_of(values, self.count_drop)
+            body |= summary_of(entries, self.count_drop) if entries else {}
+        except any_error():  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
         other = role_of(role)
         if body:
             pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
