@@ -154,7 +154,6 @@ SECTIONS: Sequence[Section] = (
             settings.MAX_OPEN_TRACES,
             settings.MAX_OPEN_TRACE_BYTES,
             settings.TIMELINE_BYTES,
-            settings.TOKEN_BYTES,
             settings.CUMULATIVE_HISTOGRAMS,
         ),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -121,6 +122,16 @@ class Row:
     def of_statistics(self) -> bool:
         """Whether the row holds the statistics of a step's rollouts, made by the translation."""
         return self.id.startswith(STATISTICS_ID)
+
+    @property
+    def charted_values(self) -> Mapping[str, Value]:
+        """Values without the numbers of a step's rollouts.
+
+        They follow from the configuration of most jobs, and their charts would be of constants.
+        """
+        if not self.of_statistics:
+            return self.values
+        return {key: value for key, value in self.values.items() if not _NUMBERS_OF_ROLLOUTS.search(key)}
 
 
 Message: TypeAlias = dict[str, Json]
@@ -382,20 +393,19 @@ Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord 
 AXIS: Final = "step"
 STATISTICS_ID: Final = "s:"
 """Beginning of the ids of rows that hold the statistics of rollouts."""
+_NUMBERS_OF_ROLLOUTS: Final = re.compile(r"(?:^|/)rollouts/(?:[^/]+/)?(?:total|kept)$")
+"""Keys of the numbers of rollouts, of all or of one split."""
 PHASES_ID: Final = "p:"
 """Beginning of the ids of rows that hold the times of phases."""
 LINEAGE_ID: Final = "t:"
 """Beginning of the ids of rows on the rollouts that a training step consumed."""
 ENGINES_ID: Final = "g:"
 """Beginning of the ids of rows on what inference engines measured."""
-TOKENS_ID: Final = "k:"
-"""Beginning of the ids of rows on the tokens of a step."""
 _DERIVED_FROM: Final = {
     STATISTICS_ID: "rollout statistics",
     PHASES_ID: "phases",
     LINEAGE_ID: "consumed rollouts",
     ENGINES_ID: "engines",
-    TOKENS_ID: "tokens",
 }
 
 

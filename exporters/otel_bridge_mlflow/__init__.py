@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_mlflow.read_back import tracker_counts
-from otel_bridge_mlflow.settings import TIMEOUT_S, WAL, MlflowSettings
+from otel_bridge_mlflow.settings import ALL_SERIES, TIMEOUT_S, WAL, MlflowSettings
 from otel_bridge_mlflow.writer import open_writer, probe
 
 __all__ = ["exporter"]
@@ -18,7 +18,7 @@ exporter = Exporter(
     extra="mlflow",
     read_back=tracker_counts,
     takes_late_spans=True,
-    settings=(WAL, TIMEOUT_S),
+    settings=(WAL, ALL_SERIES, TIMEOUT_S),
     probe=probe,
     tested_with="3.7 to 3.17",
 )

@@ -138,8 +138,9 @@ class MetricWriter:
                 encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
-            self._names.add_keys(key for key, value in row.values.items() if not isinstance(value, Distribution))
-            for key, value in row.values.items():
+            values = row.values if self._connection.settings.all_series else row.charted_values
+            self._names.add_keys(key for key, value in values.items() if not isinstance(value, Distribution))
+            for key, value in values.items():
                 step = counted[row.position, key] if row.step is None else row.step
                 if isinstance(value, Distribution):
                     encoded.points.extend(

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from otel_bridge.errors import ConfigError
@@ -25,6 +26,9 @@ WAL = Setting(
     "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems.",
 )
 TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server.")
+ALL_SERIES = Setting(
+    "OTEL_BRIDGE_MLFLOW_ALL_SERIES", False, flag, "Write the statistics `total` and `kept` of rollouts too."
+)
 
 DEFAULT_DATABASE = "mlflow.db"
 _NOT_IN_ADDRESS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
@@ -42,6 +46,7 @@ class MlflowSettings:
         remote: Whether the store is a server over HTTP.
         wal: Setting `WAL`.
         timeout_s: Setting `TIMEOUT_S`, at least 1 s.
+        all_series: Setting `ALL_SERIES`.
     """
 
     uri: str
@@ -49,6 +54,7 @@ class MlflowSettings:
     remote: bool
     wal: bool = False
     timeout_s: float = TIMEOUT_S.default
+    all_series: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> MlflowSettings:
@@ -57,18 +63,18 @@ class MlflowSettings:
         Raises:
             ConfigError: The address is not that of a store, or the store cannot hold a run safely.
         """
-        wal, timeout_s = WAL.read(env), max(TIMEOUT_S.read(env), 1.0)
+        make = partial(cls, wal=WAL.read(env), timeout_s=max(TIMEOUT_S.read(env), 1.0), all_series=ALL_SERIES.read(env))
         raw = env.get("MLFLOW_TRACKING_URI", "").strip()
         if not raw:
             raw = f"sqlite:///{DEFAULT_DATABASE}"
         scheme = raw.partition("://")[0].lower() if "://" in raw else raw.partition(":")[0].lower() * (":" in raw)
         if scheme == "sqlite":
             database, query = _sqlite_path(raw, cwd)
-            return cls(f"sqlite:///{database}{query}", database, remote=False, wal=wal, timeout_s=timeout_s)
+            return make(f"sqlite:///{database}{query}", database, remote=False)
         if scheme in {"http", "https"}:
-            return cls(raw.rstrip("/"), None, remote=True, timeout_s=timeout_s)
+            return make(raw.rstrip("/"), None, remote=True)
         if scheme.partition("+")[0] in _DATABASES:
-            return cls(raw, None, remote=False, timeout_s=timeout_s)
+            return make(raw, None, remote=False)
         raise ConfigError(f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(scheme)}")
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -31,8 +30,6 @@ Payload: TypeAlias = dict[str, Json]
 
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in the same way."""
-_MOSTLY_CONSTANT: Final = re.compile(r"(?:^|/)rollouts/(?:[^/]+/)?(?:total|kept)$")
-"""Keys of the numbers of rollouts, of all or of one split, which follow from the configuration of most jobs."""
 _PREVIEW_CHARS: Final = 200
 _NO_STEPS: Final[Mapping[str, int]] = {}
 
@@ -53,17 +50,14 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
     """Return the metrics of one row.
 
     Trackio's own step is the row's, so that a step axis beside it would only be one more chart: a zigzag, since the
-    rows of all roles carry it. The numbers of rollouts of a step follow from the configuration of most jobs, and would
-    be charts of constants.
+    rows of all roles carry it.
 
     Args:
         row: The row.
-        all_series: Whether the row also gets every known step axis and those statistics.
+        all_series: Whether the row also gets every known step axis and the numbers of rollouts.
     """
     axes = row.steps if all_series else _NO_STEPS
-    values = row.values
-    if row.of_statistics and not all_series:
-        values = {key: value for key, value in values.items() if not _MOSTLY_CONSTANT.search(key)}
+    values = row.values if all_series else row.charted_values
     if _plain(tuple(row.steps), tuple(values)) and Distribution not in map(type, values.values()):
         return cast("Payload", {**axes, **values})
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}

@@ -98,16 +98,16 @@ class ExporterSelection:
         self.requested.note(own, all_read=all_read, by=_last_requested_by(headers))
         discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
         for name, count in discarded.items():
-            what = "segments" if name == OTLP else "records"
-            self._log_line(f"{name}: {count} undelivered {what} are discarded")
+            unit = "segments" if name == OTLP else "records"
+            self._log_line(f"{name}: {count} undelivered {unit} are discarded")
         names, final_positions = self._names(headers)
         # Stored: an ended process that is fully read has no segment left, and its records may still wait for its
         # tracker.
-        found = {**self._target_variables, **variables_named(headers)}
-        if found != self._target_variables:
-            self._ledger.set_meta("target_variables", found)
-            self._target_variables = found
-        changed = self._workers.choose(names, found, final_positions)
+        variables = {**self._target_variables, **variables_named(headers)}
+        if variables != self._target_variables:
+            self._ledger.set_meta("target_variables", variables)
+            self._target_variables = variables
+        changed = self._workers.choose(names, variables, final_positions)
         if _plain(names) != _plain(self._last_names):
             self._ledger.set_meta("exporters", names)
             self._last_names = names
@@ -122,23 +122,37 @@ class ExporterSelection:
         A given exporter gets every signal that a process requested for it, because a record is passed over only once.
         """
         last = self.requested.open_names() or self._last_names
-        names, final_positions = dict(chosen(self._options.exporters, headers, last)), dict[str, FinalPosition]()
+        names = dict(chosen(self._options.exporters, headers, last))
+        final_positions: dict[str, FinalPosition] = {}
         if self._options.exporters is None:
-            for name, (signals, through) in self.requested.lagging().items():
-                if name not in names:
-                    status = self._processes.status_of(self.requested.requested_by.get(name, ""))
-                    names[name], final_positions[name] = signals, FinalPosition(through, status)
-            if OTLP in self.requested.names:
-                names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
+            final_positions = self._add_owed(names)
         for name in names.keys() - final_positions.keys():
-            names[name] = tuple(one for one in SIGNALS if one in {*names[name], *self.requested.signals_of(name)})
-        if (
-            self._options.webhook and names
-        ):  # without another exporter, all records wait for the one that will be chosen
+            signals = {*names[name], *self.requested.signals_of(name)}
+            names[name] = tuple(signal for signal in SIGNALS if signal in signals)
+        self._choose_webhook(names)
+        return self._without_discarded(names), final_positions
+
+    def _add_owed(self, names: Names) -> dict[str, FinalPosition]:
+        """Add exporters of ended processes that lack records to *names*; return the last record of each."""
+        final_positions: dict[str, FinalPosition] = {}
+        for name, (signals, through) in self.requested.lagging().items():
+            if name not in names:
+                status = self._processes.status_of(self.requested.requested_by.get(name, ""))
+                names[name] = signals
+                final_positions[name] = FinalPosition(through, status)
+        if OTLP in self.requested.names:
+            names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
+        return final_positions
+
+    def _choose_webhook(self, names: Names) -> None:
+        """Add the webhook to *names* if it has an address, or remove it."""
+        if self._options.webhook and names:  # without another exporter, all records wait for that to be chosen
             names.setdefault(WEBHOOK, _ALERTS)
         elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
-        return {name: signals for name, signals in names.items() if name not in self._options.discard}, final_positions
+
+    def _without_discarded(self, names: Names) -> Names:
+        return {name: signals for name, signals in names.items() if name not in self._options.discard}
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
@@ -153,7 +167,7 @@ class ExporterSelection:
         names = together([header])
         # Here and not only with the next choice: a short process may have ended by then, and its segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_requested_by([header]))
-        self._workers.widen({name: signals for name, signals in names.items() if name not in self._options.discard})
+        self._workers.widen(self._without_discarded(names))
         self._follow_others()
 
     def owed(self) -> dict[str, int]:
@@ -185,8 +199,10 @@ class ExporterSelection:
 
 def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:
     """Return for each exporter the process that was started last of those that request it."""
-    ordered = sorted(headers, key=lambda header: header.started_unix_ns or header.created_unix_ns)
-    return {name: header.instance_id for header in ordered for name in together([header])}
+    requesters: dict[str, str] = {}
+    for header in sorted(headers, key=lambda header: header.started_unix_ns or header.created_unix_ns):
+        requesters.update(dict.fromkeys(together([header]), header.instance_id))
+    return requesters
 
 
 def _plain(names: object) -> object:

@@ -17,6 +17,7 @@ EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
 CountArgument: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, a number and the name of the first argument that the reason is about."""
 
+INTERNAL_ERROR: Final = "internal_error"
 UNKNOWN: Final = "unknown_argument"
 _FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
@@ -30,9 +31,10 @@ DEFAULT_FINISH_S: Final = 30.0
 
 
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return the method *call*, which drops and counts arguments that it does not know instead of raising.
+    """Return the method *call*, which never raises; an argument that it does not know is dropped and counted.
 
     A framework calls all its loggers alike, with keywords of its own choice. The object of the method has `count_drop`.
+    A call that fails, as where no file can be opened to import what it needs, is counted and returns ``None``.
     """
     parameters = inspect.signature(call).parameters.values()
     positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
@@ -41,16 +43,20 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        taken = positional[: len(arguments)]
-        unknown = [name for name in named if name in taken or not (takes_any or name in names)] if named else []
-        if not unknown and len(arguments) <= len(positional):  # nearly every call
-            return call(*arguments, **named)
-        beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
-        owner: Any = arguments[0]
-        tolerant: Callable[..., _T] = call
-        owner.count_drop(UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0])
-        known: Any = {name: value for name, value in named.items() if name not in unknown}
-        return tolerant(*arguments[: len(positional)], **known)
+        try:
+            taken = positional[: len(arguments)]
+            unknown = [name for name in named if name in taken or not (takes_any or name in names)] if named else []
+            if not unknown and len(arguments) <= len(positional):  # nearly every call
+                return call(*arguments, **named)
+            beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
+            owner: Any = arguments[0]
+            tolerant: Callable[..., _T] = call
+            owner.count_drop(UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0])
+            known: Any = {name: value for name, value in named.items() if name not in unknown}
+            return tolerant(*arguments[: len(positional)], **known)
+        except any_error():  # nothing of otel-bridge may end a training run
+            cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)
+            return cast("_T", None)
 
     return counted
 

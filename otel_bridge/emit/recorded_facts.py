@@ -61,11 +61,7 @@ class RecordedFacts(NamedRun):
             config = entries
         elif entries:
             self.log_config(entries)
-        try:
-            body = config_of(config, self.count_drop)
-        except any_error():  # code of the user's own objects
-            self.count_drop("internal_error")
-            return
+        body = config_of(config, self.count_drop)
         if body:
             self._recorder.event(semconv.EVENT_CONFIG, {}, body)
 
@@ -86,12 +82,8 @@ class RecordedFacts(NamedRun):
 
         if self._recorder is None or self.facts.identity.rank:
             return
-        try:
-            body = {} if values is None else summary_of(values, self.count_drop)
-            body |= summary_of(entries, self.count_drop) if entries else {}
-        except any_error():  # code of the user's own objects
-            self.count_drop("internal_error")
-            return
+        body = {} if values is None else summary_of(values, self.count_drop)
+        body |= summary_of(entries, self.count_drop) if entries else {}
         other = role_of(role)
         if body:
             pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}

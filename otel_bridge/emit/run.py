@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
     DEFAULT_FINISH_S,
     DEFAULT_FLUSH_S,
+    INTERNAL_ERROR,
     EndStatus,
     counts_unknown,
     role_of,
@@ -126,9 +127,13 @@ class Run(RecordedFacts):
         Returns:
             The rollout, a `LiveRollout`, as a context manager. An exception of the block passes through.
         """
-        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
+        try:
+            from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
 
-        return calls.open_rollout(self, **fields)
+            return calls.open_rollout(self, **fields)
+        except any_error():  # as where no file can be opened to import it
+            self.count_drop(INTERNAL_ERROR)
+            return cast("LiveRollout", _UnopenedRollout())
 
     @counts_unknown
     def log_rollouts(
@@ -243,40 +248,7 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.lineage.train_on import train_on  # noqa: PLC0415  # rare: not on the way of `import`
 
-        try:
-            train_on(self, step, rollouts, unused=unused, role=role_of(role))
-        except any_error():  # nothing of otel-bridge may end a training run
-            self.count_drop("internal_error")
-
-    @counts_unknown
-    def annotate(
-        self,
-        rollouts: object = None,
-        step: int | None = None,
-        *,
-        role: str | None = None,
-        decode: Callable[[Any], Any] | None = None,
-        **streams: object,
-    ) -> None:
-        """Record values of each sampled token of rollouts: any process's, kept or sampled out, before or after them.
-
-        Trackers show one row a step over all tokens: how far engine and trainer differ, entropy, what was masked.
-
-        Args:
-            rollouts: A `Rollout` or an id; many of them; or parallel lists as a mapping with ``ids``.
-            step: The training step; ``None`` for that of the role's next row.
-            role: Another role than the run's own.
-            decode: Function from token ids to text, for the token view.
-            streams: ``logprobs`` (of the engine), ``trainer_logprobs``, ``entropies``, ``advantages``, ``is_masked``,
-                ``is_clipped``, ``token_ids``, ``tokens`` (texts), ``loss_mask``, or any other name. For one rollout an
-                array or list with an entry for each token, ``None`` for no value; for many one of these each.
-        """
-        from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415  # rare, as `train_on`
-
-        try:
-            annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
-        except any_error():  # nothing of otel-bridge may end a training run
-            self.count_drop("internal_error")
+        train_on(self, step, rollouts, unused=unused, role=role_of(role))
 
     # --- phases -------------------------------------------------------------------------------------------------------
 
@@ -442,3 +414,23 @@ class Run(RecordedFacts):
             launched=not facts.ends_by_itself,
         )
         return waiter.wait(timeout_s)
+
+
+class _UnopenedRollout:
+    """Takes the place of a live rollout that could not be opened: it and all that is called on it record nothing."""
+
+    recording = False
+
+    def __getattr__(self, name: str) -> _UnopenedRollout:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_arguments: object, **_named: object) -> _UnopenedRollout:
+        return self
+
+    def __enter__(self) -> _UnopenedRollout:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None

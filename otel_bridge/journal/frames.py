@@ -147,55 +147,89 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
         The frames with their offsets in the segment, and where to continue.
     """
     frames: list[Frame] = []
-    skipped: list[int] = []
+    gaps: list[int] = []
     size = len(buffer)
-    at = (header_end(buffer) or 0) if base == 0 else 0
-    start = at  # start of damaged bytes, while at is beyond it
-    while at < size:
-        if at == start and stream is not None:
-            start = at = _scan_intact(buffer, at, frames, base=base, begin=start_of(stream))
-            if at == size:
-                break
-        head = _head(buffer, at, stream)
-        end = at + HEAD_BYTES + (0 if head is None else head[_LENGTH])
-        payload = buffer[at + HEAD_BYTES : end]
-        whole = head is not None and end <= size and crc32(payload) == head[_PAYLOAD_CRC]
-        if head is None or not (whole or (end > size and not final)):
-            at = _next_candidate(buffer, at + 1, stream)
+    position = _first_frame(buffer) if base == 0 else 0
+    gap_start = position  # start of damaged bytes, while the position is beyond it
+    while position < size:
+        if position == gap_start and stream is not None:
+            position = _scan_intact(buffer, position, frames, base=base, begin=start_of(stream))
+            gap_start = position
+        frame = _frame_at(buffer, position, base, stream)
+        if frame is None and (final or not _is_unfinished(buffer, position, stream)):
+            position = _next_candidate(buffer, position + 1, stream)
             continue
-        if at > start:
-            skipped.append(at - start)
-            start = at
-        if not whole:
+        if position > gap_start:
+            gaps.append(position - gap_start)
+            gap_start = position
+        if frame is None:
             break
-        _, stream, _, signal, flags, append_unix_ns, _, _ = head
-        frames.append(Frame(_SIGNALS[signal], flags > 0, payload, append_unix_ns, base + at, base + end))
-        start = at = end
+        stream = _stream_at(buffer, position)
+        frames.append(frame)
+        position = frame.end - base
+        gap_start = position
     torn = False
-    if final and start < size:
-        torn = size - start < HEAD_BYTES or pending_end(buffer[start:], 0, stream=stream) is not None
-        skipped.append(size - start)
-        start = size
-    return ScanResult(frames, base + start, sum(skipped), len(skipped), torn)
+    if final and gap_start < size:
+        torn = _is_torn(buffer, gap_start, stream)
+        gaps.append(size - gap_start)
+        gap_start = size
+    return ScanResult(frames, base + gap_start, sum(gaps), len(gaps), torn)
 
 
-def _scan_intact(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
-    """Append the intact frames from *at* on to *frames*; return the offset of the first byte after them."""
+def _first_frame(buffer: bytes) -> int:
+    """Return the offset after the header; 0 when there is no readable header."""
+    return header_end(buffer) or 0
+
+
+def _scan_intact(buffer: bytes, position: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
+    """Append the intact frames from *position* on to *frames*; return the offset of the first byte after them."""
     # Reads nearly all of every segment: only what each frame needs is done here.
-    add, unpack, known = frames.append, _CHECKED_HEAD.unpack_from, len(_SIGNALS)
+    add = frames.append
+    unpack = _CHECKED_HEAD.unpack_from
+    signals = len(_SIGNALS)
     last = len(buffer) - HEAD_BYTES
-    while at <= last:
-        checked, crc = unpack(buffer, at)
+    while position <= last:
+        checked, crc = unpack(buffer, position)
         start, length, kind, append_unix_ns, payload_crc = _HEAD.unpack(checked)
-        signal, end = kind & 0xFF, at + HEAD_BYTES + length
-        payload = buffer[at + HEAD_BYTES : end]
+        signal = kind & 0xFF
+        end = position + HEAD_BYTES + length
+        payload = buffer[position + HEAD_BYTES : end]
         if start != begin or crc32(checked) != crc or len(payload) != length or crc32(payload) != payload_crc:
             break
-        if signal >= known or kind >> 8 > _WHOLE or length > MAX_RECORD_BYTES:
+        if signal >= signals or kind >> 8 > _WHOLE or length > MAX_RECORD_BYTES:
             break
-        add(Frame(_SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + at, base + end))
-        at = end
-    return at
+        add(Frame(_SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + position, base + end))
+        position = end
+    return position
+
+
+def _frame_at(buffer: bytes, position: int, base: int, stream: int | None) -> Frame | None:
+    """Return the frame at *position*; ``None`` when it is damaged or not whole."""
+    head = _head(buffer, position, stream)
+    if head is None:
+        return None
+    _, _, length, signal, flags, append_unix_ns, payload_crc, _ = head
+    end = position + HEAD_BYTES + length
+    payload = buffer[position + HEAD_BYTES : end]
+    if len(payload) != length or crc32(payload) != payload_crc:
+        return None
+    return Frame(_SIGNALS[signal], flags > 0, payload, append_unix_ns, base + position, base + end)
+
+
+def _is_unfinished(buffer: bytes, position: int, stream: int | None) -> bool:
+    """Return whether a frame with a valid head begins at *position* and ends beyond the buffer."""
+    head = _head(buffer, position, stream)
+    return head is not None and position + HEAD_BYTES + head[_LENGTH] > len(buffer)
+
+
+def _is_torn(buffer: bytes, position: int, stream: int | None) -> bool:
+    """Return whether the rest of the buffer may be the beginning of a frame."""
+    return len(buffer) - position < HEAD_BYTES or _is_unfinished(buffer, position, stream)
+
+
+def _stream_at(buffer: bytes, position: int) -> int:
+    """Return the stream number in a valid head."""
+    return cast("_Head", _FULL_HEAD.unpack_from(buffer, position))[_STREAM]
 
 
 def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:
@@ -206,27 +240,27 @@ def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int |
 
 
 _Head = tuple[bytes, int, int, int, int, int, int, int]
+_STREAM: Final = 1
 _LENGTH: Final = 2
-_PAYLOAD_CRC: Final = 6
 
 
-def _head(buffer: bytes, at: int, stream: int | None) -> _Head | None:
-    """Return the fields of the head at *at*, or ``None`` when it is unfinished or damaged."""
-    if len(buffer) - at < HEAD_BYTES:
+def _head(buffer: bytes, position: int, stream: int | None) -> _Head | None:
+    """Return the fields of the head at *position*, or ``None`` when it is unfinished or damaged."""
+    if len(buffer) - position < HEAD_BYTES:
         return None
-    head = cast("_Head", _FULL_HEAD.unpack_from(buffer, at))
-    magic, seen_stream, length, signal, flags, _, _, crc = head
-    if magic != MAGIC or (stream is not None and seen_stream != stream):
+    head = cast("_Head", _FULL_HEAD.unpack_from(buffer, position))
+    magic, head_stream, length, signal, flags, _, _, crc = head
+    if magic != MAGIC or (stream is not None and head_stream != stream):
         return None
     if length > MAX_RECORD_BYTES or signal >= len(_SIGNALS) or flags > _WHOLE:
         return None
-    return head if crc32(buffer[at : at + _CHECKED_BYTES]) == crc else None
+    return head if crc32(buffer[position : position + _CHECKED_BYTES]) == crc else None
 
 
-def _next_candidate(buffer: bytes, at: int, stream: int | None) -> int:
-    """Return the next offset from *at* on that may be a head, else the end of the buffer."""
-    found = _candidates(stream).search(buffer, at)
-    return len(buffer) if found is None else found.start()
+def _next_candidate(buffer: bytes, position: int, stream: int | None) -> int:
+    """Return the next offset from *position* on that may be a head, else the end of the buffer."""
+    match = _candidates(stream).search(buffer, position)
+    return len(buffer) if match is None else match.start()
 
 
 @lru_cache(maxsize=256)

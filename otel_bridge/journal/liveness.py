@@ -213,45 +213,53 @@ def judge_processes(
         liveness_timeout_ns: As of `alive`.
     """
     newest = {file.instance_id: file for file in segments}
-    reported = {name for name, one in report.processes.items() if one.alive and not one.bridge}
-    headers = {
-        name: header_in(file.path) for name, file in newest.items() if name in reported or name not in report.processes
-    }
-    runs = {
-        name: header is None
-        or alive(
-            folder,
-            header,
-            now_unix_ns,
-            liveness_timeout_ns=liveness_timeout_ns,
-            appended_ns=newest[name].mtime_ns,
-        )
-        for name, header in headers.items()
-    }
-    processes = {
-        name: replace(one, alive=name in reported and runs.get(name, False)) for name, one in report.processes.items()
-    }
-    running = [header for name, header in headers.items() if header is not None and runs[name]]
-    unseen = any(header is not None and header.kind == _RECEIVER and not runs[name] for name, header in headers.items())
-    roles = _roles(report, processes, running)
-    if not (unseen or any(runs.values())):
-        roles = {role: replace(one, alive=0) for role, one in roles.items()}
-    return JudgedReport(replace(report, processes=processes, roles=roles), unseen)
+    running: set[str] = set()
+    running_headers: list[SegmentHeader] = []
+    unseen_senders = False
+    for name, file in newest.items():
+        if not _is_undecided(report, name):
+            continue
+        header = header_in(file.path)
+        if header is None:  # a process may be about to write it
+            running.add(name)
+        elif alive(folder, header, now_unix_ns, liveness_timeout_ns=liveness_timeout_ns, appended_ns=file.mtime_ns):
+            running.add(name)
+            running_headers.append(header)
+        elif header.kind == _RECEIVER:
+            unseen_senders = True
+    processes = {name: replace(process, alive=name in running) for name, process in report.processes.items()}
+    roles = _roles(report, processes, running_headers)
+    if not running and not unseen_senders:
+        roles = {role: replace(role_report, alive=0) for role, role_report in roles.items()}
+    return JudgedReport(replace(report, processes=processes, roles=roles), unseen_senders)
+
+
+def _is_undecided(report: Report, name: str) -> bool:
+    """Return whether a process may be alive: the report has it as alive, or does not have it yet."""
+    process = report.processes.get(name)
+    return process is None or (process.alive and not process.bridge)
 
 
 def _roles(
     report: Report, processes: Mapping[str, ProcessReport], running: Iterable[SegmentHeader]
 ) -> dict[str, RoleReport]:
     """Return the roles of *report* without the processes that died, and with those that started after it."""
-    counted = [header for header in running if header.kind == _COUNTED]
-    here = Counter(header.role or "" for header in counted)
-    new = Counter(header.role or "" for header in counted if header.instance_id not in processes)
-    before = (one for name, one in report.processes.items() if one.alive and not processes[name].alive)
-    died = Counter(one.role or "" for one in before)
+    here: Counter[str] = Counter()
+    new: Counter[str] = Counter()
+    for header in running:
+        if header.kind == _COUNTED:
+            role = header.role or ""
+            here[role] += 1
+            if header.instance_id not in processes:
+                new[role] += 1
+    died: Counter[str] = Counter()
+    for name, process in report.processes.items():
+        if process.alive and not processes[name].alive:
+            died[process.role or ""] += 1
     roles: dict[str, RoleReport] = {}
-    for role in [*report.roles, *(role for role in new if role not in report.roles)]:
-        one = report.roles.get(role, RoleReport())
+    for role in dict.fromkeys([*report.roles, *new]):
+        reported = report.roles.get(role, RoleReport())
         # A process that has ended and goes on is reported as alive for a moment, but its role does not count it.
-        remaining = min(one.alive, max(one.alive - died[role], here[role] - new[role])) + new[role]
-        roles[role] = RoleReport(remaining, max(one.processes, remaining))
+        remaining = min(reported.alive, max(reported.alive - died[role], here[role] - new[role])) + new[role]
+        roles[role] = RoleReport(remaining, max(reported.processes, remaining))
     return roles

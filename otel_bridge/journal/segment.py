@@ -64,10 +64,11 @@ def parsed_segment_name(name: str) -> tuple[str, int] | None:
 
     Only a number as `segment_name` writes it is accepted: ASCII digits, no additional zeros.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    instance_id, number = found[1], int(found[2])
+    instance_id = match[1]
+    number = int(match[2])
     return (instance_id, number) if f"{segment_name(instance_id, number)}{SUFFIX}" == name else None
 
 
@@ -129,7 +130,7 @@ class SegmentWriter:
         # Each row passes here, so the code of `encode_frame` is repeated instead of called.
         length = len(payload)
         size = HEAD_BYTES + length
-        if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
+        if self._size + size > self._limit and (self._size > self._header_size or self._limit < 0):
             self._roll_unless_moved(append_unix_ns)
         if length > MAX_RECORD_BYTES:
             raise too_long(length)
@@ -143,7 +144,7 @@ class SegmentWriter:
                 self._write_rest(frame, written)
         except OSError as exc:
             # A segment that has reached the limit of a file's size (ulimit -f) is replaced by a new one.
-            if exc.errno != errno.EFBIG or self._size <= self._first:
+            if exc.errno != errno.EFBIG or self._size <= self._header_size:
                 raise _error(exc, self._path, "cannot be appended to") from exc
             self._roll(append_unix_ns)
             self.append(signal, payload, append_unix_ns, whole=whole)
@@ -177,13 +178,15 @@ class SegmentWriter:
         """Close the open segment. May be called twice."""
         if self._fd >= 0:
             self._closed_at = self.offset
-            fd, self._fd = self._fd, -1
+            fd = self._fd
+            self._fd = -1
             os.close(fd)
 
     def _open(self, header: SegmentHeader) -> None:
         """Create the segment of *header* and make it the open one; on an error nothing is changed."""
         name = segment_name(header.instance_id, header.number)
-        path, unfinished = self._segments_dir / f"{name}{SUFFIX}", self._segments_dir / f".{name}.tmp"
+        path = self._segments_dir / f"{name}{SUFFIX}"
+        unfinished = self._segments_dir / f".{name}.tmp"
         data = header.to_bytes()
         if len(data) > MAX_HEADER_BYTES:
             raise JournalError(f"header of {len(data)} bytes, at most {MAX_HEADER_BYTES}; shorten the resource")
@@ -204,10 +207,13 @@ class SegmentWriter:
                     unfinished.unlink()
             raise _error(exc, path, "cannot be created") from exc
         self.close()
-        self._fd, self._path, self._header = fd, path, header
+        self._fd = fd
+        self._path = path
+        self._header = header
         self._identity = (status.st_dev, status.st_ino)
         self._start = start_of(stream_of(name))
-        self._size = self._first = len(data)
+        self._size = len(data)
+        self._header_size = len(data)
         self._limit = self._segment_bytes
 
     def _roll(self, append_unix_ns: int) -> None:
@@ -232,11 +238,11 @@ class SegmentWriter:
         begin = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         try:
             while written < len(frame):
-                more = os.write(self._fd, memoryview(frame)[written:])
-                if not more:
+                count = os.write(self._fd, memoryview(frame)[written:])
+                if not count:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                written += more
-                self._size += more
+                written += count
+                self._size += count
         except OSError:
             self._take_back(begin)
             raise
@@ -288,26 +294,38 @@ def header_in(path: Path) -> SegmentHeader | None:
 
 
 def _read(fd: int, offset: int, limit: int, final: bool, stream: int) -> tuple[SegmentHeader | None, ScanResult]:
+    """Read and scan more and more bytes, from *limit* on, until there is a frame, or none can begin at *offset*.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     while True:
         size = os.fstat(fd).st_size
-        data = _pread(fd, min(limit, max(size - offset, 0)), offset)
+        header, data = _read_bytes(fd, offset, limit, size)
         at_end = offset + len(data) >= size
-        header = _header(data) if offset == 0 else None
-        if header is None and offset == 0 and len(data) < (head_bytes := announced_bytes(data)) <= size:
-            limit = head_bytes + HEAD_BYTES
-            continue
-        found = scan(data, offset, final=final and at_end, stream=stream)
-        if found.end > offset or at_end:
-            return header, found
-        needed = pending_end(data, offset, stream=stream)
-        if needed is not None and needed > size and not final:
-            return header, found
-        if needed is not None and needed <= size:
-            limit = needed - offset
+        scanned = scan(data, offset, final=final and at_end, stream=stream)
+        if scanned.end > offset or at_end:
+            return header, scanned
+        frame_end = pending_end(data, offset, stream=stream)
+        if frame_end is not None and frame_end <= size:
+            limit = frame_end - offset
+        elif frame_end is not None and not final:  # its process still writes it
+            return header, scanned
         elif limit < PASS_BYTES:
             limit *= 2
         else:  # no frame begins here, except perhaps one whose head continues beyond the bytes read
             return header, _passed_over(fd, offset, len(data) - HEAD_BYTES + 1)
+
+
+def _read_bytes(fd: int, offset: int, limit: int, size: int) -> tuple[SegmentHeader | None, bytes]:
+    """Return the header, if *offset* is 0 and it is valid, and *limit* bytes; more if the header is larger."""
+    data = _pread(fd, min(limit, max(size - offset, 0)), offset)
+    if offset > 0:
+        return None, data
+    header_bytes = announced_bytes(data)
+    if len(data) < header_bytes <= size:
+        data = _pread(fd, min(header_bytes + HEAD_BYTES, size), 0)
+    return _header(data), data
 
 
 def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
@@ -325,10 +343,10 @@ def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
 def _pread(fd: int, count: int, offset: int) -> bytes:
     data = os.pread(fd, count, offset)
     while 0 < len(data) < count:  # one call moves at most 2,147,479,552 bytes
-        more = os.pread(fd, count - len(data), offset + len(data))
-        if not more:
+        rest = os.pread(fd, count - len(data), offset + len(data))
+        if not rest:
             break
-        data += more
+        data += rest
     return data
 
 
@@ -341,14 +359,14 @@ def _header(data: bytes) -> SegmentHeader | None:
         return None
 
 
-def _error(exc: OSError, path: Path, what: str) -> JournalError:
+def _error(exc: OSError, path: Path, failure: str) -> JournalError:
     if exc.errno in _FULL:
         return JournalFullError(
-            f"{path} {what}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
+            f"{path} {failure}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
         )
     if exc.errno == errno.EBADF:
-        return SegmentClosedError(f"{path} {what}: this process closed its descriptor; open another segment")
-    return JournalError(f"{path} {what}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR")
+        return SegmentClosedError(f"{path} {failure}: this process closed its descriptor; open another segment")
+    return JournalError(f"{path} {failure}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR")
 
 
 # Disk space reserved for the last records of a process, released when the disk has no room for them.
@@ -393,9 +411,11 @@ class Spare:
 
     def close(self) -> None:
         """Release the space; in a forked child, close only the child's descriptor."""
-        fd, ours = self._fd, self._is_ours()
-        self._fd, self._size = -1, 0
-        if ours:
+        fd = self._fd
+        is_ours = self._is_ours()
+        self._fd = -1
+        self._size = 0
+        if is_ours:
             os.close(fd)
 
     def _is_ours(self) -> bool:

@@ -57,7 +57,7 @@ class TestMlflow(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, database: str) -> Mapping[str, str]:
-        return {"MLFLOW_TRACKING_URI": database}
+        return {"MLFLOW_TRACKING_URI": database, "OTEL_BRIDGE_MLFLOW_ALL_SERIES": "1"}
 
     @pytest.fixture
     def read(self, database: str) -> ReadShown:
@@ -78,7 +78,7 @@ class TestMlflowServer(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, server: str) -> Mapping[str, str]:
-        return {"MLFLOW_TRACKING_URI": server}
+        return {"MLFLOW_TRACKING_URI": server, "OTEL_BRIDGE_MLFLOW_ALL_SERIES": "1"}
 
     @pytest.fixture
     def read(self, server: str) -> ReadShown:

@@ -14,7 +14,7 @@ import otel_bridge
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import RunFolder
-from support.trainers.emit_samples import environment_of, held, run_in, seen_in
+from support.trainers.emit_samples import environment_of, held, run_in, run_script, seen_in
 
 
 @contextmanager
@@ -279,3 +279,50 @@ def test_a_broken_stderr_is_not_a_reason_to_raise(tmp_path: Path, monkeypatch: p
 
 def test_the_meaning_of_a_drop_names_no_package_because_captured_programs_use_another() -> None:
     assert [reason for reason, meaning in MEANING.items() if "otel_bridge." in meaning or "log_config" in meaning] == []
+
+
+def test_no_call_raises_when_no_file_can_be_opened(tmp_path: Path) -> None:
+    script = """
+    import contextlib, os, resource
+    import otel_bridge
+    run = otel_bridge.init("gsm8k", "ppo")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    with contextlib.suppress(OSError):
+        while True:
+            os.open("/dev/null", os.O_RDONLY)
+    with run.rollout(step=1) as rollout:
+        rollout.reward = 1.0
+        with rollout.tool("search") as call:
+            call.result = "none"
+    run.log_rollouts([{"messages": "2 + 2?"}], step=1)
+    run.log_generations(["2 + 2?"], ["4"], step=1)
+    run.log_reward("r1", 1.0)
+    run.train_on(1, ["r1"])
+    run.summary(best=0.5)
+    run.log({"loss": 0.5})
+    run.finish(timeout_s=0)
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    (process,) = seen_in(tmp_path)
+    assert (done.returncode, [row.values for row in process.rows]) == (0, [{"loss": 0.5}])
+    assert "dropped: 6 records that otel-bridge failed on" in done.stderr
+
+
+def test_a_thread_that_outlives_the_main_thread_opens_its_first_rollout(tmp_path: Path) -> None:
+    script = """
+    import threading
+    import otel_bridge
+    run = otel_bridge.init("gsm8k", "ppo")
+    def explore():
+        threading.main_thread().join()
+        with run.rollout(step=1) as rollout:
+            rollout.reward = 1.0
+        print(len(threading.enumerate()))
+    threading.Thread(target=explore).start()
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")

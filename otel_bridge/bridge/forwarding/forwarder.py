@@ -230,40 +230,44 @@ class Forwarder:
         has_moved = False
         lanes = [lane for lane in self._lanes if self._may_send(lane)]
         for position in sorted({lane.positions[instance_id] for lane in lanes}):
+            # With those that have come to this position just now.
             together = [lane for lane in lanes if lane.positions[instance_id] == position]
-            frames_read = self._segments[instance_id].read(
-                position,
-                last_number,
-                signals={lane.signal for lane in together},
-                limit_bytes=min(lane.sender.limit_bytes for lane in together),
-                every_process=self._every_process,
-            )
-            if frames_read is None:
-                continue
-            for signal, datas in bodies(frames_read.parts):
-                self._send(next(lane for lane in together if lane.signal is signal), datas)
-            for lane in together:
-                if self._may_send(lane):
-                    lane.positions[instance_id] = frames_read.end
-                    has_moved = True
+            has_moved = self._forward_lanes(instance_id, together, last_number) or has_moved
         if has_moved:
             self._unstored.add(instance_id)
             self._store_positions()
         return has_moved
+
+    def _forward_lanes(self, instance_id: str, lanes: list[SignalLane], last_number: int) -> bool:
+        """Forward some data of one process and of signals at one position; return whether any went on."""
+        frames_read = self._segments[instance_id].read(
+            lanes[0].positions[instance_id],
+            last_number,
+            signals={lane.signal for lane in lanes},
+            limit_bytes=min(lane.sender.limit_bytes for lane in lanes),
+            every_process=self._every_process,
+        )
+        if frames_read is None:
+            return False
+        lane_of_signal = {lane.signal: lane for lane in lanes}
+        for signal, datas in bodies(frames_read.parts):
+            self._send(lane_of_signal[signal], datas)
+        # A signal that failed meanwhile stays, and is read again from here.
+        forwarded = [lane for lane in lanes if self._may_send(lane)]
+        for lane in forwarded:
+            lane.positions[instance_id] = frames_read.end
+        return bool(forwarded)
 
     def _may_send(self, lane: SignalLane) -> bool:
         """Return whether requests of *lane* may be sent now.
 
         To an otel-bridge that is busy no signal overtakes another, so that the end of a process comes after its rows.
         """
-        is_overtaking = lane.sender.to_bridge and any(
-            other.failure is not None
-            and other.failure.state == "retrying"
-            and other.sender.server == lane.sender.server
-            for other in self._lanes
-            if not other.is_open
-        )
-        return lane.is_open and not is_overtaking
+        if not lane.is_open or not lane.sender.to_bridge:
+            return lane.is_open
+        closed_lanes = (closed for closed in self._lanes if not closed.is_open)
+        same_server = (closed.failure for closed in closed_lanes if closed.sender.server == lane.sender.server)
+        return not any(failure is not None and failure.state == "retrying" for failure in same_server)
 
     def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
         """Send *datas*, unless the signal waits since an earlier request of the same read."""
@@ -294,8 +298,8 @@ class Forwarder:
 
         Before that, and when it lacks every signal, the address may be wrong; then the signal is blocked, and kept.
         """
-        others = [other for other in self._lanes if other is not lane and not other.ended]
-        is_alone = all(other.failure is not None and other.failure.is_missing for other in others)
+        further_lanes = [further for further in self._lanes if further is not lane and not further.ended]
+        is_alone = all(further.failure is not None and further.failure.is_missing for further in further_lanes)
         has_accepted = lane.sender.server in self._accepting
         return lane.failure is not None and lane.failure.is_missing and has_accepted and not is_alone
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_bridge.bridge.forwarding.client import Client, client_for
+from otel_bridge.bridge.forwarding.client import Client, Reply, client_for
 from otel_bridge.bridge.forwarding.request_split import halves
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES
 from otel_bridge.errors import PermanentError
@@ -82,14 +82,22 @@ class RequestSender:
             with self._size.request(size):
                 reply = self._connected().send(b"".join(datas), self._run_id)
         except PermanentError as exc:
-            if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
-                datas = halves(self._signal, datas[0]) or datas
-            if len(datas) == 1:
-                self._log_line(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
-                self._refused(1)
-                return
+            self._leave_out_refused(datas, exc)
+        else:
+            self._note_reply(reply)
+
+    def _leave_out_refused(self, datas: Sequence[bytes], error: PermanentError) -> None:
+        """Send the two halves of a refused request; a single record that is refused is counted."""
+        if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
+            datas = halves(self._signal, datas[0]) or datas
+        if len(datas) > 1:
             self._send_halves(datas)
             return
+        self._log_line(f"otlp: a record of {len(datas[0])} bytes was refused for good: {error}")
+        self._refused(1)
+
+    def _note_reply(self, reply: Reply) -> None:
+        """Count the items that the other end refused, and note whether that is an otel-bridge."""
         if reply.rejected:
             self._log_line(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
             self._refused(reply.rejected)

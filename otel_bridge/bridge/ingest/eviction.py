@@ -7,12 +7,13 @@ not confirm (W&B offline). Never a record that an exporter of the run has not wr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.requested_exporters import RequestedExporters
@@ -76,39 +77,52 @@ class Eviction:
     ) -> None:
         self._fullness, self._ledger, self._view = fullness, ledger, view
         self._workers, self._requested, self._evicted = workers, requested, evicted
-        self._seen = 0
+        self._last_count = 0
 
     def evict_if_near(self) -> None:
         """Evict the oldest half of the evictable records when the directory is near its limit."""
-        if self._is_near() and (done := self._make_room()):
-            self._evicted(done)
+        if self._is_near():
+            sentence = self._make_room()
+            if sentence:
+                self._evicted(sentence)
 
     def _is_near(self) -> bool:
         """Return whether room is needed; at most once for each count of the directory."""
-        counted = self._fullness.counted()
-        news, self._seen = counted > self._seen, max(counted, self._seen)
-        return news
+        count = self._fullness.counted()
+        is_new = count > self._last_count
+        self._last_count = max(count, self._last_count)
+        return is_new
 
     def _make_room(self) -> str:
         """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
-        oldest, destinations = self._view.oldest(), self._view.destinations()
-        named = [item for item in destinations if item.named]
-        written = min((item.written for item in named), default=self._ledger.position)
-        durable = min((item.durable for item in named), default=self._ledger.position)
-        keep_from = self._requested.keep_from()
-        pinned = [item.durable for item in destinations if not item.named]
-        pinned += [] if keep_from is None else [keep_from]
-        if (through := _half(oldest, durable)) and any(position < through for position in pinned):
-            self._ledger.evict_from_unnamed(through)
-            self._requested.evict(through)
+        oldest = self._view.oldest()
+        destinations = self._view.destinations()
+        named = [destination for destination in destinations if destination.named]
+        durable = min((destination.durable for destination in named), default=self._ledger.position)
+        through = _half(oldest, durable)
+        if through and self._pinned(destinations) < through:
+            self._evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
-        if through := _half(oldest, written):
-            self._ledger.evict_from_unnamed(through)
-            self._requested.evict(through)
-            for worker in self._workers.by_name.values():
-                worker.skip_through(through)
-            return f"records up to {through} are evicted, although not every tracker's store confirmed them"
-        return ""
+        written = min((destination.written for destination in named), default=self._ledger.position)
+        through = _half(oldest, written)
+        if not through:
+            return ""
+        self._evict(through)
+        for worker in self._workers.by_name.values():
+            worker.skip_through(through)
+        return f"records up to {through} are evicted, although not every tracker's store confirmed them"
+
+    def _pinned(self, destinations: Iterable[Destination]) -> int:
+        """Return the position from which on records are kept for exporters that are no longer named."""
+        positions = [destination.durable for destination in destinations if not destination.named]
+        requested = self._requested.keep_from()
+        if requested is not None:
+            positions.append(requested)
+        return min(positions, default=self._ledger.position)
+
+    def _evict(self, through: int) -> None:
+        self._ledger.evict_from_unnamed(through)
+        self._requested.evict(through)
 
 
 def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:

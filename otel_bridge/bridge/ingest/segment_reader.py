@@ -11,7 +11,7 @@ import contextlib
 import heapq
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -133,12 +133,12 @@ class SegmentReader:
         self.consistent = self.caught_up = False
         self.state = LedgerState(self._view)
         self.translator = self._new_translator(self.state)
-        known = {instance_id: tail.segments for instance_id, tail in self.tails.items()}
+        listed = {instance_id: tail.segments for instance_id, tail in self.tails.items()}
         tails: dict[str, SegmentTailer] = {}
         for source in self._view.sources():
             new = ProcessSegments(self._folder, source.instance_id, source.number)
-            tails[source.instance_id] = SegmentTailer(known.pop(source.instance_id, new), source)
-        self.tails = tails | {name: SegmentTailer(segments) for name, segments in known.items()}
+            tails[source.instance_id] = SegmentTailer(listed.pop(source.instance_id, new), source)
+        self.tails = tails | {name: SegmentTailer(segments) for name, segments in listed.items()}
         self.consistent = True
 
     def discover_segments(self, *, now: bool = False) -> None:
@@ -151,7 +151,8 @@ class SegmentReader:
             tail = self.tails.get(file.instance_id)
             if tail is None:
                 segments = ProcessSegments(self._folder, file.instance_id, file.number)
-                tail = self.tails[file.instance_id] = SegmentTailer(segments)
+                tail = SegmentTailer(segments)
+                self.tails[file.instance_id] = tail
             tail.segments.listed(file.number)
 
     def collect(self) -> ReadBatch:
@@ -234,36 +235,54 @@ class SegmentReader:
             raise
 
     def _collect(self) -> ReadBatch:
+        """Return the new headers, or, without any, a batch of frames. Only a batch with all frames ticks the clock."""
         filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail)]
-        headers = [header for tail in self.tails.values() if (header := tail.take_header()) is not None]
-        records: list[Record] = []
+        headers = self._take_headers()
         if headers:  # at once: a process that has not logged yet keeps the run open too
-            for header in headers:
-                producer = self.tails[header.instance_id].producer
-                records += self.translator.opened(producer, min(header.created_unix_ns, time.time_ns()))
-            return ReadBatch(headers, records, more=True)
+            return ReadBatch(headers, self._opened(headers), more=True)
+        records: list[Record] = []
+        frames = 0
+        size_bytes = 0
+        flush = False
+        for tail, frame in self._by_append_time(filled):
+            frames += 1
+            size_bytes += len(frame.payload)
+            if frame.signal is Signal.CONTROL:
+                flush = True
+            else:
+                self._use(tail, frame, records)
+            if frames >= BATCH_FRAMES or size_bytes >= BATCH_BYTES:
+                return ReadBatch([], records, frames, more=True, flush=flush)
+        self._tick(time.time_ns(), records)
+        return ReadBatch([], records, frames, more=False, flush=flush)
+
+    def _take_headers(self) -> list[SegmentHeader]:
+        headers = (tail.take_header() for tail in self.tails.values())
+        return [header for header in headers if header is not None]
+
+    def _opened(self, headers: list[SegmentHeader]) -> list[Record]:
+        """Return the records that the beginning of processes gives."""
+        records: list[Record] = []
+        for header in headers:
+            producer = self.tails[header.instance_id].producer
+            records += self.translator.opened(producer, min(header.created_unix_ns, time.time_ns()))
+        return records
+
+    def _by_append_time(self, filled: list[tuple[str, SegmentTailer]]) -> Iterator[tuple[SegmentTailer, Frame]]:
+        """Yield the frames of the processes in the order of their append times; each one is used by that."""
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
-        frames = size = 0
-        flush = False
-        while heap and frames < BATCH_FRAMES and size < BATCH_BYTES:
+        while heap:
             _, name, tail = heapq.heappop(heap)
             # Usually one process sends for a while: its frames bypass the heap until a frame of another process is
             # earlier.
             until = heap[0][:2] if heap else _NEVER
             while self._filled(tail):
-                if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
-                    heapq.heappush(heap, (tail.frames[0].append_unix_ns, name, tail))
+                append_ns = tail.frames[0].append_unix_ns
+                if (append_ns, name) > until:
+                    heapq.heappush(heap, (append_ns, name, tail))
                     break
-                frame = tail.cursor.take()
-                frames, size = frames + 1, size + len(frame.payload)
-                if frame.signal is Signal.CONTROL:
-                    flush = True
-                else:
-                    self._use(tail, frame, records)
-        if not heap:
-            self._tick(time.time_ns(), records)
-        return ReadBatch([], records, frames, bool(heap), flush)
+                yield tail, tail.cursor.take()
 
     def _filled(self, tail: SegmentTailer) -> bool:
         """Read more of *tail* when it has no frames left; return whether it has any now."""
@@ -303,15 +322,15 @@ class SegmentReader:
 
     def _gone(self, new: SegmentTailer) -> list[str]:
         """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""
-        gone: list[str] = []
+        names: list[str] = []
         for name, tail in self.tails.items():
             if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
                 continue
             if tail.segments.dead or not alive(
                 self._folder, tail.header, time.time_ns(), liveness_timeout_ns=self._options.liveness_timeout_ns
             ):
-                gone.append(name)
-        return gone
+                names.append(name)
+        return names
 
     def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
         self._ticked_ns = now_unix_ns

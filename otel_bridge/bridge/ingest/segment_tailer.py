@@ -17,7 +17,7 @@ from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
 from otel_bridge.journal.files import cut, size_of_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Frame
+from otel_bridge.journal.frames import Frame, ScanResult
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import header_in, read_segment
 from otel_bridge.translation.processes.process import ProcessStart
@@ -44,7 +44,8 @@ class ProcessSegments:
 
     def __init__(self, folder: RunFolder, instance_id: str, number: int) -> None:
         self._folder, self.instance_id = folder, instance_id
-        self.first_number = self.last_number = number
+        self.first_number = number
+        self.last_number = number
         self.numbers: set[int] = set()
         self.dead = self.cut = self.refused = False
         self._path, self._path_of = "", -1
@@ -58,7 +59,7 @@ class ProcessSegments:
 
     def deleted_before(self, number: int) -> None:
         """Mark the segments below *number* as deleted."""
-        self.numbers = {kept for kept in self.numbers if kept >= number}
+        self.numbers = {existing for existing in self.numbers if existing >= number}
         self.first_number = number
 
     def mark_dead(self, *, local: bool) -> None:
@@ -72,7 +73,7 @@ class ProcessSegments:
     def after(self, number: int) -> int:
         """Return the number of the next segment after *number*."""
         # Not number + 1: the name of a file may hold a number that is a billion steps away.
-        return min((other for other in self.numbers if other > number), default=self.last_number)
+        return min((later for later in self.numbers if later > number), default=self.last_number)
 
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
@@ -88,8 +89,8 @@ class ProcessSegments:
             number: The segment.
             unix_ns: When its first readable frame was appended.
         """
-        for other in sorted(self.numbers - {number}):
-            header = header_in(self.path(other))
+        for intact_number in sorted(self.numbers - {number}):
+            header = header_in(self.path(intact_number))
             if header is not None:
                 return header
         return _header_of_lost(self._folder.run_id, self.instance_id, number, unix_ns)
@@ -98,7 +99,8 @@ class ProcessSegments:
         """Return the size of a segment in bytes; ``None`` when it does not exist."""
         # Called at every poll for every process, so the path is built once.
         if self._path_of != number:
-            self._path, self._path_of = os.fspath(self.path(number)), number
+            self._path = os.fspath(self.path(number))
+            self._path_of = number
         return size_of_regular(self._path)
 
 
@@ -120,7 +122,8 @@ class SegmentCursor:
     def __init__(self, segments: ProcessSegments, number: int, offset: int) -> None:
         self._segments = segments
         self.number, self.offset = number, offset
-        self.used = self.data_end = (number, offset)
+        self.used = (number, offset)
+        self.data_end = (number, offset)
         self.frames: deque[Frame] = deque()
         self.header: SegmentHeader | None = None
         self.gaps = self.last_append_ns = 0
@@ -136,14 +139,15 @@ class SegmentCursor:
             if self.frames:
                 return
             size = self._segments.size(self.number)
-            last = self.number >= self._segments.last_number
+            is_last = self.number >= self._segments.last_number
             # A process that rolled or died appends no more to this segment; that was checked before the size.
-            final = not last or self._segments.dead
+            final = not is_last or self._segments.dead
             if size is None or size <= self.offset:
-                if last:
+                if is_last:
                     self.final_read = self._segments.dead
                     return
-                self.number, self.offset = self._segments.after(self.number), 0
+                self.number = self._segments.after(self.number)
+                self.offset = 0
                 self.used = (self.number, 0)
                 continue
             start = self.offset
@@ -160,7 +164,8 @@ class SegmentCursor:
 
     def take_gaps(self) -> int:
         """Return the number of unreadable stretches that were found since the last call."""
-        gaps, self.gaps = self.gaps, 0
+        gaps = self.gaps
+        self.gaps = 0
         return gaps
 
     def behind(self) -> bool:
@@ -171,36 +176,46 @@ class SegmentCursor:
         return bool(self.frames) or self.number < self._segments.last_number or size > self.offset
 
     def _read(self, final: bool) -> None:
+        """Read frames from `offset` on; *final*: whether nothing more will be appended to the segment.
+
+        Raises:
+            FormatVersionError: A newer version wrote the segment.
+            JournalError: The segment exists and cannot be read.
+        """
         path = self._segments.path(self.number)
         try:
-            header, found = read_segment(path, self.offset, limit_bytes=CHUNK_BYTES, final=final)
+            header, scanned = read_segment(path, self.offset, limit_bytes=CHUNK_BYTES, final=final)
         except FormatVersionError:
             raise
         except JournalError:
             if path.exists():
                 raise
             return  # deleted meanwhile: the next listing shows that
-        if header is not None:
-            self.header = header
-        elif self.offset == 0 and self.header is None:
-            # A segment gets its name when its header is written, so that this one is damaged, not unfinished.
-            first_ns = found.frames[0].append_unix_ns if found.frames else time.time_ns()
-            self.header = self._segments.replaced_header(self.number, first_ns)
-        whole_end = found.frames[-1].end if found.frames else self.offset
-        self.offset = found.end
-        self.gaps += found.gaps
-        if found.torn:
+        self._note_header(header, scanned)
+        whole_end = scanned.frames[-1].end if scanned.frames else self.offset
+        self.offset = scanned.end
+        self.gaps += scanned.gaps
+        if scanned.torn:
             # Its process died during the write, or the write did not fit: `log()` had not returned, nothing is lost.
             self.gaps -= 1
             if self._segments.cut and self.number >= self._segments.last_number:
                 with contextlib.suppress(OSError):
                     cut(path, whole_end)
                     self.offset = whole_end
-        if found.frames:
+        if scanned.frames:
             self.data_end = (self.number, whole_end)
-            self.frames.extend(found.frames)
+            self.frames.extend(scanned.frames)
         else:
             self.used = (self.number, self.offset)
+
+    def _note_header(self, header: SegmentHeader | None, scanned: ScanResult) -> None:
+        """Store the header that was read at the start of a segment, or one in place of a damaged one."""
+        if header is not None:
+            self.header = header
+        elif self.offset == 0 and self.header is None:
+            # A segment gets its name when its header is written, so that this one is damaged, not unfinished.
+            first_ns = scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
+            self.header = self._segments.replaced_header(self.number, first_ns)
 
 
 def _header_of_lost(run_id: str, instance_id: str, number: int, unix_ns: int) -> SegmentHeader:
@@ -289,8 +304,8 @@ class SegmentTailer:
     @property
     def used_up(self) -> bool:
         """Return whether all existing frames have been used, and no more can come."""
-        at = self.cursor
-        return self.segments.dead and at.final_read and not self.frames and at.number >= self.segments.last_number
+        is_at_last = self.cursor.final_read and self.cursor.number >= self.segments.last_number
+        return self.segments.dead and is_at_last and not self.frames
 
     def fill(self) -> None:
         """Read more frames if none are left; without new frames, `frames` stays empty.
@@ -298,23 +313,26 @@ class SegmentTailer:
         Raises:
             FormatVersionError: A newer version wrote the segment.
         """
-        before = self.cursor.header
+        last_header = self.cursor.header
         try:
             self.cursor.fill()
         finally:
             header = self.cursor.header
-            if header is not None and header is not before:
-                self._sender, self._is_new_header = _Sender.of(header), True
+            if header is not None and header is not last_header:
+                self._sender = _Sender.of(header)
+                self._is_new_header = True
 
     def take_header(self) -> SegmentHeader | None:
         """Return the header if one was read since the last call that translation does not know, else ``None``."""
-        new, self._is_new_header = self._is_new_header, False
-        return self.header if new else None
+        is_new = self._is_new_header
+        self._is_new_header = False
+        return self.header if is_new else None
 
     def begin_use(self) -> bool:
         """Mark a frame as used; return whether it is the first."""
-        first, self._is_used = not self._is_used, True
-        return first
+        is_first = not self._is_used
+        self._is_used = True
+        return is_first
 
     def mark_ended(self) -> None:
         """Mark the end of the process as known."""

@@ -90,16 +90,21 @@ class TimelineStore:
         if self._size or parts:
             self._add_marks(parts, records)
         for (role, step), events in parts.items():
-            data = encode_value([list(event) for event in events])
-            times = min(event.start_ns for event in events), max(event.end_ns for event in events)
-            size = len(data) + _ROW_BYTES
-            statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
-            sql.execute(statement, (role, step, *times, size, data))
-            self._size += size
+            self._insert(sql, role, step, events)
         if self._size > self._limit:
             self._evict(sql)
 
+    def _insert(self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]) -> None:
+        data = encode_value([list(event) for event in events])
+        start_ns = min(event.start_ns for event in events)
+        end_ns = max(event.end_ns for event in events)
+        size = len(data) + _ROW_BYTES
+        statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
+        sql.execute(statement, (role, step, start_ns, end_ns, size, data))
+        self._size += size
+
     def _add_marks(self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]) -> None:
+        """Add a mark for each row of a step, and for each row with a rate, to *parts*."""
         for record in records:
             if type(record) is not Row or record.is_derived:  # a derived row does not mark a step
                 continue
@@ -118,7 +123,12 @@ class TimelineStore:
                 if len(self._rates) < _MAX_RATES and _RATES.search(key):
                     self._rates.add(key)
             self._known_keys.update(values)
-        return {key: value for key in self._rates & values.keys() if isinstance(value := values[key], (int, float))}
+        rates: dict[str, float] = {}
+        for key in self._rates & values.keys():
+            value = values[key]
+            if isinstance(value, (int, float)):
+                rates[key] = value
+        return rates
 
     def _evict(self, sql: sqlite3.Connection) -> None:
         """Delete whole steps until the timeline is within its limit."""

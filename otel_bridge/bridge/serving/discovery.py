@@ -73,9 +73,9 @@ class Discovery:
         began_s = time.monotonic()
         folders = list(self._folders())
         self._forget({folder.path for folder in folders})
-        found = [folder for folder in folders if self._needs_work(folder)]
+        with_work = [folder for folder in folders if self._needs_work(folder)]
         self.next_s = began_s + max(DISCOVER_S, _COST_FACTOR * (time.monotonic() - began_s))
-        return found
+        return with_work
 
     def _forget(self, listed: Collection[Path]) -> None:
         """Forget the runs whose folder was deleted: a new folder of that name is another run."""
@@ -116,23 +116,29 @@ class Discovery:
             return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
         closed = self.closed.get(folder.path)
         if closed is not None and closed.remaining.outcome not in {Outcome.DONE, Outcome.PARKED}:
-            return not self._until_done and time.monotonic() >= closed.again_s
-        return is_requested(folder) or self._has_more(folder, closed)
+            return self._is_due(closed)
+        if is_requested(folder) or self._has_more(folder, closed):
+            return True
+        return closed is not None and closed.remaining.outcome is Outcome.PARKED and self._is_due(closed)
+
+    def _is_due(self, closed: ClosedRun) -> bool:
+        """Return whether a run that was closed with something left to do is served again now."""
+        return not self._until_done and time.monotonic() >= closed.again_s
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
+        """Return whether a folder, which changed since it was last checked, has something to read or to write."""
         changed_ns = _changed_ns(folder)
-        if changed_ns != self._checked.get(folder.path):
-            # A recent time of change may hide a further change: such a folder is checked again.
-            if time.time_ns() - changed_ns > _YOUNG_NS:
-                self._checked[folder.path] = changed_ns
-            if closed is None or closed.read is None:
-                report = read_report(folder)
-                if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
-                    return True
-            elif closed.read.anything_new():
-                return True
-        parked = closed is not None and closed.remaining.outcome is Outcome.PARKED
-        return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
+        if changed_ns == self._checked.get(folder.path):
+            return False
+        # A recent time of change may hide a further change: such a folder is checked again.
+        if time.time_ns() - changed_ns > _YOUNG_NS:
+            self._checked[folder.path] = changed_ns
+        if closed is not None and closed.read is not None:
+            return closed.read.anything_new()
+        if folder.segments():
+            return True
+        report = read_report(folder)
+        return report is not None and (not report.ended or self._names_more(report))
 
     def _names_more(self, report: Report) -> bool:
         """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""

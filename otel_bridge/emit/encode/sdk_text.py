@@ -9,36 +9,30 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast
 
-from opentelemetry._logs import LogRecord
-from opentelemetry.sdk._logs import ReadableLogRecord
-from opentelemetry.sdk.metrics import export as metrics
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, Status
-
-_TEXT_FIELDS: Final[Mapping[type, tuple[str, ...]]] = {
-    ReadableSpan: ("_name", "_attributes", "_events", "_links", "_status", "_resource", "_instrumentation_scope"),
-    Event: ("_name", "_attributes"),
-    Link: ("_attributes",),
-    Status: ("_description",),
-    Resource: ("_attributes",),
-    InstrumentationScope: ("_name", "_version", "_attributes"),
-    ReadableLogRecord: ("log_record", "resource", "instrumentation_scope"),
-    LogRecord: ("body", "severity_text", "attributes", "event_name"),
-    metrics.MetricsData: ("resource_metrics",),
-    metrics.ResourceMetrics: ("resource", "scope_metrics"),
-    metrics.ScopeMetrics: ("scope", "metrics"),
-    metrics.Metric: ("name", "description", "unit", "data"),
-    metrics.Gauge: ("data_points",),
-    metrics.Sum: ("data_points",),
-    metrics.Histogram: ("data_points",),
-    metrics.ExponentialHistogram: ("data_points",),
-    metrics.NumberDataPoint: ("attributes",),
-    metrics.HistogramDataPoint: ("attributes",),
-    metrics.ExponentialHistogramDataPoint: ("attributes",),
+# By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources; SDK 1.45.2), and fails
+# in a thread that outlives the main thread.
+_TEXT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ReadableSpan": ("_name", "_attributes", "_events", "_links", "_status", "_resource", "_instrumentation_scope"),
+    "Event": ("_name", "_attributes"),
+    "Link": ("_attributes",),
+    "Status": ("_description",),
+    "Resource": ("_attributes",),
+    "InstrumentationScope": ("_name", "_version", "_attributes"),
+    "ReadableLogRecord": ("log_record", "resource", "instrumentation_scope"),
+    "LogRecord": ("body", "severity_text", "attributes", "event_name"),
+    "MetricsData": ("resource_metrics",),
+    "ResourceMetrics": ("resource", "scope_metrics"),
+    "ScopeMetrics": ("scope", "metrics"),
+    "Metric": ("name", "description", "unit", "data"),
+    "Gauge": ("data_points",),
+    "Sum": ("data_points",),
+    "Histogram": ("data_points",),
+    "ExponentialHistogram": ("data_points",),
+    "NumberDataPoint": ("attributes",),
+    "HistogramDataPoint": ("attributes",),
+    "ExponentialHistogramDataPoint": ("attributes",),
 }
-"""Class of a record, or of a part of one, to its fields that hold texts or such parts."""
+"""Class of the SDK for a record, or for a part of one, to its fields that hold texts or such parts."""
 T = TypeVar("T")
 
 
@@ -53,7 +47,7 @@ def _value(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return value
     kind: type = type(value)
-    fields = _TEXT_FIELDS.get(kind)
+    fields = _TEXT_FIELDS.get(kind.__name__) if kind.__module__.startswith("opentelemetry.") else None
     if fields is not None:
         return _record(value, fields)
     if isinstance(value, Mapping):

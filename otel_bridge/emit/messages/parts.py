@@ -16,6 +16,7 @@ from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import entries_of, fields_of, first, parsed, plain, text_or_none
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
 from otel_bridge.emit.values.plain import dumps
+from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.records import Json
 
 _MAX_NAME_CHARS: Final = 256
@@ -136,8 +137,8 @@ class Parts:
         if fields is None:
             self._add_object(part)
             return
-        kind = first(fields, shapes.KIND_KEYS)
-        if not isinstance(kind, str):
+        kind = any_text(first(fields, shapes.KIND_KEYS) or "")
+        if not kind:
             self._add_keyed(fields)
         elif (meaning := shapes.KINDS.get(kind)) is not None:
             self._add_known(meaning, fields)
@@ -203,12 +204,11 @@ class Parts:
     def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
         """Return a part of an unknown type with its fields."""
         part: dict[str, Json] = {"type": kind}
-        for key, value in fields.items():
-            if key != "type":
-                is_blob = kind == "blob" and key == "content" and isinstance(value, str)
-                part[str(key)] = (
-                    self.content_filter.blob(value) if is_blob else self.content_filter.json(value, str(key))
-                )
+        for key, value in self.content_filter.entries(fields, "part").items():
+            if kind == "blob" and key == "content" and isinstance(value, str):
+                part[key] = self.content_filter.blob(value)
+            elif key != "type":
+                part[key] = self.content_filter.json(value, key)
         return part
 
     def _add_call(self, fields: Mapping[str, Any]) -> None:

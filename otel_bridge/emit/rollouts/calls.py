@@ -1,15 +1,15 @@
 """Calls of `Run` for rollouts: live, finished in batches, as parallel lists, and evaluations that arrive later.
 
-Nothing here raises or waits: values that cannot be recorded are left out and counted.
+Nothing here waits: values that cannot be recorded are left out and counted. `Run` catches what is raised.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts import batch, events, generations
@@ -18,8 +18,6 @@ from otel_bridge.errors import any_error
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
-
-INTERNAL_ERROR: Final = "internal_error"
 
 
 def open_rollout(run: EmitRun, /, **fields: object) -> AbstractContextManager[LiveRollout]:
@@ -57,15 +55,13 @@ def log_rollouts(
         role: Another role than the run's own.
         state: Why the trainer does not use them.
     """
-    with _never_raising(run):
-        defaults = batch.RolloutDefaults(step, split, role)
-        batch.log_rollouts(run, run.rollout_options, rollouts, defaults, coerce.name(state))
+    defaults = batch.RolloutDefaults(step, split, role)
+    batch.log_rollouts(run, run.rollout_options, rollouts, defaults, coerce.name(state))
 
 
 def log_generations(run: EmitRun, /, **columns: Any) -> None:
     """Record finished rollouts given as parallel lists; see `otel_bridge.emit.rollouts.generations.Generations`."""
-    with _never_raising(run):
-        generations.log_generations(run, run.rollout_options, columns)
+    generations.log_generations(run, run.rollout_options, columns)
 
 
 def log_reward(
@@ -89,9 +85,8 @@ def log_reward(
         role: Role of the rollout, when it is not this run's.
         step: Step of the rollout, when known.
     """
-    with _never_raising(run):
-        facts = events.EvaluationContext(name, role, step, explanation)
-        events.log_values(run, run.rollout_options, [(rollout_id, value)], facts)
+    facts = events.EvaluationContext(name, role, step, explanation)
+    events.log_values(run, run.rollout_options, [(rollout_id, value)], facts)
 
 
 def log_rewards(
@@ -106,14 +101,5 @@ def log_rewards(
     if not isinstance(values, Mapping):
         run.count_drop("evaluation_not_a_mapping")
         return
-    with _never_raising(run):
-        pairs = list(cast("Mapping[object, object]", values).items())
-        events.log_values(run, run.rollout_options, pairs, events.EvaluationContext(name, role, step, None))
-
-
-@contextlib.contextmanager
-def _never_raising(run: EmitRun) -> Generator[None]:
-    try:
-        yield
-    except any_error():  # nothing of otel-bridge may end a training run
-        run.count_drop(INTERNAL_ERROR)
+    pairs = list(cast("Mapping[object, object]", values).items())
+    events.log_values(run, run.rollout_options, pairs, events.EvaluationContext(name, role, step, None))

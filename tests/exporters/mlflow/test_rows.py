@@ -50,6 +50,17 @@ def stepless(key: str, value: float, position: int) -> Row:
 START_MS = samples.START_UNIX_NS // 1_000_000
 
 
+def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_them(uri: str, run: RunInfo) -> None:
+    values = {"rollouts/total": 64.0, "rollouts/eval/kept": 16.0, "rollouts/reward/mean": 0.5}
+    statistics = dataclasses.replace(samples.row(3, values), id="s:trainer:train:3")
+
+    opened(uri, run).write_rows([statistics])
+    assert held(uri, run).keys() == {"trainer/rollouts/reward/mean"}
+
+    opened(uri, run).write_rows([dataclasses.replace(statistics, id="m:a:3")])
+    assert held(uri, run).keys() == {f"trainer/{key}" for key in values}
+
+
 def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(uri: str, run: RunInfo) -> None:
     row = dataclasses.replace(samples.row(-3, {"loss": 2}), time_unix_ns=samples.START_UNIX_NS + 1_999_999)
 

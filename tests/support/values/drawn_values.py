@@ -51,15 +51,15 @@ class Drawn:
     value: Any
     marks: dict[str, str] = field(default_factory=dict[str, str])
 
-    def uncounted(self, text: str, dropped_keys: Iterable[str], names: Sequence[str] = ()) -> list[str]:
+    def uncounted(self, text: str, drops: Iterable[str], names: Sequence[str] = ()) -> list[str]:
         """Return the marks that are not in *text* and below no key that was dropped.
 
         Args:
             text: What an exporter holds.
-            dropped_keys: Keys of what was counted as dropped.
+            drops: Reasons and keys of what was counted as dropped.
             names: Names under which the value was recorded, by which it may be counted as well.
         """
-        dropped = "\n".join(dropped_keys)
+        dropped = "\n".join(drops)
         return [
             mark
             for mark in self.marks
@@ -152,7 +152,7 @@ NUMBERS: Final[Mapping[str, Callable[[int], Any]]] = {
     "0-d tensor": Tensor,
     "Decimal": Decimal,
     "Fraction": lambda number: Fraction(2 * number + 1, 2),
-    "IntEnum": lambda number: enum.IntEnum("Number", {"MEMBER": number})["MEMBER"],
+    "IntEnum": lambda number: enum.IntEnum("Number", {f"M{number}": number})[f"M{number}"],
     "with __float__": WithFloat,
     "with __index__": WithIndex,
 }
@@ -176,7 +176,7 @@ TEXTS: Final[Mapping[str, Callable[[int], Any]]] = {
     "exception": lambda number: ValueError(f"error {number}"),
     "complex": lambda number: complex(number, 1),
     "beyond 64 bits": lambda number: number * 10**30,
-    "Enum": lambda number: enum.Enum("Text", {"MEMBER": f"text {number}"})["MEMBER"],
+    "Enum": lambda number: enum.Enum("Text", {f"M{number}": f"text {number}"})[f"M{number}"],
     "Enum by name": lambda number: enum.Enum("Name", {f"MEMBER_{number}": (1, 2)})[f"MEMBER_{number}"],
     "np.bytes_": lambda number: np.bytes_(f"text {number}"),
     "Interval": lambda number: pd.Interval(number, number + 1),
@@ -240,6 +240,8 @@ MAPPINGS: Final = (
     "dict", "UserDict", "MappingProxyType", "dataclass", "attrs", "pydantic", "SimpleNamespace", "Namespace",
     "with to_dict", "cyclic", "Series",
 )  # fmt: skip
+WIRE_LEAVES: Final = ("str", "with control characters", "long", "int", "float", "True", "empty text")
+WIRE_KEYS: Final = ("str", "with control characters", "with dots and slashes")
 ROW_MAPPINGS: Final = ("dict", "UserDict", "MappingProxyType", "cyclic")
 """Mappings that a row takes as such: the fields of other objects are not values of a row."""
 LISTS: Final = (
@@ -262,6 +264,11 @@ class Node:
 _LEAF: Final = st.builds(Node, st.sampled_from((*LEAVES, *ARRAYS)))
 
 
+def leaves() -> st.SearchStrategy[Node]:
+    """Return the strategy of values that hold no others."""
+    return st.builds(Node, st.sampled_from(LEAVES))
+
+
 def nested(most: int = 12) -> st.SearchStrategy[Node]:
     """Return the strategy of values, nested or not."""
     return st.recursive(_LEAF, lambda inner: st.one_of(mappings(inner), _lists(inner)), max_leaves=most)
@@ -282,14 +289,26 @@ def flat(most: int = 12) -> st.SearchStrategy[Node]:
     return st.recursive(base, mappings, max_leaves=most)
 
 
-def _lists(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def wire(most: int = 12) -> st.SearchStrategy[Node]:
+    """Return the strategy of values that OTLP has as such."""
+    leaf = st.builds(Node, st.sampled_from(WIRE_LEAVES))
+    return st.recursive(
+        leaf, lambda inner: st.one_of(mappings(inner, ("dict",), WIRE_KEYS), _lists(inner, ("list",))), max_leaves=most
+    )
+
+
+def _lists(inner: st.SearchStrategy[Node], kinds: tuple[str, ...] = LISTS) -> st.SearchStrategy[Node]:
     children = st.lists(inner, min_size=1, max_size=3).map(tuple)
-    return st.builds(Node, st.sampled_from(LISTS), children)
+    return st.builds(Node, st.sampled_from(kinds), children)
 
 
-def mappings(inner: st.SearchStrategy[Node], kinds: tuple[str, ...] = MAPPINGS) -> st.SearchStrategy[Node]:
+def mappings(
+    inner: st.SearchStrategy[Node],
+    kinds: tuple[str, ...] = MAPPINGS,
+    keys: tuple[str, ...] = (*KEYS, *SAME_KEYS),
+) -> st.SearchStrategy[Node]:
     """Return the strategy of mappings of what *inner* makes."""
-    entries = st.lists(st.tuples(st.sampled_from((*KEYS, *SAME_KEYS)), inner), min_size=1, max_size=4)
+    entries = st.lists(st.tuples(st.sampled_from(keys), inner), min_size=1, max_size=4)
     return st.builds(
         lambda kind, pairs: Node(kind, tuple(node for _, node in pairs), tuple(key for key, _ in pairs)),
         st.sampled_from(kinds),

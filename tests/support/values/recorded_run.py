@@ -39,13 +39,13 @@ class Recorded:
         text: The lines.
         drops: Reason to number, as the run's report has them.
         first_keys: Reason to the first key, as the report has them.
-        dropped_keys: Keys of all drops of this process.
+        dropped: Reason and key of all drops of this process.
     """
 
     text: str
     drops: Mapping[str, int]
     first_keys: Mapping[str, str]
-    dropped_keys: Sequence[str]
+    dropped: Sequence[str]
 
 
 class RunRecorder:
@@ -57,7 +57,7 @@ class RunRecorder:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        self._keys: list[str] = []
+        self._dropped: list[str] = []
         self._number = 0
 
     @contextmanager
@@ -79,7 +79,7 @@ class RunRecorder:
 
     def _noting(self, count: Callable[..., None]) -> Callable[..., None]:
         def noted(drops: object, reason: str, number: int = 1, key: str = "") -> None:
-            self._keys.append(key)
+            self._dropped.append(f"{reason} {key}")
             count(drops, reason, number, key)
 
         return noted
@@ -87,7 +87,7 @@ class RunRecorder:
     def recorded(self, record: Callable[[Run], None], **arguments: Any) -> Recorded:
         """Return what ``file`` holds of a run in which *record* recorded; *arguments* are those of `init`."""
         self._number += 1
-        self._keys = []
+        self._dropped = []
         run: Any = otel_bridge.init("properties", f"run {self._number}", **arguments)
         run.log({"row": 1.0})  # a config alone opens no exporter
         record(run)
@@ -99,7 +99,7 @@ class RunRecorder:
         assert {name: exporter.dead_letters for name, exporter in report.exporters.items()} == {"file": 0}
         files = sorted((folder.path / "file").glob("records-*.jsonl"))
         text = "".join(file.read_text() for file in files)
-        return Recorded(_IDS_AND_TIMES.sub("", text), report.drops, report.drop_keys, self._keys)
+        return Recorded(_IDS_AND_TIMES.sub("", text), report.drops, report.drop_keys, self._dropped)
 
     def _deliver(self, folder: RunFolder) -> None:
         options = replace(BridgeOptions.read(os.environ, Path.cwd()), closing=True)

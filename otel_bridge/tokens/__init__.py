@@ -1,1 +1,0 @@
-"""Statistics of tokens, which emission and translation share."""
