@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 69,
-    "nested-ternary": 20,
-    "packed-assignment": 476,
-    "generic-name": 1405,
+    "complexity": 57,
+    "nested-ternary": 15,
+    "packed-assignment": 468,
+    "generic-name": 1378,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

@@ -5,13 +5,13 @@ Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``, b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
 import orjson
 
 from otel_bridge.media_files import file_name
+from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.records import (
     Alert,
     Distribution,
@@ -212,9 +212,7 @@ def _value(value: Value) -> Json:
 
 
 def _finite(value: float | None) -> Json:
-    if value is None or isinstance(value, int) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return None if value is None else number_or_name(value)
 
 
 def json_line(payload: Payload) -> bytes:

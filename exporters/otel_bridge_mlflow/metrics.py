@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.otlp.request_size import RequestSize
-from otel_bridge.records import Distribution, Row
+from otel_bridge.records import Distribution, Row, Value
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
@@ -124,38 +125,45 @@ class MetricWriter:
             self._connection.client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
     def _post(self, batch: Sequence[MetricValue]) -> None:
+        # In protobuf's JSON a bare NaN becomes 0 (measured); the names are correct.
         metrics = [
-            {"key": key, "value": _json_number(value), "timestamp": timestamp_ms, "step": step}
+            {"key": key, "value": number_or_name(value), "timestamp": timestamp_ms, "step": step}
             for _, key, value, timestamp_ms, step in batch
         ]
         self._connection.request("POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics})
 
     def _encoded(self, rows: Sequence[Row]) -> _Encoded:
+        """Return the points of *rows*, and why values of them are refused, by index of the row."""
         encoded = _Encoded()
-        counted = self._counts.of([row for row in rows if row.step is None])
+        counted_steps = self._counts.of([row for row in rows if row.step is None])
         for index, row in enumerate(rows):
             if row.step is not None and not _STEP_MIN <= row.step <= _STEP_MAX:
                 encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
-            values = row.values if self._connection.settings.all_series else row.charted_values
+            values = self._charted_values(row)
             self._names.add_keys(key for key, value in values.items() if not isinstance(value, Distribution))
             for key, value in values.items():
-                step = counted[row.position, key] if row.step is None else row.step
-                if isinstance(value, Distribution):
-                    encoded.points.extend(
-                        MetricValue(index, self._names.part(key, part), number, timestamp_ms, step)
-                        for part, number in parts(value)
-                    )
-                    continue
-                number = _number(value)
-                if number is None:
+                numbers = self._numbers(key, value)
+                if numbers is None:
                     reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
                     encoded.refused.setdefault(index, []).append(reason)
-                else:
-                    encoded.points.append(MetricValue(index, self._names.name(key), number, timestamp_ms, step))
+                    continue
+                step = counted_steps[row.position, key] if row.step is None else row.step
+                for name, number in numbers:
+                    encoded.points.append(MetricValue(index, name, number, timestamp_ms, step))
         self._names.store()
         return encoded
+
+    def _charted_values(self, row: Row) -> Mapping[str, Value]:
+        return row.values if self._connection.settings.all_series else row.charted_values
+
+    def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
+        """Return the numbers of one value by their names in MLflow; ``None`` if it is not a number a double holds."""
+        if isinstance(value, Distribution):
+            return [(self._names.part(key, part), number) for part, number in parts(value)]
+        number = _number(value)
+        return None if number is None else [(self._names.name(key), number)]
 
 
 def parts(distribution: Distribution) -> list[tuple[str, float]]:
@@ -225,12 +233,3 @@ def _number(value: object) -> float | None:
         except OverflowError:
             return None
     return None
-
-
-def _json_number(value: float) -> float | str:
-    # In protobuf's JSON a bare NaN becomes 0 (measured); the strings are correct.
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"

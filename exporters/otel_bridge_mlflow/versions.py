@@ -57,6 +57,9 @@ class Package:
     rest: Any
 
 
+_SHOWS_NO_TRACES: Final = "does not show traces written this way; 3.7 does"
+
+
 @dataclass(frozen=True, slots=True)
 class MlflowAbilities:
     """Holds what can be written.
@@ -79,20 +82,22 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
         BlockedError: A call is missing without which nothing works.
     """
     tracker = f"MLflow {package.version}"
-    found = Capabilities(tracker, INSTALL)
+    capabilities = Capabilities(tracker, INSTALL)
     for call, *arguments in _CLIENT:
-        found.require(package.client, call, "self", *arguments)
-    for name in ("Metric", "Param", "RunTag"):
-        found.require(package.entities, name, "key", "value", *(("timestamp", "step") if name == "Metric" else ()))
+        capabilities.require(package.client, call, "self", *arguments)
+    capabilities.require(package.entities, "Metric", "key", "value", "timestamp", "step")
+    capabilities.require(package.entities, "Param", "key", "value")
+    capabilities.require(package.entities, "RunTag", "key", "value")
     if remote and not accepts(package.rest, "http_request", "host_creds", "endpoint", "method", "extra_headers"):
         raise BlockedError(f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL)
-    shows = _shows_traces(package, remote=remote)
-    old = remote and server_version is not None and release_of(server_version) < _TRACES_FROM
-    where = f"the MLflow server is {server_version}, which" if old else f"{tracker}"
-    left_out = "" if shows and not old else f"{where} does not show traces written this way; 3.7 does"
-    found.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
+    left_out = ""
+    if remote and server_version is not None and release_of(server_version) < _TRACES_FROM:
+        left_out = f"the MLflow server is {server_version}, which {_SHOWS_NO_TRACES}"
+    elif not _shows_traces(package, remote=remote):
+        left_out = f"{tracker} {_SHOWS_NO_TRACES}"
+    capabilities.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
     starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
-    return MlflowAbilities(left_out, found.degraded, starts and hasattr(package.entities, "TraceInfo"))
+    return MlflowAbilities(left_out, capabilities.degraded, starts and hasattr(package.entities, "TraceInfo"))
 
 
 def _shows_traces(package: Package, *, remote: bool) -> bool:

@@ -6,12 +6,12 @@ trackio/utils.py: non-finite numbers are the strings ``NaN``, ``Infinity`` and `
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import orjson
 
 from otel_bridge.errors import PermanentError
+from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
 from otel_bridge_trackio.store import StoreEntry
@@ -47,8 +47,8 @@ def _dumped(record: Payload) -> bytes:
 
 
 def _with_named_numbers(value: Json) -> Json:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        return number_or_name(value)
     if isinstance(value, list):
         return [_with_named_numbers(item) for item in value]
     return {key: _with_named_numbers(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -40,18 +40,27 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
         run: The run as its processes name it.
         memory: Keeps the name for a store that cannot be read.
     """
-    noted = (memory.get(_NAME) or b"").decode()
-    name, held = run.name, store.name_held() or noted
-    if held and held != run.name:
-        # A process that knows only the id uses the id as the generated name.
-        generated = held == run.id or held == (memory.get(_GENERATED) or b"").decode()
-        if run.name_generated or not (generated and store.rename(run.name)):
-            name = held
-    if name != noted:
+    remembered_name = _text_in(memory, _NAME)
+    row_name = store.name_held() or remembered_name
+    name = run.name
+    if row_name and row_name != run.name and not _is_renamed(store, run, row_name, memory):
+        name = row_name
+    if name != remembered_name:
         memory.put(_NAME, name.encode("utf-8", "replace"))
     if run.name_generated and name == run.name:
         memory.put(_GENERATED, name.encode("utf-8", "replace"))
     return name
+
+
+def _is_renamed(store: NamedStore, run: RunInfo, row_name: str, memory: WriterMemory) -> bool:
+    """Give rows with a generated name the name that a user gave; return whether they have it now."""
+    # A process that knows only the id uses the id as the generated name.
+    is_generated = row_name in {run.id, _text_in(memory, _GENERATED)}
+    return is_generated and not run.name_generated and store.rename(run.name)
+
+
+def _text_in(memory: WriterMemory, key: str) -> str:
+    return (memory.get(key) or b"").decode()
 
 
 def listed_name(path: Path, run_id: str) -> str:
@@ -65,10 +74,10 @@ def listed_name(path: Path, run_id: str) -> str:
     with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database:
         if "metrics" not in _tables_with_names(database):
             return ""
-        found = database.execute(
+        row = database.execute(
             "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1", [run_id]
         ).fetchone()
-    return str(found[0]) if found else ""
+    return str(row[0]) if row else ""
 
 
 def rename_rows(path: Path, run_id: str, name: str) -> None:

@@ -62,11 +62,16 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         return cast("Payload", {**axes, **values})
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
-        # A key with the name of an axis is stored beside the axis, under the same name where no axis is written; others
-        # are renamed as Trackio's own log() does.
-        taken = key in RESERVED or key.startswith("__") or key in row.steps
-        metrics[f"__{key}" if taken else key] = histogram(value) if isinstance(value, Distribution) else value
+        metrics[_stored_key(key, row)] = histogram(value) if isinstance(value, Distribution) else value
     return metrics
+
+
+def _stored_key(key: str, row: Row) -> str:
+    """Return the name of a value: with ``__`` in front if it is Trackio's own name, or that of an axis."""
+    # A key with the name of an axis is stored beside the axis, under the same name where no axis is written; others
+    # are renamed as Trackio's own log() does.
+    is_taken = key in RESERVED or key.startswith("__") or key in row.steps
+    return f"__{key}" if is_taken else key
 
 
 @lru_cache(maxsize=256)
@@ -91,12 +96,12 @@ def histogram(value: Distribution) -> Payload:
 
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
     """Return *rollout* as a payload of ``trackio.Trace``; unless *spans*, its spans are JSON text in its metadata."""
-    shown: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
+    stored_spans: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
     trace: Payload = {"_type": "trackio.trace", "messages": _previewed(rollout.messages)}
     if spans:
-        return {**trace, "metadata": _metadata(rollout), "spans": shown}
+        return {**trace, "metadata": _metadata(rollout), "spans": stored_spans}
     # ASCII, because a lone surrogate in a text must not lose the whole trace.
-    return {**trace, "metadata": _metadata(rollout, spans=json.dumps(shown))}
+    return {**trace, "metadata": _metadata(rollout, spans=json.dumps(stored_spans))}
 
 
 def _previewed(messages: Sequence[Message]) -> list[Json]:
@@ -104,24 +109,25 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
 
     A turn that only calls tools has none. It gets a part of its own type that holds the beginning of the last answer.
     """
-    shown: list[Json] = [*messages]
+    previewed: list[Json] = [*messages]
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    answers = [text for index in turns if isinstance(text := messages[index].get("content"), str) and text]
-    if turns and answers and not messages[turns[0]].get("content"):
+    contents = [messages[index].get("content") for index in turns]
+    answers = [content for content in contents if isinstance(content, str) and content]
+    if answers and not contents[0]:
         part: Payload = {"type": "preview_of_the_answer", "text": answers[-1][:_PREVIEW_CHARS]}
-        shown[turns[0]] = {**messages[turns[0]], "content": [part]}
-    return shown
+        previewed[turns[0]] = {**messages[turns[0]], "content": [part]}
+    return previewed
 
 
 def evaluation_trace(evaluation: Evaluation) -> Payload:
     """Return *evaluation* as a separate trace that names the rollout, because Trackio cannot change a stored trace."""
-    shown = (
-        evaluation.label
-        if evaluation.value is None
-        else f"{evaluation.value:g}" + (f" ({evaluation.label})" if evaluation.label else "")
-    )
-    status = f"{evaluation.name} {shown}"
-    text = f"{evaluation.name} = {shown} for rollout {evaluation.rollout_id}"
+    outcome = evaluation.label
+    if evaluation.value is not None:
+        outcome = f"{evaluation.value:g}"
+        if evaluation.label:
+            outcome += f" ({evaluation.label})"
+    status = f"{evaluation.name} {outcome}"
+    text = f"{evaluation.name} = {outcome} for rollout {evaluation.rollout_id}"
     content = f"{text}: {evaluation.explanation}" if evaluation.explanation else text
     metadata: Payload = {
         "rollout_id": evaluation.rollout_id,
@@ -143,17 +149,29 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
 
 def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
     """Return spans of a stored rollout as a separate trace that names it, in the form of `rollout_trace`."""
-    shown: list[Json] = [_span(span, timed=True) for span in trace.spans]
+    stored_spans: list[Json] = [_span(span, timed=True) for span in trace.spans]
     metadata: Payload = {"rollout_id": trace.id, "step": trace.step}
-    content = f"{len(shown)} more spans of rollout {trace.id}"
+    content = f"{len(stored_spans)} more spans of rollout {trace.id}"
     payload: Payload = {"_type": "trackio.trace", "messages": [{"role": "system", "content": content}]}
     if spans:
-        return {**payload, "metadata": metadata, "spans": shown}
-    return {**payload, "metadata": {**metadata, "spans": json.dumps(shown)}}
+        return {**payload, "metadata": metadata, "spans": stored_spans}
+    return {**payload, "metadata": {**metadata, "spans": json.dumps(stored_spans)}}
 
 
 def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
-    known: dict[str, Json] = {
+    """Return the facts of *rollout* that have a value, and the user's metadata, ``metadata.…`` where names collide."""
+    facts = _facts(rollout)
+    if spans is not None:
+        facts["spans"] = spans
+    metadata: Payload = {key: value for key, value in facts.items() if value is not None}
+    for key, value in rollout.metadata.items():
+        if key != "status":
+            metadata[f"metadata.{key}" if key in facts else key] = value
+    return metadata
+
+
+def _facts(rollout: RolloutRecord) -> dict[str, Json]:
+    return {
         # The list of traces shows this text; it has no column for a role or a reward.
         "status": rollout.metadata.get("status") or _status(rollout),
         "step": rollout.step,
@@ -177,11 +195,7 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
         "clipped_bytes": rollout.clipped_bytes or None,
         "role": rollout.role,
         "trace_id": rollout.id,
-        **({} if spans is None else {"spans": spans}),
     }
-    own = {key: value for key, value in rollout.metadata.items() if key != "status"}
-    free = {f"metadata.{key}" if key in known else key: value for key, value in own.items()}
-    return {**{key: value for key, value in known.items() if value is not None}, **free}
 
 
 def _status(rollout: RolloutRecord) -> str | None:

@@ -8,7 +8,7 @@ a query for the stored ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 from urllib.parse import urljoin
 
@@ -332,19 +332,20 @@ class RemoteStore:
         raise self._error(response, answer)
 
     def _error(self, response: requests.Response, answer: object) -> ExporterError:
-        held = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
-        text = str(held.get("error") or response.reason or "no JSON")
-        message = f"{self.url}: HTTP {response.status_code}: {redact_and_cut(text, 300)}"
-        lowered = text.lower()
-        if any(word in lowered for word in _TOKEN_WORDS) or response.status_code in {401, 403}:
-            needed = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
-            return BlockedError(message, help=f"set {needed} where the bridge runs, to a token that may write")
-        if response.status_code in {400, 404, 405} or 300 <= response.status_code < 400:
+        """Return the error for an answer that is not a success: by its status, or by the words of its text."""
+        status = response.status_code
+        fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+        text = str(fields.get("error") or response.reason or "no JSON")
+        message = f"{self.url}: HTTP {status}: {redact_and_cut(text, 300)}"
+        if status in {401, 403} or _has_word(text, _TOKEN_WORDS):
+            variable = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
+            return BlockedError(message, help=f"set {variable} where the bridge runs, to a token that may write")
+        if status in {400, 404, 405} or 300 <= status < 400:
             return BlockedError(message, help=self._help())
-        if response.status_code in {413, 422} or any(word in lowered for word in _REFUSED_WORDS):
+        if status in {413, 422} or _has_word(text, _REFUSED_WORDS):
             return PermanentError(message)
         wait_s = retry_after_s(response.headers.get("Retry-After"))
-        return RetryableError(message, retry_after_s=wait_s, timed_out=response.status_code in _TIMED_OUT)
+        return RetryableError(message, retry_after_s=wait_s, timed_out=status in _TIMED_OUT)
 
     def _help(self) -> str:
         if self._server.space:
@@ -378,6 +379,11 @@ def abilities_at(server: Remote) -> TrackioAbilities:
     store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()
     return store.abilities
+
+
+def _has_word(text: str, words: Iterable[str]) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in words)
 
 
 def _json(response: requests.Response) -> object:

@@ -58,6 +58,23 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) 
     return TrackioRunWriter(run, settings, memory)
 
 
+def _stored_media(record: MediaRecord, put: Put, step: int) -> Payload:
+    """Store the files of *record* and return the metrics that name them.
+
+    Raises:
+        ExporterError: The files cannot be stored; it has the position of the record.
+    """
+    try:
+        return media_metrics(record, put, step)
+    except ExporterError as exc:
+        exc.position = record.position
+        raise
+    except PermissionError as exc:
+        raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
+    except OSError as exc:
+        raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
+
+
 def probe(settings: ExporterSettings) -> Sequence[str]:
     """Return one sentence for each ability that Trackio, or the server's Trackio, lacks; opens no run.
 
@@ -93,7 +110,8 @@ class TrackioRunWriter:
         if settings.caution:
             _log.warning("%s", settings.caution)
         self._memory = memory
-        self.tracker_run_id = self._run_id = run.id
+        self.tracker_run_id = run.id
+        self._run_id = run.id
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
         self._all_series = settings.all_series
@@ -157,33 +175,25 @@ class TrackioRunWriter:
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Store the files of *media*, then the rows that name them."""
-        shown = [record for record in media if record.items]
-        if not shown:
+        with_items = [record for record in media if record.items]
+        if not with_items:
             return
         try:
             put = self._put
         except ExporterError as exc:
-            exc.position = shown[0].position
+            exc.position = with_items[0].position
             raise
         if put is None:
-            self.left_out[NO_MEDIA] += len(shown)
+            self.left_out[NO_MEDIA] += len(with_items)
             return
-        for record in shown:
+        for record in with_items:
             step = 0 if record.step is None else record.step
-            try:
-                found = media_metrics(record, put, step)
-            except ExporterError as exc:
-                exc.position = record.position
-                raise
-            except PermissionError as exc:
-                raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
-            except OSError as exc:
-                raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
             metrics: Payload = {}
             if self._all_series:
                 metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
+            metrics |= _stored_media(record, put, step)
             log_id = self._log_id(record.id)
-            self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics | found)])
+            self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics)])
 
     @cached_property
     def _put(self) -> Put | None:

@@ -64,25 +64,35 @@ def outcome(exc: BaseException, doing: str, position: int | None = None) -> Retr
         return incompatible
     text = _text(exc)
     message = f"W&B, {doing}: {text}"
-    status = status_of(text)
-    kinds = {base.__name__ for link in _chain(exc) for base in type(link).__mro__}
-    if status is not None:
-        mends = _HELP.get(status, "") if status in _BLOCKING else None
-    elif "in use" in text or _unreachable(text):
-        mends = None
-    elif _LOST_ACCESS.search(text) or "AuthenticationError" in kinds:
-        mends = LOGIN_HELP
-    elif _GONE.search(text):
-        mends = _HELP[409]
-    elif {"UsageError", "ValidationError"} & kinds or isinstance(exc, PermissionError):
-        mends = "correct the setting that the message names"
-    elif text == NO_MESSAGE:  # an outage has a message; this is a refusal
-        mends = REFUSED_HELP
-    else:
-        mends = None
-    if mends is None:
+    help_text = _help_of(exc, text)
+    if help_text is None:
         return RetryableError(message, position=position)
-    return BlockedError(message, position=position, help=mends)
+    return BlockedError(message, position=position, help=help_text)
+
+
+def _help_of(exc: BaseException, text: str) -> str | None:
+    """Return what a person must do about *exc*, whose message is *text*; ``None`` when it passes by itself."""
+    status = status_of(text)
+    if status is not None:
+        return _HELP.get(status, "") if status in _BLOCKING else None
+    if "in use" in text or _unreachable(text):
+        return None
+    kinds = _class_names(exc)
+    if _LOST_ACCESS.search(text) or "AuthenticationError" in kinds:
+        return LOGIN_HELP
+    if _GONE.search(text):
+        return _HELP[409]
+    if {"UsageError", "ValidationError"} & kinds or isinstance(exc, PermissionError):
+        return "correct the setting that the message names"
+    return REFUSED_HELP if text == NO_MESSAGE else None  # an outage has a message; an empty one is a refusal
+
+
+def _class_names(exc: BaseException) -> set[str]:
+    """Return the names of the classes of *exc* and of its causes, which wandb's own errors often are not."""
+    names: set[str] = set()
+    for link in _chain(exc):
+        names.update(base.__name__ for base in type(link).__mro__)
+    return names
 
 
 def refused(message: str, position: int) -> PermanentError:
@@ -92,8 +102,8 @@ def refused(message: str, position: int) -> PermanentError:
 
 def status_of(text: str) -> int | None:
     """Return the HTTP status (400 and above) that *text* names."""
-    for found in _STATUS.finditer(text):
-        status = int(found[1] or found[2])
+    for match in _STATUS.finditer(text):
+        status = int(match[1] or match[2])
         if status >= 400:
             return status
     return None

@@ -31,9 +31,10 @@ from otel_bridge_wandb.online.ownership import RunOwnership
 from otel_bridge_wandb.online.refused_files import RefusedFiles
 from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
-from otel_bridge_wandb.online.uploads import Server, Stored, Uploads
+from otel_bridge_wandb.online.uploads import Server, ServerRun, Stored, Uploads
 from otel_bridge_wandb.sdk import leave_open
 from otel_bridge_wandb.settings import (
+    UploadLimits,
     WandbSettings,
     entity_of,
     group_of,
@@ -145,14 +146,15 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
 
 def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory) -> WandbRunWriter:
     """Open a run at the server, as its only writer or, in shared mode, as one of several."""
-    run_id, alone = run_id_of(run, settings), settings.sharing is None
+    run_id = run_id_of(run, settings)
+    alone = settings.sharing is None
     marker = "" if alone else marker_of(memory)
     connect = functools.partial(_server, wandb, settings, project_of(run), run_id, marker=marker)
     with as_bridge_errors("asking for the run"):
         server = connect(entity=entity_of(run, settings))
-        found = server.find()
-    assigned = found is not None and sweep_of(run) is not None
-    ownership = RunOwnership(memory, found, assigned=assigned)
+        existing = server.find()
+    assigned = existing is not None and sweep_of(run) is not None
+    ownership = RunOwnership(memory, existing, assigned=assigned)
     if alone:
         ownership.require_allowed(run_id, resume_of(run, settings))
         ownership.refuse_other_writer(run_id)
@@ -160,32 +162,51 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
     timeouts = UploadTimeouts(memory)
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
     with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
-        before = server.stored() if found is not None and not alone else None
         parameters = server.parameters() if assigned else None
+        stored = None
+        if existing is not None and not alone:
+            stored = server.stored()
     opened = _init(wandb, run, settings, ownership, alone=alone, config=parameters)
     try:
-        held = int(opened.starting_step) if alone else max(found.lines, held_before(memory)) if found else 0
-        ownership.opened(held)
+        line_count = int(opened.starting_step) if alone else _shared_lines(existing, memory)
+        ownership.opened(line_count)
         with as_bridge_errors("sending the files of a killed writer"):
             _carry_over(opened, folder, run_id)
-        lines = LineLedger(memory, held)
+        lines = LineLedger(memory, line_count)
         _settle(lines, server)
-        limits = settings.limits if alone else dataclasses.replace(settings.limits, stall_s=math.inf)
+        limits = _upload_limits(settings)
         uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, _log_file(opened))
         copies = sdk.sync_dir(opened) if folder else None
         store = OnlineStore(lines, uploads, limits, copies, alone=alone, timeouts=timeouts)
         writer = _writer(
-            wandb, opened, run, settings, store, memory=memory, server=server, marker=marker, before=before
+            wandb, opened, run, settings, store, memory=memory, server=server, marker=marker, stored=stored
         )
-        if alone and found is not None and ownership.first and held:
-            writer.found = (
-                f"W&B already holds this run ({run_id}) with {held:,} history lines, continuing it; {NEW_RUN_HINT}"
-            )
+        if alone and ownership.first:
+            writer.found = _existing_lines(run_id, line_count)
         return writer
     except BaseException:
         leave_open(opened)
         opened.finish(0)
         raise
+
+
+def _existing_lines(run_id: str, line_count: int) -> str:
+    """Return what the server holds of the run, in words; empty for a new run."""
+    if not line_count:
+        return ""
+    return f"W&B already holds this run ({run_id}) with {line_count:,} history lines, continuing it; {NEW_RUN_HINT}"
+
+
+def _shared_lines(existing: ServerRun | None, memory: WriterMemory) -> int:
+    """Return how many lines the shared run has: at the server, or sent before and still on the way."""
+    return 0 if existing is None else max(existing.lines, held_before(memory))
+
+
+def _upload_limits(settings: WandbSettings) -> UploadLimits:
+    """Return the limits of uploads; in shared mode, a line that is late may be another writer's, and is not a stall."""
+    if settings.sharing is None:
+        return settings.limits
+    return dataclasses.replace(settings.limits, stall_s=math.inf)
 
 
 def _init(
@@ -203,7 +224,7 @@ def _init(
     try:
         return sdk.init(
             wandb, run, settings,
-            resume="never" if never else "allow", stopped=_nothing, known=ownership.exists, config=config,
+            resume="never" if never else "allow", stopped=_nothing, exists=ownership.exists, config=config,
         )  # fmt: skip
     except BlockedError:
         ownership.refused()
@@ -214,8 +235,8 @@ def _settle(lines: LineLedger, server: Server) -> None:
     """Find out which increments of the previous writer are committed; the others are sent again."""
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
-            seen = {key: server.committed(key, since) for key, since in lines.awaited_tables().items()}
-        lines.committed(lambda key: seen.get(key, ()))
+            increments = {key: server.committed(key, first) for key, first in lines.awaited_tables().items()}
+        lines.committed(lambda key: increments.get(key, ()))
         lines.lose_pending(time.time_ns() // 1_000_000)
 
 
@@ -234,17 +255,21 @@ def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
     The server may hold the line of a picture and not its file, which wandb sends later. Everything else is in the
     ledger, or confirmed.
     """
-    mine = Path(str(opened.dir))
-    for left in folder.glob(f"run-*-{run_id}*") if folder else ():
-        if left == mine.parent:
+    if folder is None:
+        return
+    run_files = Path(str(opened.dir))
+    for old_run in folder.glob(f"run-*-{run_id}*"):
+        if old_run == run_files.parent:
             continue
-        for file in (left / "files" / "media").rglob("*") if left.name.endswith(f"-{run_id}") else ():
+        # Only media of this very run are sent; the glob also matches ids that begin with this one.
+        media = (old_run / "files" / "media").rglob("*") if old_run.name.endswith(f"-{run_id}") else ()
+        for file in media:
             if file.is_file():
-                own = mine / file.relative_to(left / "files")
-                own.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(own)  # a kill of this writer leaves it for the next one
-                opened.save(glob.escape(str(own)), base_path=str(mine), policy="now")
-        shutil.rmtree(left, ignore_errors=True)
+                target = run_files / file.relative_to(old_run / "files")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)  # a kill of this writer leaves it for the next one
+                opened.save(glob.escape(str(target)), base_path=str(run_files), policy="now")
+        shutil.rmtree(old_run, ignore_errors=True)
 
 
 def _writer(
@@ -257,24 +282,32 @@ def _writer(
     memory: WriterMemory | None = None,
     server: Server | None = None,
     marker: str = "",
-    before: Stored | None = None,
+    stored: Stored | None = None,
 ) -> WandbRunWriter:
     """Declare all known axes before the first row, and return the writer."""
-    sharing, shared, suffix = settings.sharing, None, ""
+    sharing = settings.sharing
     common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened)) if sharing else None
     with as_bridge_errors("declaring the axes"):
         axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))
         axes.send_definitions(now=True)
+    shared = None
+    suffix = ""
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
         suffix = "" if sharing.is_primary(run) else table_suffix_of(marker)
         shared = SharedRun(
             opened, axes, roles=sharing.roles, next_line=lambda: store.next_line, stored=server.stored, marker=marker,
             every_s=2 * settings.limits.poll_s,
         )  # fmt: skip
-        if before is not None:
+        if stored is not None:
             with as_bridge_errors("taking over config and axes"):
-                shared.take_over(before)
+                shared.take_over(stored)
+    missed = None
+    if server is not None and memory is not None:
+        missed = functools.partial(_missed, server, memory, shared)
+    refused_files = None if settings.offline else RefusedFiles(_log_file(opened))
+    alert_memory = None if settings.offline else memory
+    deadline_s = None if sdk.abilities(wandb).finish_timeout else settings.limits.finish_timeout_s
 
     def histogram(counts: list[int], edges: list[float]) -> object:
         return wandb.Histogram(np_histogram=(counts, edges))
@@ -289,18 +322,22 @@ def _writer(
             axes=axes,
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
-            media=WandbMedia(wandb, str(opened.id), None if settings.offline else RefusedFiles(_log_file(opened))),
-            alerts=WandbAlerts(opened, None if settings.offline else memory),
+            media=WandbMedia(wandb, str(opened.id), refused_files),
+            alerts=WandbAlerts(opened, alert_memory),
             leave_open=leave_open,
-            url=None if settings.offline else str(opened.url or "") or None,
+            url=_url(opened, settings),
             run_id=run_id_of(run, settings),
             degraded=sdk.abilities(wandb).degraded,
-            deadline_s=None if sdk.abilities(wandb).finish_timeout else settings.limits.finish_timeout_s,
+            deadline_s=deadline_s,
             shared=shared,
             bulk=BulkLogger(opened),
-            missed=None if server is None or memory is None else functools.partial(_missed, server, memory, shared),
+            missed=missed,
         )
     )
+
+
+def _url(opened: Any, settings: WandbSettings) -> str | None:
+    return None if settings.offline else str(opened.url or "") or None
 
 
 def _log_file(opened: Any) -> Path:

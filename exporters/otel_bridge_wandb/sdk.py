@@ -99,7 +99,7 @@ def init(
     *,
     resume: str | None,
     stopped: Callable[[], None],
-    known: bool = False,
+    exists: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> WandbRun:
     """Open the run and return wandb's object for it.
@@ -108,25 +108,22 @@ def init(
         wandb: From `load`.
         run: The run.
         settings: Where.
-        known: Whether the server has the run, so that a generated name must not replace its name.
+        exists: Whether the server has the run, so that a generated name must not replace its name.
         resume: Treatment of an existing run; ``None`` offline.
         config: What the server holds of a sweep's trial, which the first upload would replace.
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
-    # Offline it is unknown whether the server has the run. A name that is only the id would replace, with `wandb sync`,
-    # the name that the offline directory of another process gives.
-    name = None if run.name_generated and (known or (settings.offline and run.name == run.id)) else run.name
     values: dict[str, object] = {
         **_QUIET,
-        "mode": "offline" if settings.offline else "online" if settings.sharing is None else "shared",
+        "mode": _mode(settings),
         "base_url": settings.base_url or None,
         "api_key": None if settings.offline else _key_of_environment(),
         "root_dir": str(settings.root(run)),
         "entity": entity_of(run, settings) or None,
         "project": project_of(run),
         "run_id": run_id_of(run, settings),
-        "run_name": name or None,
+        "run_name": _name(run, settings, exists=exists),
         "run_group": group_of(run, settings),
         "run_tags": _tags_of(run) or None,
         "run_notes": run.notes or identity.get(semconv.WANDB_NOTES),
@@ -142,20 +139,35 @@ def init(
         **_shared(run, settings),
     }
     with as_bridge_errors("opening the run"):
-        chosen = _settings(wandb, values)
+        wandb_settings = _settings(wandb, values)
         try:
-            return wandb.init(settings=chosen, config=dict(config or {}))
+            return wandb.init(settings=wandb_settings, config=dict(config or {}))
         except BaseException as exc:
             close_failed_init(wandb, run_id_of(run, settings), exc)
-            if why := refusal_of(exc, settings.root(run), run_id_of(run, settings)):
-                raise RuntimeError(why) from exc
+            reason = refusal_of(exc, settings.root(run), run_id_of(run, settings))
+            if reason:
+                raise RuntimeError(reason) from exc
             raise
+
+
+def _mode(settings: WandbSettings) -> str:
+    if settings.offline:
+        return "offline"
+    return "online" if settings.sharing is None else "shared"
+
+
+def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:
+    """Return the name for W&B; ``None`` where a generated one would replace that of a run that exists."""
+    # Offline it is unknown whether the server has the run. A name that is only the id would replace, with `wandb sync`,
+    # the name that the offline directory of another process gives.
+    may_exist = exists or (settings.offline and run.name == run.id)
+    return None if run.name_generated and may_exist else run.name or None
 
 
 def _tags_of(run: RunInfo) -> tuple[str, ...]:
     """Return the tags as W&B takes them: 1 to 64 characters, each once; another one would keep the run from opening."""
-    given = run.tags or run.identity.get(semconv.WANDB_TAGS, "").split(",")
-    cut = (tag.strip()[:_MAX_TAG_CHARS] for tag in given)
+    tags = run.tags or run.identity.get(semconv.WANDB_TAGS, "").split(",")
+    cut = (tag.strip()[:_MAX_TAG_CHARS] for tag in tags)
     return tuple(dict.fromkeys(tag for tag in cut if tag))
 
 

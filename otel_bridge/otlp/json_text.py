@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Final, cast
 
 import orjson
@@ -33,6 +34,15 @@ def parsed_text(value: Json) -> Json:
         return _sound(cast("Json", json.loads(value)))
     except (ValueError, RecursionError):
         return value
+
+
+def number_or_name(value: float) -> float | str:
+    """Return *value*; a number that is not finite, which JSON does not have, by its name: NaN, Infinity, -Infinity."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _sound(value: Json) -> Json:

@@ -33,24 +33,30 @@ def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
     if not row.values:
         return None
     line: dict[str, object] = {}
-    axis, size_bytes = row.axis, 0
+    axis = row.axis
+    bins = 0
     for key, value in row.values.items():
         if type(value) is float:
             line[key] = value
-        else:
-            line[key] = _other(key, value, row, histogram)
-            size_bytes += len(value.counts) * 2 * _NUMBER_BYTES if isinstance(value, Distribution) else 0
-    if (axis is not None and axis in line) or not _RESERVED.isdisjoint(line) or "" in line:
+            continue
+        line[key] = _other(key, value, row, histogram)
+        if isinstance(value, Distribution):
+            bins += len(value.counts)
+    if axis in line or not _RESERVED.isdisjoint(line) or "" in line:
         line = _renamed(line, row)
     if axis is not None and row.step is not None:
         line[axis] = row.step
     line["_timestamp"] = row.time_unix_ns / 1e9
-    size_bytes += sum(map(len, line)) * 6 + len(line) * _NUMBER_BYTES
-    if size_bytes > MAX_LINE_BYTES and _exact_bytes(line) > MAX_LINE_BYTES:
-        raise refused(
-            f"its {len(line)} values are more than {MAX_LINE_BYTES} bytes, W&B's limit of a row", row.position
-        )
+    _require_size(line, bins, row.position)
     return line
+
+
+def _require_size(line: Mapping[str, object], bins: int, position: int) -> None:
+    """Raise `PermanentError` if W&B would skip *line*, whose histograms have *bins* in all; counted only if near."""
+    # A character is at most six bytes of JSON, and a bin is two numbers.
+    upper_bytes = sum(map(len, line)) * 6 + (len(line) + 2 * bins) * _NUMBER_BYTES
+    if upper_bytes > MAX_LINE_BYTES and _exact_bytes(line) > MAX_LINE_BYTES:
+        raise refused(f"its {len(line)} values are more than {MAX_LINE_BYTES} bytes, W&B's limit of a row", position)
 
 
 def shown_key(key: str, axis: str | None) -> str:
@@ -65,13 +71,15 @@ def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
         low, high = _ends(distribution)
         return [distribution.count], [low, high]
     while len(counts) > 1 and not counts[0]:
-        counts, edges = counts[1:], edges[1:]
+        counts = counts[1:]
+        edges = edges[1:]
     while len(counts) > 1 and not counts[-1]:
-        counts, edges = counts[:-1], edges[:-1]
+        counts = counts[:-1]
+        edges = edges[:-1]
     stride = -(-len(counts) // MAX_BINS)
     if stride > 1:
         last = edges[-1]
-        counts = [sum(counts[at : at + stride]) for at in range(0, len(counts), stride)]
+        counts = [sum(counts[start : start + stride]) for start in range(0, len(counts), stride)]
         edges = [*edges[:-1:stride], last]
     if not math.isnan(distribution.min):
         edges[0] = min(distribution.min, edges[1])
