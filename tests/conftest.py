@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -36,7 +37,11 @@ _LONGEST: Final[Mapping[str, int]] = {
 
 
 def pytest_configure() -> None:
-    """Undo what the shell did to a job in the background: its children would ignore SIGINT, and some tests send it."""
+    """Undo what the shell did to a job in the background: its children would ignore SIGINT, and some tests send it.
+
+    The shell finds the commands of this environment, so that messages name them without their folder.
+    """
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

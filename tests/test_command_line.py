@@ -33,7 +33,7 @@ def test_a_shell_reads_a_command_line_as_the_arguments_that_it_was_made_of() -> 
         console.rest_is_kept(FOLDER, None, chosen=False),
         console.rest_is_kept(FOLDER, "bridge", chosen=True),
         console.blocked_is_kept(FOLDER.base, ["wandb"]),
-        console.kept_without_exporter(FOLDER.path, ["file"], delivered=False).partition(";")[2].partition(";")[0],
+        console.kept_without_exporter(FOLDER.path, ["file"], delivered=False)[1],
     ],
 )
 def test_the_command_of_each_sentence_runs_in_a_folder_whose_name_a_shell_would_split(sentence: str) -> None:
@@ -75,3 +75,9 @@ def test_a_command_that_the_shell_finds_stays_short(environment_folder: Path, mo
     monkeypatch.setenv("PATH", str(environment_folder))
 
     assert runnable("trackio show") == "trackio show"
+
+
+def test_a_command_of_otel_bridge_has_the_path_that_a_shell_needs(environment_folder: Path) -> None:
+    (environment_folder / "otel-bridge").touch(mode=0o755)
+
+    assert command_line("drain", "/runs") == f"'{environment_folder}/otel-bridge' drain /runs"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import os
 import posixpath
 import re
@@ -224,6 +225,8 @@ def _store_of(client: Any, uri: str) -> Any:
 
 def _make_store(package: Package, uri: str) -> None:
     """Let MLflow create the tables of a new store, and close it."""
+    # Else MLflow 3.17 prints two lines on this, which `otel-bridge run` would show between those of its command.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     _store_of(package.client(tracking_uri=uri), uri).engine.dispose()
 
 

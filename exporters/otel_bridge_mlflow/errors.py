@@ -8,6 +8,7 @@ mlflow/store/db/utils.py (operational errors of a database arrive as TEMPORARILY
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -152,6 +153,20 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
 
 
 def _line(exc: Exception) -> str:
+    if (reason := _connection_error(exc)) is not None:
+        return f"the server cannot be reached: {reason}"
     # MLflow's text includes the address it called, with user and password.
     text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))
     return text if len(text) <= 500 else f"{redact_and_cut(text, 500)}…"
+
+
+def _connection_error(exc: BaseException | None) -> str | None:
+    """Return the operating system's reason why no connection was made; ``None`` if *exc* has another cause.
+
+    MLflow's text wraps it in those of requests and urllib3, 300 characters long.
+    """
+    while exc is not None:
+        if isinstance(exc, (ConnectionError, socket.gaierror)) and exc.strerror:
+            return exc.strerror
+        exc = exc.__cause__ or exc.__context__
+    return None

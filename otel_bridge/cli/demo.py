@@ -25,7 +25,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
-from otel_bridge.text.command_line import command_line, runnable
+from otel_bridge.text.command_line import command_line
 from otel_bridge.text.wait_display import Amount, WaitDisplay, records_in_trackers
 
 PROJECT: Final = "otel-bridge-demo"
@@ -73,7 +73,7 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     try:
         failures = _run(console, folder, steps=steps, seed=seed, env=env)
     except _Interrupted as exc:
-        watch = runnable(command_line("status", folder.base))
+        watch = command_line("status", folder.base)
         console.print_line(f"interrupted; the bridge delivers what was logged, to watch it: {watch}")
         sys.exit(128 + exc.number)
     sys.exit(_closing(console, folder, failures))
@@ -189,10 +189,10 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
     for role, end in failures.items():
         console.print_line(f"{role} failed: {end}", "red")
     if not report.ended and bridge_alive:
-        watch = runnable(command_line("status", folder.base))
+        watch = command_line("status", folder.base)
         console.print_line(f"not everything is delivered yet; the bridge goes on, to watch it: {watch}")
     elif not report.ended:
-        drain = runnable(command_line("drain", folder.path))
+        drain = command_line("drain", folder.path)
         console.print_line(f"not everything is delivered yet; to continue: {drain}")
     lost = [line for line in warnings(report) if line]
     return 0 if report.ended and not failures and not lost else 1

@@ -81,8 +81,8 @@ def begun(identity: Identity, to: str, notes: Sequence[str]) -> list[str]:
     return [line, *notes]
 
 
-def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: bool) -> str:
-    """Return a sentence on a run that is appended because no exporter is chosen: its folder, and how to deliver it.
+def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: bool) -> list[str]:
+    """Return lines on a run that is appended because no exporter is chosen: its folder, and how to deliver it.
 
     Args:
         folder: The run folder.
@@ -90,10 +90,15 @@ def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: 
         delivered: Whether a bridge of another process delivers it.
     """
     if delivered:
-        return f"{folder}, which the run's bridge delivers; no exporter chosen here"
-    others = f" (or {', '.join(exporters[1:])})" if len(exporters) > 1 else ""
-    command = command_line("drain", *(("--exporters", exporters[0]) if exporters else ()), folder)
-    return f"{folder}, no exporter chosen; deliver with: {command}{others}; OTEL_BRIDGE_EXPORTERS=none records nothing"
+        return [f"{folder}, which the run's bridge delivers; no exporter chosen here"]
+    lines = [f"no exporter chosen, kept in {folder}"]
+    if not exporters:
+        return [*lines, f"deliver with: {command_line('drain', folder)}"]
+    return [
+        *lines,
+        f"deliver with: {command_line('drain', '--exporters', exporters[0], folder)}",
+        f"next time set OTEL_BRIDGE_EXPORTERS to some of: {', '.join(exporters)}; none records nothing",
+    ]
 
 
 def drain_command(folder: RunFolder, *, chosen: bool) -> str:
@@ -127,7 +132,8 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
     counts = f"{_number(own_rows, 'row')} logged by this process"
     if report is not None:
         derived = "".join(f", {count:,} of {source}" for source, count in report.derived_rows.items())
-        counts += f"; the run has {_number(report.rollouts, 'rollout')} and {_number(report.rows, 'row')}{derived}"
+        rollouts = f"{_number(report.rollouts, 'rollout')} and " if report.rollouts else ""
+        counts += f"; the run has {rollouts}{_number(report.rows, 'row')}{derived}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
         parts += [f"{label}: {text}" for label, text in view_links(report)]
@@ -177,7 +183,7 @@ def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -
         chosen: Whether this start of the run or an earlier one named an exporter.
     """
     if delivered_by is None:
-        return f"the rest is kept; deliver it with: {held_command(folder, chosen=chosen)}"
+        return f"undelivered records are kept; deliver them with: {held_command(folder, chosen=chosen)}"
     who = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
     return f"{who} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
 

@@ -155,7 +155,8 @@ def begin(
     if child_env is not None:
         child_env.set({**variables, NEW_RUN.name: None})
     with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
-        console.notify(*console.begun(identity, _to(facts, state), _notes(facts, state)))
+        destination, *kept = _destination(facts, state)
+        console.notify(*console.begun(identity, destination, [*kept, *_notes(facts, state)]))
         problem = state.folder.ledger_problem()
         if problem:
             console.notify(f"rows are kept in the run folder, and not delivered: {problem}", always=True)
@@ -298,13 +299,13 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     return notes
 
 
-def _to(facts: RunStart, state: _FolderState) -> str:
-    """Return what the run is delivered to; without a chosen exporter, where it is kept."""
+def _destination(facts: RunStart, state: _FolderState) -> list[str]:
+    """Return a line on where the run is delivered; without a chosen exporter, lines on where it is kept."""
     if state.unchosen:
         exporters = () if _before(state) else installed()
         return console.kept_without_exporter(state.folder.path, exporters, delivered=state.delivered)
     shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
-    return ", ".join(shown) or "no exporter yet"
+    return [", ".join(shown) or "no exporter yet"]
 
 
 def _before(state: _FolderState) -> tuple[str, ...]:

@@ -49,11 +49,15 @@ class CaptureTable:
             console.print_line(f"captured: nothing; no Python program of the command used {self._names}")
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-        for title in ("captured", "not captured"):
-            table.add_column(title)
+        columns = [_cells(totals.captured)]
+        table.add_column("captured")
+        table.add_column("calls", justify="right")
+        if totals.not_captured:
+            columns.append(_cells(totals.not_captured))
+            table.add_column("not captured")
             table.add_column("calls", justify="right")
-        for captured, left in zip_longest(_cells(totals.captured), _cells(totals.not_captured), fillvalue=("", "")):
-            table.add_row(*(Text(shown(cell)) for cell in (*captured, *left)))
+        for row in zip_longest(*columns, fillvalue=("", "")):
+            table.add_row(*(Text(shown(cell)) for cells in row for cell in cells))
         console.print(table)
 
     def remove(self) -> None:

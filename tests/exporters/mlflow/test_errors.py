@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
+import requests
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge_mlflow import errors
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome, outcome_of_status
+from support.waiting import HANG_S
 
 
 class Raised(Exception):
@@ -150,3 +154,14 @@ def test_a_code_that_a_gateway_made_up_does_not_hide_its_status(status: int) -> 
 @pytest.mark.parametrize("text", sorted({errors.LOGIN, *errors._BLOCKED.values(), *errors._WORDS_OF_A_BLOCK.values()}))
 def test_no_help_is_treated_as_a_secret(text: str) -> None:
     assert redact_text(text) == text
+
+
+def test_a_server_that_cannot_be_reached_is_named_with_the_reason_of_the_operating_system_alone() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}/version"  # bound, and nobody listens
+
+        with pytest.raises(RetryableError) as raised, as_bridge_errors(f"GET {address}"):
+            requests.get(address, timeout=HANG_S)
+
+    assert str(raised.value) == f"GET {address}: the server cannot be reached: Connection refused"
