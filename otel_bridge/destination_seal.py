@@ -45,6 +45,11 @@ def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> 
     return hmac.compare_digest(_seal(key, run_id, exporter, plain), variables.get(SEAL, ""))
 
 
+def names_file(value: str) -> bool:
+    """Return whether *value* leads to a file or folder, where the user of this process would write."""
+    return value.startswith("/") or (":" in value and not names_server("", value))
+
+
 def names_server(variable: str, value: str) -> bool:
     """Return whether *value* leads to a server, which may get credentials; files and plain names do not."""
     if variable in _SERVERS_WITHOUT_ADDRESS:

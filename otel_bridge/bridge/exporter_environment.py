@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from otel_bridge.bridge.delivery.context import Names
-from otel_bridge.destination_seal import SEAL, is_sealed_here, names_server
+from otel_bridge.destination_seal import SEAL, is_sealed_here, names_file, names_server
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, destination_of, load
 from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.otlp.destination import signals_with_endpoint
 from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
@@ -93,7 +94,7 @@ class ExporterEnvironment:
         cwd: Working folder of relative paths.
         load: Finds an exporter by its name.
         from_segments: Whether variables that *env* does not set are taken from the segments (``drain``).
-        trusts_folders: Whether servers that a folder of another user or machine names get credentials too.
+        trusts_folders: Whether destinations that a folder of another user or machine names are used too.
     """
 
     env: Mapping[str, str]
@@ -112,7 +113,7 @@ class ExporterEnvironment:
 
         Raises:
             ConfigError: The exporter is unknown or not installed, a variable cannot be used, or the segments name a
-                server that the user of this process did not name.
+                server or file that the user of this process did not name.
         """
         exporter = self.load(name)
         content_of(name).read(self.env)
@@ -120,25 +121,45 @@ class ExporterEnvironment:
             return exporter, exporter.read_settings(self.env, self.cwd)
         variables = {variable: value for variable, value in named.items() if variable != SEAL}
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
-        if self.trusts_folders or is_sealed_here(run_id, name, named):
+        if self._trusts(run_id, name, named):
             return exporter, settings
         # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
         destination = destination_of(settings)
-        self._refuse_servers(name, exporter, destination)
+        _refuse_others(name, destination, destination_of(exporter.read_settings(self.env, self.cwd)))
         # A folder names a destination and nothing else, such as a file of tokens.
         variables = {variable: value for variable, value in variables.items() if variable in destination}
         return exporter, exporter.read_settings({**variables, **self.env}, self.cwd)
 
-    def _refuse_servers(self, name: str, exporter: Exporter, destination: Mapping[str, str]) -> None:
-        """Raise `ConfigError` if *destination* has a server that this environment does not name itself."""
-        servers = {variable: value for variable, value in destination.items() if names_server(variable, value)}
-        if not servers:
-            return
-        own_destination = destination_of(exporter.read_settings(self.env, self.cwd))
-        for variable, value in servers.items():
-            if own_destination.get(variable) != value:
-                raise ConfigError(
-                    f"{name}: this folder was not made by you on this machine, and it names the server {value}, which "
-                    f"would get your credentials; set {variable} to where it shall go, or, if you know that server, "
-                    f"run drain with {TRUST_OPTION}"
-                )
+    def forwarding(self, named: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the variables of ``otlp``: with the endpoints that the segments name, *named*, if none is set here."""
+        if not self.from_segments or signals_with_endpoint(self.env):
+            return self.env
+        return {**named, **self.env}
+
+    def check_forwarding(self, named: Mapping[str, str], *, run_id: str) -> None:
+        """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name."""
+        if self.forwarding(named) is not self.env and not self._trusts(run_id, OTLP, named):
+            _refuse_others(OTLP, {variable: value for variable, value in named.items() if variable != SEAL}, {})
+
+    def _trusts(self, run_id: str, name: str, named: Mapping[str, str]) -> bool:
+        return self.trusts_folders or is_sealed_here(run_id, name, named)
+
+
+def _refuse_others(name: str, destination: Mapping[str, str], own_destination: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if *destination* has a server or file that *own_destination* does not name.
+
+    A file too: what is written there may belong to another user, and a store of MLflow names servers of its own.
+    """
+    for variable, value in destination.items():
+        if own_destination.get(variable) == value:
+            continue
+        if names_server(variable, value):
+            what = f"the server {value}, which would get your credentials"
+        elif names_file(value):
+            what = f"{value}, where you would write"
+        else:
+            continue
+        raise ConfigError(
+            f"{name}: this folder was not made by you on this machine, and it names {what}; set {variable} to where "
+            f"it shall go, or, if you know that place, run drain with {TRUST_OPTION}"
+        )

@@ -152,7 +152,7 @@ class _WorkerFactory:
     def __call__(self, name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
         """Return the worker of exporter *name*, not yet started."""
         if name == OTLP:
-            return self._forwarder()
+            return self._forwarder(destination)
         context = DeliveryContext(
             name,
             self.ledger,
@@ -164,14 +164,15 @@ class _WorkerFactory:
         )
         return DeliveryWorker(Delivery(context, requests), progressed=self._progressed)
 
-    def _forwarder(self) -> ExporterWorker:
+    def _forwarder(self, destination: Mapping[str, str]) -> ExporterWorker:
         # Imported here, because it needs an HTTP client that no other exporter uses.
         from otel_bridge.bridge.forwarding.forwarder import Forwarder  # noqa: PLC0415
 
         return Forwarder(
             self.folder,
             self.ledger,
-            self.options.exporter_env.env,
+            self.options.exporter_env.forwarding(destination),
+            check_endpoints=partial(self.options.exporter_env.check_forwarding, destination, run_id=self.folder.run_id),
             every_process=self.options.exporters is not None,
             log_line=self.log_line,
             progressed=self._progressed,

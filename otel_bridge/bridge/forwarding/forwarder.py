@@ -49,6 +49,7 @@ class Forwarder:
         every_process: Whether to forward all processes, whatever exporters their segments name.
         log_line: Takes one line for the log.
         progressed: Called on the thread after each step that changed something; must be quick.
+        check_endpoints: Raises `ConfigError` when the endpoints in *env* must not be used.
     """
 
     destination_id: int | None = None
@@ -62,13 +63,24 @@ class Forwarder:
         every_process: bool,
         log_line: Callable[[str], None],
         progressed: Callable[[], None],
+        check_endpoints: Callable[[], None] = lambda: None,
     ) -> None:
         self.progress = Progress(OTLP, destination=addresses(env), resolved=True)
         self._folder, self._ledger = folder, ledger
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._segments: dict[str, ForwardedSegments] = {}
         self._lanes = [
-            SignalLane(signal, RequestSender(signal, env, folder.run_id, refused=self._refused, log_line=log_line))
+            SignalLane(
+                signal,
+                RequestSender(
+                    signal,
+                    env,
+                    folder.run_id,
+                    check_endpoints=check_endpoints,
+                    refused=self._refused,
+                    log_line=log_line,
+                ),
+            )
             for signal, name in SIGNAL_NAMES.items()
             if name in signals_sent(env)
         ]

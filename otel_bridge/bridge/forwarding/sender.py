@@ -29,6 +29,7 @@ class RequestSender:
         signal: The signal.
         env: Environment with the standard ``OTEL_EXPORTER_OTLP_*`` variables.
         run_id: Id of the run, which each request names.
+        check_endpoints: Raises `ConfigError` when the endpoints in *env* must not be used.
         refused: Called with the number of items that the other end refused for good.
         log_line: Takes one line for the log.
 
@@ -43,9 +44,11 @@ class RequestSender:
         env: Mapping[str, str],
         run_id: str,
         *,
+        check_endpoints: Callable[[], None],
         refused: Callable[[int], None],
         log_line: Callable[[str], None],
     ) -> None:
+        self._check_endpoints = check_endpoints
         self._signal, self._env, self._run_id = signal, env, run_id
         self._refused, self._log_line = refused, log_line
         self._client: Client | None = None
@@ -113,6 +116,7 @@ class RequestSender:
     def _connected(self) -> Client:
         """Return the client; raises `ConfigError` when the endpoint cannot be used."""
         if self._client is None:
+            self._check_endpoints()
             endpoint = endpoint_for(SIGNAL_NAMES[self._signal], self._env)
             self._client = client_for(endpoint)
             self.server = endpoint.server

@@ -23,6 +23,7 @@ TRACKERS = {
     "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"),
     "wandb": ("WANDB_BASE_URL", "WANDB_API_KEY"),
     "trackio": ("TRACKIO_SERVER_URL", "TRACKIO_WRITE_TOKEN"),
+    "otlp": ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_BRIDGE_TOKEN"),
 }
 
 
@@ -65,9 +66,13 @@ def server() -> Iterator[NamedServer]:
 
 def made_by(user: str, tmp_path: Path, tracker: str, url: str) -> None:
     """Let *user* make a run folder that names the server at *url*."""
+    made_with(user, tmp_path, tracker, {TRACKERS[tracker][0]: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
+
+
+def made_with(user: str, tmp_path: Path, tracker: str, variables: dict[str, str]) -> None:
+    """Let *user* make a run folder whose destination is that of *variables*."""
     train = program(tmp_path, "train.py", TRAIN)
-    variable = TRACKERS[tracker][0]
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", XDG_STATE_HOME=str(tmp_path / user), **{variable: url})
+    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", XDG_STATE_HOME=str(tmp_path / user), **variables)
     done = call(["python", train, tracker], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
 
@@ -91,14 +96,40 @@ def test_a_folder_of_somebody_else_does_not_lead_credentials_to_its_server(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("tracker", "variables"),
+    [
+        ("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///theirs/mlflow.db"}),
+        ("trackio", {"TRACKIO_DIR": "theirs"}),
+        ("wandb", {"WANDB_MODE": "offline", "WANDB_DIR": "theirs"}),
+    ],
+)
+def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
+    tmp_path: Path, tracker: str, variables: dict[str, str]
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    made_with("somebody", tmp_path, tracker, variables)
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me")))
+
+    assert (done.returncode, list((tmp_path / "theirs").iterdir())) == (1, [])
+    assert f"set {list(variables)[-1]}" in done.stdout
+    assert "where you would write" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["mlflow", "otlp"])
+@pytest.mark.parametrize(
     ("user", "options", "named"), [("me", (), False), ("somebody", ("--trust-folders",), False), ("somebody", (), True)]
 )
 def test_a_folder_is_followed_to_a_server_that_its_user_or_the_caller_named(
-    tmp_path: Path, server: NamedServer, user: str, options: tuple[str, ...], named: bool
+    tmp_path: Path, server: NamedServer, tracker: str, user: str, options: tuple[str, ...], named: bool
 ) -> None:
-    made_by(user, tmp_path, "mlflow", server.url)
+    made_by(user, tmp_path, tracker, server.url)
 
-    variables = {"MLFLOW_TRACKING_TOKEN": PASSWORD, **({"MLFLOW_TRACKING_URI": server.url} if named else {})}
+    variable, credential = TRACKERS[tracker]
+    variables = {credential: PASSWORD, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    if named:
+        variables[variable] = server.url
     env = environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me"), **variables)
     otel_bridge("drain", *options, cwd=tmp_path, env=env)
 
