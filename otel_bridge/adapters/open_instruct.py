@@ -111,15 +111,16 @@ def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
 
 def _run(name: str) -> Run:
     """Return the run of this process: that of the variables that the captured ``wandb.init`` of the job has set."""
-    from otel_bridge.capture.process_runs import begin_run  # noqa: PLC0415  # only the process that has rollouts
-    from otel_bridge.emit import api  # noqa: PLC0415
+    from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415  # only the process that has rollouts
+    from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
     from otel_bridge.settings import RUN_ID, RUN_NAME  # noqa: PLC0415
 
     with _lock:
         if not _runs or not _runs[0].recording:
-            env = api.environment_of_user()
+            env = runs.environment_of_user()
             is_named = bool(RUN_ID.read(env) or RUN_NAME.read(env))
-            _runs[:] = [begin_run(_FRAMEWORK, name=None if is_named else name, rank=_BESIDE)]
+            request = RunRequest(captured=_FRAMEWORK, name=None if is_named else name, rank=_BESIDE)
+            _runs[:] = [runs.begin(request)]
         return _runs[0]
 
 

@@ -20,7 +20,7 @@ from otel_bridge.adapters.parts.captured_reports import trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import checked_arguments, guarded, notify_once
 from otel_bridge.errors import ConfigError, OtelBridgeError
-from otel_bridge.settings import GENERATED_PROJECT, PROJECT, environment
+from otel_bridge.settings import PROJECT
 
 if TYPE_CHECKING:
     from otel_bridge.emit.arguments import EndStatus
@@ -126,20 +126,24 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         return run
 
     def _begin(self, trial: Any, trial_id: str) -> _TrialRun | None:
-        from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
+        from otel_bridge.emit.config.run_request import RunRequest, is_chosen  # noqa: PLC0415
         from otel_bridge.emit.console import notify  # noqa: PLC0415
+        from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
         from otel_bridge.records import run_id_of  # noqa: PLC0415
 
         experiment = str(trial.experiment_dir_name)
         try:
-            run = api.init(
-                _unless_given(self._project),
-                str(trial),
-                # Names of trials may be equal, e.g. those of a trial_name_creator.
-                id=run_id_of(experiment, trial_id),
-                group=self._group or experiment,
-                handle=True,
-                **self._arguments,
+            is_chosen_elsewhere = is_chosen(PROJECT, runs.environment_of_user())
+            run = runs.begin(
+                RunRequest(
+                    project=None if is_chosen_elsewhere else self._project,
+                    name=str(trial),
+                    # Names of trials may be equal, e.g. those of a trial_name_creator.
+                    id=run_id_of(experiment, trial_id),
+                    group=self._group or experiment,
+                    handle=True,
+                    **self._arguments,
+                )
             )
         except OtelBridgeError as exc:
             if str(exc) not in self._reported:
@@ -203,10 +207,3 @@ class _TrialRun:
         if found and shown != self._config:
             self._config = shown
             self.run.log_config(found)
-
-
-def _unless_given(project: str | None) -> str | None:
-    """Return *project*, or ``None`` when a variable of otel-bridge names another one, which overrides it."""
-    env = environment()
-    given = PROJECT.read(env)
-    return None if given and given != GENERATED_PROJECT.read(env) else project

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import hook
-from otel_bridge.capture.announced_runs import take_announced
 from otel_bridge.capture.counts import counts
-from otel_bridge.emit import api
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.console import notify
+from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError, any_error
 
@@ -74,7 +74,7 @@ def record_event(writer: Any, event: Any) -> None:
         summaries = list(event.summary.value)
         if not summaries or (_left_out and os.path.abspath(str(writer.get_logdir())) in _left_out):
             return
-        run = _synced.run() or api.current_run() or _first_run.begin()
+        run = _synced.run() or runs.current or _first_run.begin()
         if run is None:
             return
         prefix = _folders.prefix(run, writer)
@@ -90,7 +90,7 @@ def record_event(writer: Any, event: Any) -> None:
             counts.captured("tensorboard scalar", len(row), run=run)
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
-        _count(api.current_run())
+        _count(runs.current)
 
 
 def _time_of(event: Any) -> int | None:
@@ -170,11 +170,11 @@ class _FirstRun:
     """Begins the process's run once; events that arrive after the run was finished do not begin another."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._may_begin = True
 
     def forbid(self) -> None:
         """Begin no run from now on."""
-        self._begun = True
+        self._may_begin = False
 
     def begin(self) -> Run | None:
         """Return a new run, if possible one that an adapter has announced.
@@ -182,12 +182,12 @@ class _FirstRun:
         After the first call return ``None``, and, with a message, where none can begin. So too when the program has
         begun a run itself: its run has ended, and a scalar that follows belongs to no other.
         """
-        if self._begun or api.has_begun_run():
+        if runs.has_begun or not self._may_begin:
             return None
-        self._begun = True
-        announced = take_announced()
+        self._may_begin = False
+        announced = runs.take_announced()
         try:
-            return (None if announced is None else announced.begin()) or api.init()
+            return (None if announced is None else announced.begin()) or runs.begin(RunRequest())
         except OtelBridgeError as exc:
             notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
             return None

@@ -15,16 +15,16 @@ from typing import Any, Final, cast
 from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
-from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts
 from otel_bridge.capture.wandb.values.plain_values import text_of
-from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.encode.values import to_step
+from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error
@@ -98,7 +98,7 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
     shown = {key: value for key, value in config.items() if not key.startswith("_")}  # Trackio's own entries
-    return begin_run("trackio", project, name, group=group, config=shown or None)
+    return runs.begin(RunRequest(captured="trackio", project=project, name=name, group=group, config=shown or None))
 
 
 def _refuse_twice() -> None:
@@ -129,7 +129,7 @@ def _neutral(call: str, result: object) -> Callable[..., object]:
     def neutral(*_arguments: object, **_named: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
         counts.not_captured(call)
-        run = api.current_run()
+        run = runs.current
         if run is not None:
             run.count_drop("not_captured", key=call)
         return result

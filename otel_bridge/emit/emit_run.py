@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from otel_bridge.emit.config.snapshot import RolloutOptions
-
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind
 
+    from otel_bridge.emit.config.snapshot import RolloutOptions
     from otel_bridge.emit.encode.span import ExtraAttributes
 
 

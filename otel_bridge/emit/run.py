@@ -24,7 +24,7 @@ from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.phases.phase import Phase, phase_of
-from otel_bridge.emit.process_end import is_good_exit, status_at_exit
+from otel_bridge.emit.process_end import is_good_exit
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder
@@ -395,10 +395,6 @@ class Run(RecordedFacts):
     ) -> None:
         good = kind is None or (isinstance(error, SystemExit) and is_good_exit(error.code))
         self.finish("finished" if good else "failed")
-
-    def finish_at_exit(self) -> None:
-        """End the run when the interpreter exits."""
-        self.finish(status_at_exit())
 
     def _report(self) -> Report | None:
         return None if self._recorder is None else read_report(self._recorder.folder)

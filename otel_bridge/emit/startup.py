@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -27,11 +27,11 @@ from otel_bridge.emit.config.exporters import (
     choose,
     installed,
     missing_here,
-    requested_names,
 )
-from otel_bridge.emit.config.identity import Identity, InitArguments, identify
+from otel_bridge.emit.config.identity import Identity, identify
 from otel_bridge.emit.config.misspelt import misspelt
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
 from otel_bridge.emit.encode.known_names import with_known_names
@@ -90,8 +90,7 @@ class _FolderState:
 
 
 def begin(
-    arguments: InitArguments,
-    exporters: object,
+    request: RunRequest,
     env: Mapping[str, str],
     cwd: Path,
     child_env: ChildEnvironment | None,
@@ -101,8 +100,7 @@ def begin(
     """Begin the run of this process.
 
     Args:
-        arguments: The arguments that identify the run.
-        exporters: ``init(exporters=)``.
+        request: What the entry asks for.
         env: The environment, with ``init(dir=)``.
         cwd: The working folder.
         child_env: Environment variables for children; ``None``: children do not join this run.
@@ -114,13 +112,13 @@ def begin(
     """
     settings = RunSettings(env)
     launched = launcher_alive(env)
-    identity = identify(arguments, env, cwd, launched=launched)
+    identity = identify(request, env, cwd, launched=launched)
     if settings.read(NO_BRIDGE):
         return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
     redact_by_setting(env)
     for line in misspelt(env):
         console.notify(line)
-    choice = choose(exporters, env, cwd, launched=launched, elsewhere=True)
+    choice = choose(request.exporters, env, cwd, launched=launched, elsewhere=True)
     offline = settings.read(OFFLINE)
     unchosen = not (choice.names or launched or offline)
     hold = offline or unchosen
@@ -165,7 +163,7 @@ def begin(
 
 def nothing_recorded(env: Mapping[str, str], cwd: Path) -> Run:
     """Return a run that records nothing, for calls before ``init()``."""
-    identity = Identity("default", "none", "0" * 16, False, None, 0, 1, 0, InitArguments())
+    identity = Identity("default", "none", "0" * 16, False, None, 0, 1, 0, RunRequest())
     return Run(RunStart(identity, _nothing(), RunSettings({}), env, cwd, {}), None)
 
 
@@ -238,7 +236,7 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
             started_monotonic_ns=time.monotonic_ns(),
             role=identity.role,
             hold=state.hold,
-            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.arguments.system_metrics else 0.0,
+            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.request.system_metrics else 0.0,
             # Of rank 0 alone: bridges of other machines would read the same engines again.
             scrape=facts.settings.read(SCRAPE) if identity.rank == 0 else (),
             scrape_s=facts.settings.read(SCRAPE_S),
@@ -334,7 +332,7 @@ def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[
         project=identity.project,
         name=identity.name,
         folder=state.folder.path,
-        entity=identity.arguments.entity,
+        entity=identity.request.entity,
         identity=tracker_identity(identity, facts.env),
         node_rank=identity.node_rank,
     )
@@ -368,46 +366,3 @@ def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool
 
 def _listed(variables: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in variables.items()) or "the default"
-
-
-# A second ``init()`` of the current run -> how its arguments differ from those of the first one.
-
-_FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
-
-
-def ignored_arguments(run: Run, arguments: InitArguments, exporters: object, folder: object) -> list[str]:
-    """Return the names of arguments that differ from those of *run*, which ignores them because it has begun.
-
-    Raises:
-        ConfigError: *exporters* cannot be read.
-    """
-    identity = run.facts.identity
-    differing: list[str] = []
-    names = requested_names(exporters)
-    if names is not None and set(names) != set(run.facts.choice.names) and not launcher_alive(run.facts.env):
-        differing.append(f"exporters={','.join(names)}")
-    for name in _FIELDS:
-        value = getattr(arguments, name)
-        present = identity.rank if name == "rank" else getattr(identity.arguments, name)
-        if value not in (None, (), False) and value != present:
-            differing.append(name)
-    base = run.facts.child_environment.get(DIR.name)
-    if isinstance(folder, str | Path) and base is not None and Path(folder).resolve() != Path(base).resolve():
-        differing.append("dir")
-    return differing
-
-
-def ignored_note(run: Run, differing: Sequence[str]) -> str:
-    """Return the line on arguments that *run* ignores, with the remedy."""
-    return (
-        f"init() of {run.project}/{run.name}, which has already begun: {', '.join(differing)} ignored;"
-        " call finish() first, then init() again"
-    )
-
-
-def replaced_note(run: Run, replaced: Sequence[str]) -> str:
-    """Return the line on entries of the config that a second ``init()`` of *run* replaces, with the remedy."""
-    return (
-        f"init() of {run.project}/{run.name}, which has already begun: other values of {', '.join(replaced)} replace"
-        f" those of its config; to begin another run, give init() another name=, or set {NEW_RUN.name}=1"
-    )

@@ -90,8 +90,10 @@ PROGRAM = """
     run.log_reward("mine", 0.7, name="judge", explanation="right")
     run.log_reward("mine", "good", name="label", role="judge")
     run.finish()
-    from otel_bridge.capture.process_runs import begin_run, rename
-    captured = begin_run("wandb", "gsm8k")
+    from otel_bridge.capture.wandb.arguments import rename
+    from otel_bridge.emit.config.run_request import RunRequest
+    from otel_bridge.emit.process_runs import runs
+    captured = runs.begin(RunRequest(captured="wandb", project="gsm8k"))
     rename(captured, "later")
     captured.finish()
 """

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.emit import console
-from otel_bridge.emit.config.identity import InitArguments, identify
+from otel_bridge.emit.config.identity import identify
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.journal.report import ExporterReport, Report
 from support.trainers.command_runs import call, environment, program
 
-_RUN = identify(InitArguments(project="maths", name="ppo"), {}, Path.cwd(), launched=False)
+_RUN = identify(RunRequest(project="maths", name="ppo"), {}, Path.cwd(), launched=False)
 
 
 def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import otel_bridge
-from otel_bridge.emit import handles
+from otel_bridge.emit import process_runs
 from otel_bridge.errors import ConfigError
 from support.trainers.e2e_jobs import bridges, ended, environment, rows, run, script, status, until
 from support.trainers.emit_samples import environment_of, held, run_in, run_script, seen_in
@@ -86,7 +86,7 @@ def test_a_new_run_is_asked_for_handles_too_and_those_that_they_hand_their_varia
 
 
 def test_too_many_handles_are_an_error_until_one_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "MAX_HANDLES", 2)
+    monkeypatch.setattr(process_runs, "MAX_HANDLES", 2)
     with environment_of(held(tmp_path)):
         first, second = (otel_bridge.init("p", name, handle=True) for name in ("a", "b"))
         with pytest.raises(ConfigError, match=r"2 handles are open in this process.*call finish\(\)"):

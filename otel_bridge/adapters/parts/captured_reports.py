@@ -37,7 +37,11 @@ class CapturedReports:
         """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one."""
         if run is None or not self._trackers:
             return None
-        tracker = self._owner_of(run) or next((one for one in self._trackers if one not in _NAMES_THE_RUN), None)
+        from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
+
+        tracker = runs.capture_of(run)
+        if tracker not in self._trackers:
+            tracker = next((name for name in self._trackers if name not in _NAMES_THE_RUN), None)
         if tracker is not None:
             notify_once(
                 f"metrics of {self._framework} are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"
@@ -49,12 +53,6 @@ class CapturedReports:
     def records_tables_and_config(self, run: Run | None) -> bool:
         """Return whether a captured tracker records tables, as rollouts, and the config in *run* too."""
         return self.tracker_of(run) in _NAMES_THE_RUN
-
-    def _owner_of(self, run: Run) -> str | None:
-        from otel_bridge.capture.process_runs import owner_of  # noqa: PLC0415
-
-        owner = owner_of(run)
-        return owner if owner in self._trackers else None
 
 
 def trackers_of(reporters: Iterable[object], classes: Mapping[str, str]) -> list[str]:

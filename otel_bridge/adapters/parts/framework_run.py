@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otel_bridge.capture.announced_runs import announce, withdraw
+from otel_bridge.emit.config.run_request import is_chosen
+from otel_bridge.emit.process_runs import runs
 from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
-from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, ROLE, RUN_NAME, environment
+from otel_bridge.settings import PROJECT, ROLE, RUN_NAME
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -68,7 +69,7 @@ class FrameworkRun:
         self._run: Run | None = None
         self._own, self._stopped = False, False
         _all.add(self)
-        announce(self)
+        runs.announce(self)
 
     def begin_in_child(self) -> None:
         """Replace the lock in a forked child: another thread of the parent may have held it."""
@@ -116,15 +117,13 @@ class FrameworkRun:
         Args:
             beside: Loggers that record the same training; their runs and this one go on together.
         """
-        from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
-
         with self._lock:
-            current = api.current_run()
+            current = runs.current
             before = self._run
             if self._stopped:
                 return None
-            if current is not None and current is not before and current is not _begun.run:
-                return self._take(current, own=False)  # the program's own
+            if current is not None and current is not before and current.facts.identity.request.adapter is None:
+                return self._take(current, own=False)  # the program's own, or that of a captured tracker
             if before is not None and (before.recording or current is before or not self._own):
                 return before  # after its end by the program, records are counted as late
             try:
@@ -134,7 +133,7 @@ class FrameworkRun:
                 if before is not None and current is not None:  # another logger's run has replaced this one
                     arguments |= {"project": before.project, "name": before.name, "id": before.id}
                 is_one_of_several = before is not None or any(logger.run is current for logger in beside)
-                return self._take(_begin(arguments, beside=current if is_one_of_several else None), own=True)
+                return self._take(self._requested(arguments, beside=current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
@@ -185,9 +184,19 @@ class FrameworkRun:
         elif run is not None:
             run.flush(FLUSH_S)
 
+    def _requested(self, arguments: Mapping[str, Any], *, beside: Run | None) -> Run:
+        """Return the process's run; beside *beside*, a run of other names is a further one of the process."""
+        from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415
+
+        names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
+        if beside is not None and not beside.facts.identity.is_named(**names):
+            # A handle takes no stock instruments of the process: they are recorded in its own run.
+            arguments = {**arguments, "otel": False, "handle": True}
+        return runs.begin(RunRequest(adapter=self.framework, **arguments))
+
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
-        withdraw(self)
+        runs.withdraw(self)
         _failures.hand_over(run)
         if self._config is not None:
             run.log_config(self._config)
@@ -200,41 +209,15 @@ class FrameworkRun:
         notify(f"{self.framework} continues, and nothing more of it is recorded: {reason}", always=True)
 
 
-class _Begun:
-    """Holds the run that an adapter has begun in this process, and the environment before it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.run: Run | None = None
-        self.environment: dict[str, str] | None = None
-
-    def begin_in_child(self) -> None:
-        """Replace the lock in a forked child."""
-        self.lock = threading.RLock()
-
-    def environment_before(self) -> dict[str, str]:
-        """Return the user's variables, without those that the present run set for its children."""
-        return environment() if self.environment is None else self.environment
-
-    def forget(self, run: Run) -> None:
-        """Release *run*, which has ended."""
-        with self.lock:
-            if self.run is run:
-                self.run = self.environment = None
-
-
-_begun = _Begun()
-
-
 def _arguments_of(names: RunNames) -> dict[str, Any]:
     """Return the arguments of ``init()``: a name is left out where a variable gives it."""
-    env = _begun.environment_before()
+    env = runs.environment_of_user()
     project = names.project
     if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
         project = names.default_project
     named = {
-        "project": None if _is_given(PROJECT.read(env), GENERATED_PROJECT.read(env)) else project,
-        "name": None if _is_given(RUN_NAME.read(env), GENERATED_NAME.read(env)) else names.name,
+        "project": None if is_chosen(PROJECT, env) else project,
+        "name": None if is_chosen(RUN_NAME, env) else names.name,
         "role": None if ROLE.read(env) else names.role,
     }
     return {**names.arguments, **{key: value or None for key, value in named.items()}}
@@ -256,29 +239,6 @@ def notify_once(line: str) -> None:
     if line and line not in _notified:
         _notified.add(line)
         notify(line)
-
-
-def _begin(arguments: Mapping[str, Any], *, beside: Run | None) -> Run:
-    """Begin the process's run, or return it; beside *beside*, a run of other names is a further one of the process."""
-    from otel_bridge.emit import api  # noqa: PLC0415
-
-    names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
-    if beside is not None and not beside.facts.identity.is_named(**names):
-        # A handle takes no stock instruments of the process: they are recorded in its own run.
-        further: dict[str, Any] = {**arguments, "otel": False, "handle": True}
-        return api.init(**further)
-    with _begun.lock:
-        # Another logger may be of the same run, or of another run that replaces it.
-        before = _begun.environment_before()
-        run = api.init(**arguments)
-        if run is not _begun.run:
-            _begun.run, _begun.environment = run, before
-            run.call_before_end(_begun.forget)
-        return run
-
-
-def _is_given(value: str, generated: str) -> bool:
-    return bool(value) and value != generated
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -343,7 +303,6 @@ _all: weakref.WeakSet[FrameworkRun] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    _begun.begin_in_child()
     _failures.begin_in_child()
     for recording in list(_all):
         recording.begin_in_child()
@@ -354,11 +313,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def count_failure(what: str, exc: Exception) -> None:
     """Count a failure of an adapter in *what*: in the run that records, else in the next one."""
-    from otel_bridge.emit import api  # noqa: PLC0415
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     described = f"{what}: {_text_of(exc)}"
-    run = api.current_run()
+    run = runs.current
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)
     elif _failures.add(described):

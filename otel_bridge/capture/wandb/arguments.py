@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from otel_bridge.capture.announced_runs import DEFAULT_PROJECTS
-from otel_bridge.capture.process_runs import begin_run
+from otel_bridge import semconv
 from otel_bridge.capture.wandb.earlier import EarlierRun
 from otel_bridge.capture.wandb.recording import WandbRecording
-from otel_bridge.emit.api import environment_of_user
+from otel_bridge.emit.config.identity import MAX_NAME_CHARS
+from otel_bridge.emit.config.run_request import RunRequest, is_chosen
+from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.records import run_id_of
-from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, RUN_ID, RUN_NAME
+from otel_bridge.settings import PROJECT, RUN_ID, RUN_NAME
 
 _OF_SETTINGS: Final = {
     "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
@@ -29,14 +30,13 @@ _OF_ENVIRONMENT: Final = {
     "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
     "tags": "WANDB_TAGS", "reinit": "WANDB_REINIT", "fork_from": "WANDB_FORK_FROM", "resume_from": "WANDB_RESUME_FROM",
 }  # fmt: skip
-_CHOSEN: Final = {"project": (PROJECT, GENERATED_PROJECT), "name": (RUN_NAME, GENERATED_NAME), "id": (RUN_ID, None)}
+_CHOSEN: Final = {"project": PROJECT, "name": RUN_NAME, "id": RUN_ID}
 """Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
 _OF_SETUP: Final = frozenset({"project", "name", "entity", "group", "job_type", "notes", "tags"})
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS: Final = ("fork_from", "resume_from")
 _MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
-_MAX_NAME: Final = 256
 _TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 """Texts that W&B reads as ``True``, in any case."""
 _FINISHES: Final = _TRUE | {"finish_previous"}
@@ -115,12 +115,7 @@ class WandbArguments:
 
 def _is_chosen(name: str) -> bool:
     """Return whether the user's variables of otel-bridge give the argument *name*."""
-    if name not in _CHOSEN:
-        return False
-    setting, generated = _CHOSEN[name]
-    env = environment_of_user()
-    value = setting.read(env)
-    return bool(value) and (generated is None or value != generated.read(env))
+    return name in _CHOSEN and is_chosen(_CHOSEN[name], runs.environment_of_user())
 
 
 def _explicit(settings: Any, field: str) -> Any:
@@ -155,24 +150,34 @@ def begin(
         project: Project where they have none.
         group: Group where they have none.
     """
-    given = asked["id"] if id_ is None else id_
-    project = asked["project"] or project
-    if project in DEFAULT_PROJECTS and _is_chosen("project"):
-        project = None
-    tags = asked["tags"]
-    return begin_run(
-        "wandb",
-        _printable(project),
-        _printable(asked["name"] or name),
-        id=None if given is None else _usable_id(str(given)),
-        group=_printable(asked["group"] or group),
-        tags=[tags] if isinstance(tags, str) else [str(tag) for tag in tags or ()],
-        notes=asked["notes"],
-        entity=_printable(asked["entity"]),
-        job_type=_printable(asked["job_type"]),
-        rank=0,
-        handle=asked.beside,
+    run_id = asked["id"] if id_ is None else id_
+    return runs.begin(
+        RunRequest(
+            captured="wandb",
+            project=_printable(asked["project"] or project),
+            name=_printable(asked["name"] or name),
+            id=None if run_id is None else _usable_id(str(run_id)),
+            group=_printable(asked["group"] or group),
+            tags=[str(tag) for tag in asked["tags"] or ()],
+            notes=asked["notes"],
+            entity=_printable(asked["entity"]),
+            job_type=_printable(asked["job_type"]),
+            rank=0,
+            handle=asked.beside,
+        )
     )
+
+
+def rename(run: Run, name: object) -> bool:
+    """Record the name that the program gave *run* after its begin; return whether trackers will show it.
+
+    They do in place of a generated name. A name that was given when the run began stays.
+    """
+    shown = _printable(name)
+    if not shown or not run.facts.identity.name_generated or run.recorder is None:
+        return False
+    run.recorder.event(semconv.EVENT_RENAMED, {semconv.RUN_NAME: shown})
+    return True
 
 
 def recording_of(run: Run, asked: WandbArguments, earlier: EarlierRun | None) -> WandbRecording:
@@ -208,7 +213,7 @@ def _printable(text: Any) -> str | None:
     """Return a name as otel-bridge accepts it; W&B accepts any text."""
     if text is None:
         return None
-    return "".join(char for char in str(text).strip() if char.isprintable())[:_MAX_NAME] or None
+    return "".join(char for char in str(text).strip() if char.isprintable())[:MAX_NAME_CHARS] or None
 
 
 def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> bool:

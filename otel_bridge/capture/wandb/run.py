@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from otel_bridge.capture.process_runs import rename
-from otel_bridge.capture.wandb.arguments import RunFacts
+from otel_bridge.capture.wandb.arguments import RunFacts, rename
 from otel_bridge.capture.wandb.recording import WandbRecording
 
 NEUTRAL: Final = {

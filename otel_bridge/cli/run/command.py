@@ -29,7 +29,8 @@ from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
-from otel_bridge.emit.config.identity import InitArguments, identify
+from otel_bridge.emit.config.identity import identify
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.wait_display import records_in_trackers
@@ -87,7 +88,7 @@ def command(
     choice = choose(None, env, cwd)
     capture = capture_of(captured, {**env, **(inherited or {})}, choice, tee=tee)
     table = CaptureTable(capture)
-    identity = identify(InitArguments(), env, cwd)
+    identity = identify(RunRequest(), env, cwd)
     bridge_env = {**bridge_environment(env)}
     options = replace(
         BridgeOptions.read(bridge_env, cwd),

@@ -10,13 +10,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 from urllib.parse import unquote
 
 from otel_bridge import semconv
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import (
@@ -45,27 +46,6 @@ MAX_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class InitArguments:
-    """Holds the arguments of ``init()`` that identify the run; ``None``: not given."""
-
-    project: str | None = None
-    name: str | None = None
-    role: str | None = None
-    id: str | None = None
-    group: str | None = None
-    tags: tuple[str, ...] = ()
-    notes: str | None = None
-    entity: str | None = None
-    job_type: str | None = None
-    rank: int | None = None
-    system_metrics: bool = False
-    captured: str | None = None
-    """Package whose calls begin the run, instead of ``init()``."""
-    generated_name: str | None = None
-    """Name of a run that is another one than the process's; it counts as generated."""
-
-
-@dataclass(frozen=True, slots=True)
 class Identity:
     """Describes the run of this process, with its role and rank.
 
@@ -74,7 +54,7 @@ class Identity:
         id_given: Whether the id was given, not made of project and name.
         rank: Number of this process among `world_size`.
         node_rank: Number of this machine.
-        arguments: Arguments that become resource attributes unchanged.
+        request: What the entry asked for, without its config, which may be large.
         resource: Further attributes of ``OTEL_RESOURCE_ATTRIBUTES``.
         project_generated: Whether the project is the working folder's name, because none was given.
         name_generated: Whether the name was generated, because none was given.
@@ -88,7 +68,7 @@ class Identity:
     rank: int
     world_size: int
     node_rank: int
-    arguments: InitArguments
+    request: RunRequest
     resource: Mapping[str, str] = field(default_factory=dict[str, str])
     project_generated: bool = False
     name_generated: bool = False
@@ -110,7 +90,7 @@ class Identity:
 
         A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began.
         """
-        first_name = self.arguments.name
+        first_name = self.request.name
         return (
             project in {None, self.project}
             and name in {None, self.name, first_name}
@@ -119,11 +99,11 @@ class Identity:
         )
 
 
-def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
+def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
     """Determine the identity of the run.
 
     Args:
-        arguments: The arguments of ``init()``.
+        request: What the entry asks for.
         env: The environment.
         cwd: The working folder.
         launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs and not read.
@@ -133,31 +113,27 @@ def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, lau
     """
     resource = {} if launched else resource_attributes(env)
     project = _first(
-        ("project", arguments.project),
+        ("project", request.project),
         (PROJECT.name, PROJECT.read(env)),
         (semconv.PROJECT, resource.get(semconv.PROJECT)),
         ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
         ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
     )
-    project_generated = not project or (arguments.project is None and project == GENERATED_PROJECT.read(env))
+    project_generated = not project or (request.project is None and project == GENERATED_PROJECT.read(env))
     project = project or cwd.name or "default"
-    run_id = _first(
-        ("id", arguments.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID))
-    )
+    run_id = _first(("id", request.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
     name = _first(
-        ("name", arguments.name or arguments.generated_name),
+        ("name", request.name or request.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
         ("WANDB_NAME", env.get("WANDB_NAME")),
     )
     name = name or _job_name(env)
-    name_generated = not name or (
-        arguments.name is None and name in {GENERATED_NAME.read(env), arguments.generated_name}
-    )
-    if name_generated and arguments.id is not None and run_id != RUN_ID.read(env):
+    name_generated = not name or (request.name is None and name in {GENERATED_NAME.read(env), request.generated_name})
+    if name_generated and request.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
     new = LAUNCHER_NEW.read(env) if launched else ""
-    if name and name == arguments.generated_name:
+    if name and name == request.generated_name:
         pass  # no other run has it
     elif not name and run_id and not NEW_RUN.read(env):
         name = run_id  # the same in every process that knows only the id
@@ -165,8 +141,8 @@ def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, lau
         name = f"{name or _script()}-{new or new_end()}"
     elif new and not name.endswith(new):  # `run --new` also applies to a name that the program sets itself
         name = f"{name}-{new}"
-    role = _first(("role", arguments.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
-    rank, world_size = _rank(arguments.rank, env)
+    role = _first(("role", request.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
+    rank, world_size = _rank(request.rank, env)
     return Identity(
         project=project,
         name=name,
@@ -176,7 +152,7 @@ def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, lau
         rank=rank,
         world_size=world_size,
         node_rank=node_rank(env),
-        arguments=arguments,
+        request=replace(request, config=None),
         resource={key: value for key, value in resource.items() if not key.startswith("rl.")},
         project_generated=project_generated,
         name_generated=name_generated,
@@ -248,20 +224,3 @@ def _rank(given: int | None, env: Mapping[str, str]) -> tuple[int, int]:
         raise ConfigError(f"rank={given!r}: expected an integer of 0 or more")
     rank = _RANK.read(env) if given is None else int(given)
     return rank, max(_WORLD_SIZE.read(env), rank + 1)
-
-
-def tags_of(tags: object) -> tuple[str, ...]:
-    """Return the tags given to ``init()``: one text, or several.
-
-    Raises:
-        ConfigError: *tags* is neither.
-    """
-    if tags is None:
-        return ()
-    if isinstance(tags, str):
-        return (tags,)
-    if isinstance(tags, Sequence | set | frozenset):
-        given = list(cast("Iterable[object]", tags))
-        if all(isinstance(tag, str) for tag in given):
-            return tuple(map(str, given))
-    raise ConfigError(f"tags={tags!r}: expected texts")

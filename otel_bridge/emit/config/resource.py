@@ -47,8 +47,8 @@ def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, st
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
     found = {attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)}
     found |= {attribute: redact_text(found[attribute]) for attribute in semconv.FREE_TEXTS if attribute in found}
-    if identity.arguments.entity:
-        found[semconv.WANDB_ENTITY] = identity.arguments.entity
+    if identity.request.entity:
+        found[semconv.WANDB_ENTITY] = identity.request.entity
     return found
 
 
@@ -76,7 +76,7 @@ def encode_resource(
         forked: Whether the process is a forked child.
         started_unix_ns: Time at which this process joined the run.
     """
-    arguments = identity.arguments
+    arguments = identity.request
     values: dict[str, Attribute] = {
         **(source or {}),
         **identity.resource,

@@ -118,4 +118,4 @@ class RunStart:
     @property
     def ends_by_itself(self) -> bool:
         """Return whether the run ends with its own processes, not with the command of a launcher."""
-        return self.identity.arguments.captured is not None or is_trial(self.env)
+        return self.identity.request.captured is not None or is_trial(self.env)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_bridge.emit.api import current_run
 from otel_bridge.emit.bridge_process.other_python import find_python
-from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
-from otel_bridge.emit.config.identity import InitArguments
+from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.sdk.appender import SdkAppender
-from otel_bridge.emit.startup import begin
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, available, described, missing_of
 from otel_bridge.journal.base_dir import find_base
@@ -82,7 +78,7 @@ def _works(name: str) -> bool:
 
 
 def _appender() -> SdkAppender | None:
-    run = current_run() or _process.run or _begun()
+    run = runs.current or _process.run or _begin()
     if run is None or not run.recording:
         return None
     if _process.appender is None or _process.appender.run is not run:
@@ -90,17 +86,12 @@ def _appender() -> SdkAppender | None:
     return _process.appender
 
 
-def _begun() -> Run | None:
+def _begin() -> Run | None:
     try:
-        env = _own_exporters(environment())
-        run = begin(InitArguments(), None, env, Path.cwd(), ChildEnvironment())
+        _process.run = runs.begin_from_environment(_own_exporters(environment()))
     except (OtelBridgeError, OSError) as exc:
         _log.warning("nothing is recorded by otel-bridge: %s", exc)
-        return None
-    _process.run = run
-    atexit.register(run.finish_at_exit)
-    os.register_at_fork(after_in_child=run.after_fork)
-    return run
+    return _process.run
 
 
 def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:

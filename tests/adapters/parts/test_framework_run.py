@@ -7,13 +7,14 @@ import pickle
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import otel_bridge
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
-from otel_bridge.emit import api
+from otel_bridge.emit.config.run_request import RunRequest
+from otel_bridge.emit.process_runs import runs
+from otel_bridge.emit.run import Run
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 
@@ -165,14 +166,14 @@ def test_a_child_that_is_forked_while_another_thread_begins_the_run_can_record(
     with environment_of(held(tmp_path)):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         inside, goes_on = threading.Event(), threading.Event()
-        real_init = api.init
+        real_begin = runs.begin
 
-        def init(**arguments: Any) -> Any:
+        def begin(request: RunRequest) -> Run:
             inside.set()
             goes_on.wait()
-            return real_init(**arguments)
+            return real_begin(request)
 
-        monkeypatch.setattr(api, "init", init)
+        monkeypatch.setattr(runs, "begin", begin)
         thread = threading.Thread(target=recording.begin)
         thread.start()
         inside.wait()

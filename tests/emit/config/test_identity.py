@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.config.identity import InitArguments, identify, node_rank
+from otel_bridge.emit.config.identity import identify, node_rank
+from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import run_id_of
 
@@ -23,7 +24,7 @@ def test_an_argument_goes_before_every_variable() -> None:
         "WORLD_SIZE": "8",
     }
 
-    found = identify(InitArguments(project="a", name="a", role="a", id="a", rank=1), env, _CWD)
+    found = identify(RunRequest(project="a", name="a", role="a", id="a", rank=1), env, _CWD)
 
     assert (found.project, found.name, found.role, found.id, found.id_given) == ("a", "a", "a", "a", True)
     assert (found.rank, found.world_size) == (1, 8)
@@ -33,7 +34,7 @@ def test_a_name_that_was_generated_for_another_run_is_not_that_of_a_run_with_an_
     env = {"OTEL_BRIDGE_RUN_NAME": "made-up", "OTEL_BRIDGE_GENERATED_NAME": "made-up"}
     here = {**env, "OTEL_BRIDGE_RUN_ID": "trial"}
 
-    found = [identify(InitArguments(project="p", id="trial"), one, _CWD) for one in (env, here)]
+    found = [identify(RunRequest(project="p", id="trial"), one, _CWD) for one in (env, here)]
 
     assert [(one.id, one.name, one.name_generated) for one in found] == [
         ("trial", "trial", True), ("trial", "made-up", True)
@@ -49,7 +50,7 @@ def test_our_variables_go_before_resource_attributes_and_those_before_the_tracke
         "MLFLOW_EXPERIMENT_NAME": "mlflow",
     }
 
-    found = identify(InitArguments(), env, _CWD)
+    found = identify(RunRequest(), env, _CWD)
 
     assert (found.project, found.name, found.role) == ("ours", "ppo 7b", "judge")
     assert found.resource == {"deployment": "prod"}
@@ -65,7 +66,7 @@ def test_our_variables_go_before_resource_attributes_and_those_before_the_tracke
     ],
 )
 def test_the_project_falls_back_to_the_trackers_and_the_folder(env: dict[str, str], project: str) -> None:
-    assert identify(InitArguments(name="n"), env, _CWD).project == project
+    assert identify(RunRequest(name="n"), env, _CWD).project == project
 
 
 @pytest.mark.parametrize(
@@ -77,20 +78,20 @@ def test_the_project_falls_back_to_the_trackers_and_the_folder(env: dict[str, st
     ],
 )
 def test_the_name_falls_back_to_the_job(env: dict[str, str], name: str) -> None:
-    assert identify(InitArguments(), env, _CWD).name == name
+    assert identify(RunRequest(), env, _CWD).name == name
 
 
 def test_scripts_of_an_interactive_allocation_get_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/home/ada/my train.py"])
 
-    names = {identify(InitArguments(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)}
+    names = {identify(RunRequest(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)}
 
     assert len(names) > 1
     assert all(re.fullmatch(r"my-train-\d{8}-\d{6}-[0-9a-f]{4}", name) for name in names)
 
 
 def test_another_run_is_begun_when_it_is_asked_for() -> None:
-    found = identify(InitArguments(project="p", name="ppo"), {"OTEL_BRIDGE_NEW_RUN": "1"}, _CWD)
+    found = identify(RunRequest(project="p", name="ppo"), {"OTEL_BRIDGE_NEW_RUN": "1"}, _CWD)
 
     assert re.fullmatch(r"ppo-\d{8}-\d{6}-[0-9a-f]{4}", found.name)
     assert found.id == run_id_of("p", found.name)
@@ -99,7 +100,7 @@ def test_another_run_is_begun_when_it_is_asked_for() -> None:
 def test_under_a_launcher_the_variables_of_stock_sdks_are_not_read() -> None:
     env = {"OTEL_RESOURCE_ATTRIBUTES": "rl.project=theirs,a=b", "OTEL_BRIDGE_PROJECT": "ours"}
 
-    found = identify(InitArguments(name="n"), env, _CWD, launched=True)
+    found = identify(RunRequest(name="n"), env, _CWD, launched=True)
 
     assert (found.project, found.resource) == ("ours", {})
 
@@ -120,15 +121,15 @@ def test_the_number_of_the_machine(env: dict[str, str], number: int) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        InitArguments(id="a/b"),
-        InitArguments(id=".hidden"),
-        InitArguments(id="a" * 129),
-        InitArguments(name="a\x00b"),
-        InitArguments(project="x" * 300),
-        InitArguments(role=" "),
-        InitArguments(rank=-1),
+        RunRequest(id="a/b"),
+        RunRequest(id=".hidden"),
+        RunRequest(id="a" * 129),
+        RunRequest(name="a\x00b"),
+        RunRequest(project="x" * 300),
+        RunRequest(role=" "),
+        RunRequest(rank=-1),
     ],
 )
-def test_what_cannot_be_a_name_is_refused(asked: InitArguments) -> None:
+def test_what_cannot_be_a_name_is_refused(asked: RunRequest) -> None:
     with pytest.raises(ConfigError, match="expected"):
         identify(asked, {}, _CWD)

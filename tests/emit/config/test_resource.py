@@ -4,12 +4,13 @@ from pathlib import Path
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_bridge.emit.config.identity import InitArguments, identify
+from otel_bridge.emit.config.identity import identify
 from otel_bridge.emit.config.resource import encode_resource
+from otel_bridge.emit.config.run_request import RunRequest
 from support.trainers.emit_samples import any_value
 
 
-def resource_of(asked: InitArguments, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
+def resource_of(asked: RunRequest, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
     packed = encode_resource(identify(asked, env, Path("/home/ada/gsm8k")), env, "1a2b", forked=forked)
     parsed = Resource.FromString(packed)
     assert parsed.SerializeToString() == packed
@@ -36,7 +37,7 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
         "HF_TOKEN": "hf",
     }
 
-    seen = resource_of(InitArguments(project="p", name="n"), env)
+    seen = resource_of(RunRequest(project="p", name="n"), env)
 
     assert {key: value for key, value in seen.items() if key.startswith(("rl.wandb", "rl.mlflow", "rl.trackio"))} == {
         "rl.wandb.run_id": "w1",
@@ -60,7 +61,7 @@ def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_
     secret, shown = "sk-proj-" + "a1B2" * 12, "key [redacted]"
     written = f"key {secret}"
     env = dict.fromkeys(("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_NOTES", "WANDB_JOB_TYPE"), written)
-    asked = InitArguments(name="n", group=written, tags=(written, "a"), notes=written, job_type=written)
+    asked = RunRequest(name="n", group=written, tags=(written, "a"), notes=written, job_type=written)
 
     seen = resource_of(asked, {**env, "WANDB_RUN_ID": "w1"})
 
@@ -80,18 +81,18 @@ def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_
 
 
 def test_an_entity_given_to_init_goes_before_the_environment() -> None:
-    seen = resource_of(InitArguments(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
+    seen = resource_of(RunRequest(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
 
     assert seen["rl.wandb.entity"] == "mine"
 
 
 def test_a_forked_child_says_so() -> None:
-    assert resource_of(InitArguments(name="n"), {}, forked=True)["rl.forked"] is True
-    assert "rl.forked" not in resource_of(InitArguments(name="n"), {})
+    assert resource_of(RunRequest(name="n"), {}, forked=True)["rl.forked"] is True
+    assert "rl.forked" not in resource_of(RunRequest(name="n"), {})
 
 
 def test_other_resource_attributes_are_kept() -> None:
-    seen = resource_of(InitArguments(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
+    seen = resource_of(RunRequest(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
 
     assert (seen["service.name"], seen["deployment"]) == ("me", "prod")
 
@@ -104,4 +105,4 @@ def test_the_number_of_the_start_is_reported_where_the_environment_knows_it() ->
         {},
     ]
 
-    assert [resource_of(InitArguments(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]
+    assert [resource_of(RunRequest(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]

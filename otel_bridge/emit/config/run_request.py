@@ -1,0 +1,89 @@
+"""Defines what an entry asks of the process's runs: ``init()``, a captured tracker, an adapter of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from otel_bridge.errors import ConfigError
+from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, RUN_NAME, Setting
+
+_ATTRIBUTES: Final = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
+_NAMES: Final = ("project", "name", "role", "id")
+_GENERATED: Final = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
+"""Variable that names a run to the one that holds a generated name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Holds the arguments of ``init()``, and which front end asks; ``None``: not given.
+
+    Attributes:
+        captured: Package whose calls begin the run, instead of ``init()``.
+        adapter: Framework whose adapter begins the run, instead of ``init()``.
+        generated_name: Name of a run that is another one than the process's; it counts as generated.
+
+    Raises:
+        ConfigError: The tags are not texts.
+    """
+
+    project: str | None = None
+    name: str | None = None
+    role: str | None = None
+    id: str | None = None
+    group: str | None = None
+    tags: Sequence[str] = ()
+    notes: str | None = None
+    entity: str | None = None
+    job_type: str | None = None
+    rank: int | None = None
+    system_metrics: bool = False
+    exporters: object = None
+    dir: object = None
+    config: object = None
+    otel: bool = False
+    handle: bool = False
+    captured: str | None = None
+    adapter: str | None = None
+    generated_name: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", _tags_of(self.tags))
+        object.__setattr__(self, "system_metrics", bool(self.system_metrics))
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """Return the attributes of a run that this request gives; they do not decide which run it is."""
+        given = {name: getattr(self, name) for name in _ATTRIBUTES}
+        return {name: value for name, value in given.items() if value not in (None, (), False)}
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether this request fits any run: it gives no names, attributes or exporters."""
+        names = [getattr(self, name) for name in _NAMES]
+        return not self.attributes and self.exporters is None and all(name is None for name in names)
+
+
+def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:
+    """Return whether the user chose the value of *setting*, a name or id of a run; a generated name is not chosen."""
+    value = setting.read(env)
+    generated = _GENERATED.get(setting.name)
+    return bool(value) and (generated is None or value != generated.read(env))
+
+
+def _tags_of(tags: object) -> tuple[str, ...]:
+    """Return the tags given to ``init()``: one text, or several.
+
+    Raises:
+        ConfigError: *tags* is neither.
+    """
+    if tags is None:
+        return ()
+    if isinstance(tags, str):
+        return (tags,)
+    if isinstance(tags, Sequence | set | frozenset):
+        texts = list(cast("Iterable[object]", tags))
+        if all(isinstance(text, str) for text in texts):
+            return tuple(map(str, texts))
+    raise ConfigError(f"tags={tags!r}: expected texts")
