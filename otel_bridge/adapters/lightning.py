@@ -60,7 +60,7 @@ class LightningLogger:
         super().__init__()
         self._save_dir, self._attached = save_dir, attached
         names = RunNames(project, name, role, arguments=checked_arguments(arguments))
-        self._recording: FrameworkRun = FrameworkRun("Lightning", names)
+        self._recording: FrameworkRun = FrameworkRun("Lightning", names, is_rank_zero=_is_rank_zero)
 
     @property
     def name(self) -> str:
@@ -86,22 +86,22 @@ class LightningLogger:
     @property
     def experiment(self) -> Run:
         """Return the run; on ranks above 0, a run that records nothing."""
-        run = self._begin()[0] if _is_rank_zero() else None
+        run = self._begin()[0]
         return _no_run() if run is None else run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Record one row, unless the capture of another logger records it."""
-        if _is_rank_zero():
-            run, captured = self._begin()
-            if captured.tracker_of(run) is None or not self._is_called_by_lightning():
-                self._recording.log(metrics, step)
+        run, captured = self._begin()
+        if captured.tracker_of(run) is None or not self._is_called_by_lightning():
+            self._recording.log(metrics, step)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Record hyperparameters: a mapping or a namespace. Further arguments, meant for other loggers, are ignored."""
-        if _is_rank_zero() and params:
-            run, captured = self._begin()
-            if not (captured.records_tables_and_config(run) and self._is_called_by_lightning()):
-                self._recording.log_config(params)
+        if not params:
+            return
+        run, captured = self._begin()
+        if not (captured.records_tables_and_config(run) and self._is_called_by_lightning()):
+            self._recording.log_config(params)
 
     def save(self) -> None:
         """Do nothing: a row is appended when it is logged."""
@@ -111,8 +111,6 @@ class LightningLogger:
 
     def finalize(self, status: str) -> None:
         """End the run only after a failure: Lightning calls this after each ``fit``, ``validate`` and ``test``."""
-        if not _is_rank_zero():
-            return
         if status in {"failed", "aborted"}:
             self._recording.finish("failed")
         else:
@@ -126,6 +124,8 @@ class LightningLogger:
         from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
+        if not self._recording.is_rank_zero():
+            return None, CapturedReports("Lightning", ())
         beside = self._loggers_beside() if captured() or self._recording.run is None else []
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
         for one in beside if reports.begins_the_run else ():
@@ -148,7 +148,7 @@ class LightningLogger:
 
     def _path_part(self, which: str) -> str:
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
-        found: object = getattr(self.experiment if _is_rank_zero() else self._recording.names, which)
+        found: object = getattr(self.experiment if self._recording.is_rank_zero() else self._recording.names, which)
         return str(found or "otel_bridge").replace("/", "_")
 
 

@@ -137,21 +137,20 @@ class ProcessRuns:
         A captured tracker may record before an adapter that has announced its run. Without any name the run is a new
         one, as in the trackers.
         """
-        project = request.project
-        name = request.name
-        if project in DEFAULT_PROJECTS and is_chosen(PROJECT, self.environment_of_user()):
-            project = None
-        if request.id is None and self.current is None:
-            announced = self.take_announced()
-            announced_project, announced_name = (None, None) if announced is None else announced.chosen_names()
-            if announced_project and (project is None or project in DEFAULT_PROJECTS):
-                project = announced_project
-            name = name or announced_name
-        request = replace(request, project=project, name=name)
-        if name is None and request.id is None and self._needs_name():
+        if request.project in DEFAULT_PROJECTS and is_chosen(PROJECT, self.environment_of_user()):
+            request = replace(request, project=None)
+        if request.id is not None:
+            return request
+        announced = self.take_announced() if self.current is None else None
+        if announced is not None:
+            project, name = announced.chosen_names()
+            if request.project is None or request.project in DEFAULT_PROJECTS:
+                request = replace(request, project=project or request.project)
+            request = replace(request, name=request.name or name)
+        if request.name is None and self._needs_name():
             from otel_bridge.emit.config.identity import new_name  # noqa: PLC0415
 
-            return replace(request, generated_name=new_name())
+            request = replace(request, generated_name=new_name())
         return request
 
     def _needs_name(self) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otel_bridge.emit.config.run_request import is_chosen
+from otel_bridge.emit.config.run_request import RunRequest, is_chosen
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
 from otel_bridge.settings import PROJECT, ROLE, RUN_NAME
@@ -53,6 +53,11 @@ class RunNames:
     default_note: str = ""
 
 
+def _is_only_process() -> bool:
+    """Return ``True``: the framework calls its logger in one process only."""
+    return True
+
+
 class FrameworkRun:
     """Records what one logger of a framework is given. Thread-safe; no method raises.
 
@@ -60,14 +65,25 @@ class FrameworkRun:
         framework: Name of the framework, for messages.
         names: Names of the run.
         config: Hyperparameters, recorded each time the run begins.
+        is_rank_zero: Callable that asks the framework whether this process is its rank 0, the only one that records.
     """
 
-    def __init__(self, framework: str, names: RunNames, config: object = None) -> None:
-        self.framework, self.names = framework, names
+    def __init__(
+        self,
+        framework: str,
+        names: RunNames,
+        config: object = None,
+        *,
+        is_rank_zero: Callable[[], bool] = _is_only_process,
+    ) -> None:
+        self.framework = framework
+        self.names = names
+        self.is_rank_zero = is_rank_zero
         self._config = config
         self._lock = threading.RLock()
         self._run: Run | None = None
-        self._own, self._stopped = False, False
+        self._own = False
+        self._stopped = False
         _all.add(self)
         runs.announce(self)
 
@@ -77,10 +93,15 @@ class FrameworkRun:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs to begin its own part of the run."""
-        return {"framework": self.framework, "names": self.names, "config": self._config}
+        return {
+            "framework": self.framework,
+            "names": self.names,
+            "config": self._config,
+            "is_rank_zero": self.is_rank_zero,
+        }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["framework"], state["names"], state["config"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     @property
     def run(self) -> Run | None:
@@ -118,22 +139,18 @@ class FrameworkRun:
             beside: Loggers that record the same training; their runs and this one go on together.
         """
         with self._lock:
+            if self._stopped or not self.is_rank_zero():
+                return None
             current = runs.current
             before = self._run
-            if self._stopped:
-                return None
             if current is not None and current is not before and current.facts.identity.request.adapter is None:
                 return self._take(current, own=False)  # the program's own, or that of a captured tracker
+            # After its end by the program, records are counted as late.
             if before is not None and (before.recording or current is before or not self._own):
-                return before  # after its end by the program, records are counted as late
+                return before
+            is_one_of_several = before is not None or any(logger.run is current for logger in beside)
             try:
-                arguments = _arguments_of(self.names)
-                if self.names.project is None and arguments["project"] == self.names.default_project:
-                    notify_once(self.names.default_note)
-                if before is not None and current is not None:  # another logger's run has replaced this one
-                    arguments |= {"project": before.project, "name": before.name, "id": before.id}
-                is_one_of_several = before is not None or any(logger.run is current for logger in beside)
-                return self._take(self._requested(arguments, beside=current if is_one_of_several else None), own=True)
+                return self._take(self._requested(current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
@@ -184,14 +201,22 @@ class FrameworkRun:
         elif run is not None:
             run.flush(FLUSH_S)
 
-    def _requested(self, arguments: Mapping[str, Any], *, beside: Run | None) -> Run:
-        """Return the process's run; beside *beside*, a run of other names is a further one of the process."""
-        from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415
+    def _requested(self, beside: Run | None) -> Run:
+        """Return the process's run, begun with the names of the framework.
 
+        Args:
+            beside: The process's run if it goes on: a run of other names is then a further one of the process.
+        """
+        arguments = _arguments_of(self.names)
+        if self.names.project is None and arguments["project"] == self.names.default_project:
+            notify_once(self.names.default_note)
+        before = self._run
+        if before is not None and beside is not None:  # another logger's run has replaced this one
+            arguments |= {"project": before.project, "name": before.name, "id": before.id}
         names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
         if beside is not None and not beside.facts.identity.is_named(**names):
             # A handle takes no stock instruments of the process: they are recorded in its own run.
-            arguments = {**arguments, "otel": False, "handle": True}
+            arguments |= {"otel": False, "handle": True}
         return runs.begin(RunRequest(adapter=self.framework, **arguments))
 
     def _take(self, run: Run, *, own: bool) -> Run:

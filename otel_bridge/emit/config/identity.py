@@ -112,35 +112,14 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
         ConfigError: A name, id or rank cannot be used.
     """
     resource = {} if launched else resource_attributes(env)
-    project = _first(
-        ("project", request.project),
-        (PROJECT.name, PROJECT.read(env)),
-        (semconv.PROJECT, resource.get(semconv.PROJECT)),
-        ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
-        ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
-    )
-    project_generated = not project or (request.project is None and project == GENERATED_PROJECT.read(env))
-    project = project or cwd.name or "default"
+    project, project_generated = _project(request, env, resource)
     run_id = _first(("id", request.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
-    name = _first(
-        ("name", request.name or request.generated_name),
-        (RUN_NAME.name, RUN_NAME.read(env)),
-        (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
-        ("WANDB_NAME", env.get("WANDB_NAME")),
-    )
-    name = name or _job_name(env)
-    name_generated = not name or (request.name is None and name in {GENERATED_NAME.read(env), request.generated_name})
+    name, name_generated = _given_name(request, env, resource)
     if name_generated and request.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
-    new = LAUNCHER_NEW.read(env) if launched else ""
-    if name and name == request.generated_name:
-        pass  # no other run has it
-    elif not name and run_id and not NEW_RUN.read(env):
-        name = run_id  # the same in every process that knows only the id
-    elif not name or NEW_RUN.read(env):
-        name = f"{name or _script()}-{new or new_end()}"
-    elif new and not name.endswith(new):  # `run --new` also applies to a name that the program sets itself
-        name = f"{name}-{new}"
+    if not name or name != request.generated_name:  # no other run has a name that was generated for this request
+        name = _completed_name(name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else "")
+    project = project or cwd.name or "default"
     role = _first(("role", request.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
     rank, world_size = _rank(request.rank, env)
     return Identity(
@@ -157,6 +136,50 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
         project_generated=project_generated,
         name_generated=name_generated,
     )
+
+
+def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the project, empty where nothing gives it, and whether it counts as generated."""
+    project = _first(
+        ("project", request.project),
+        (PROJECT.name, PROJECT.read(env)),
+        (semconv.PROJECT, resource.get(semconv.PROJECT)),
+        ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
+        ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
+    )
+    return project, not project or (request.project is None and project == GENERATED_PROJECT.read(env))
+
+
+def _given_name(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the name of the run, empty where nothing gives it, and whether it counts as generated."""
+    name = _first(
+        ("name", request.name or request.generated_name),
+        (RUN_NAME.name, RUN_NAME.read(env)),
+        (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
+        ("WANDB_NAME", env.get("WANDB_NAME")),
+    )
+    name = name or _job_name(env)
+    generated = {GENERATED_NAME.read(env), request.generated_name}
+    return name, not name or (request.name is None and name in generated)
+
+
+def _completed_name(name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str) -> str:
+    """Return *name* with what makes it that of a new run where one is asked for; a missing name is made.
+
+    Args:
+        name: The name that is given, or empty.
+        run_id: The id that is given, or empty.
+        env: The environment.
+        launcher_end: End of the name of a new run, from ``otel-bridge run --new``; it applies to any name.
+    """
+    is_new = NEW_RUN.read(env)
+    if run_id and not name and not is_new:
+        return run_id  # the same in every process that knows only the id
+    if is_new or not name:
+        return f"{name or _script()}-{launcher_end or new_end()}"
+    if launcher_end and not name.endswith(launcher_end):
+        return f"{name}-{launcher_end}"
+    return name
 
 
 def new_name() -> str:
