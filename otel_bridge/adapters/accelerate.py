@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 from otel_bridge.capture.hook import captured
+from otel_bridge.emit.process_end import status_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ class OtelBridgeTracker(GeneralTracker):
     @on_main_process
     def finish(self) -> None:
         """End the run, as failed while an exception propagates: ``end_training()`` is often in a ``finally``."""
-        self._recording.finish("finished" if sys.exc_info()[0] is None else "failed")
+        self._recording.finish(status_now())
 
     def _captured(self) -> CapturedReports:
         """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""

@@ -24,11 +24,11 @@ from otel_bridge.adapters.parts.framework_run import (
     checked_arguments,
     chosen_names,
     guarded,
+    process_runs,
 )
 from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.timers import time_trl
 from otel_bridge.adapters.parts.trl_completions import CompletionReader, consumes_whole_batch
-from otel_bridge.emit.process_runs import runs
 
 _REQUIREMENT: Final = "transformers>=4.50"
 
@@ -121,7 +121,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _announce(self, args: Any) -> None:
         self._args = args
-        runs.announce(self)
+        process_runs().announce(self)
 
     @guarded
     def begin(self) -> Run | None:
@@ -247,7 +247,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
         """Return the recording for a training with *args*; end another run that this callback has recorded."""
-        runs.withdraw(self)
+        process_runs().withdraw(self)
         names, config = self._names(args, state), {**config_of(args, model), **self._config}
         recording = self._recording
         if recording is not None and not recording.is_of(names):

@@ -10,12 +10,12 @@ Explorer and trainer each have a monitor, in their own processes. Both belong to
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.emit.process_end import status_now
 from otel_bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class OtelBridgeMonitor(Monitor):
         """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed."""
         recording: FrameworkRun | None = getattr(self, "_recording", None)
         if recording is not None:
-            recording.finish("finished" if sys.exc_info()[0] is None else "failed")
+            recording.finish(status_now())
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:

@@ -72,9 +72,8 @@ def _at_worker_end(end: Callable[[], object]) -> None:
     # parent's exception as well, and its noted exit code: neither has passed this worker's body.
     error = sys.exc_info()[1]
     traceback = None if error is None else error.__traceback__
-    _Exit.code = None
-    if traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap":
-        _Exit.code = error.code if isinstance(error, SystemExit) else 1
+    is_of_worker = traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap"
+    _Exit.code = int(status_after(error if is_of_worker else None) == "failed")
     end()
 
 
@@ -130,16 +129,26 @@ def _main_returned() -> bool:
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
-def is_good_exit(code: object) -> bool:
-    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
-    return code is None or (isinstance(code, int) and code == 0)
+def status_after(error: BaseException | None) -> EndStatus:
+    """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0."""
+    return "finished" if error is None or (isinstance(error, SystemExit) and _is_good(error.code)) else "failed"
+
+
+def status_now() -> EndStatus:
+    """Return the status of a run that a framework ends, e.g. in a ``finally``: failed while an exception propagates."""
+    return status_after(sys.exc_info()[1])
 
 
 def status_at_exit() -> EndStatus:
-    """Return the status of runs that end with the process: ``failed`` after an exception or a noted exit code."""
+    """Return the status of runs that end with the process: failed after an exception or a noted exit code."""
     if _main_returned():
         return "finished"
-    if not is_good_exit(_Exit.code):
+    if not _is_good(_Exit.code):
         return "failed"
     interactive = hasattr(sys, "ps1")
     return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
+
+
+def _is_good(code: object) -> bool:
+    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
+    return code is None or (isinstance(code, int) and code == 0)

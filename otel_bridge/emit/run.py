@@ -24,7 +24,7 @@ from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.phases.phase import Phase, phase_of
-from otel_bridge.emit.process_end import is_good_exit
+from otel_bridge.emit.process_end import status_after
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder
@@ -393,8 +393,7 @@ class Run(RecordedFacts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        good = kind is None or (isinstance(error, SystemExit) and is_good_exit(error.code))
-        self.finish("finished" if good else "failed")
+        self.finish(status_after(error))
 
     def _report(self) -> Report | None:
         return None if self._recorder is None else read_report(self._recorder.folder)

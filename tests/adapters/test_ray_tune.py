@@ -189,13 +189,13 @@ assert not callback._open and not callback._waits
 
 def test_handles_are_released_by_trials_that_have_ended(tmp_path: Path) -> None:
     code = """
-from otel_bridge.emit import api, handles
-handles.MAX_HANDLES = 3
+from otel_bridge.emit import process_runs
+process_runs.MAX_HANDLES = 3
 for number in range(8):
     trial = Trial(number)
     report(trial, loss=1.0)
     callback.on_trial_complete(9, [], trial)
-assert not api._process.handles.all()
+assert not process_runs.runs._beside
 """
     done = run_program(tmp_path, TUNE + code, OTEL_BRIDGE_EXPORTERS="", OTEL_BRIDGE_OFFLINE="1")
 

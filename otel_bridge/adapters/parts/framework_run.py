@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otel_bridge.emit.config.run_request import RunRequest, is_chosen
-from otel_bridge.emit.process_runs import runs
 from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
 from otel_bridge.settings import PROJECT, ROLE, RUN_NAME
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.process_runs import ProcessRuns
     from otel_bridge.emit.run import Run
 
 P = ParamSpec("P")
@@ -51,6 +50,13 @@ class RunNames:
     default_project: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     default_note: str = ""
+
+
+def process_runs() -> ProcessRuns:
+    """Return the registry of the process's runs; only programs that make a logger pay for its import."""
+    from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
+
+    return runs
 
 
 def _is_only_process() -> bool:
@@ -85,7 +91,7 @@ class FrameworkRun:
         self._own = False
         self._stopped = False
         _all.add(self)
-        runs.announce(self)
+        process_runs().announce(self)
 
     def begin_in_child(self) -> None:
         """Replace the lock in a forked child: another thread of the parent may have held it."""
@@ -141,7 +147,7 @@ class FrameworkRun:
         with self._lock:
             if self._stopped or not self.is_rank_zero():
                 return None
-            current = runs.current
+            current = process_runs().current
             before = self._run
             if current is not None and current is not before and current.facts.identity.request.adapter is None:
                 return self._take(current, own=False)  # the program's own, or that of a captured tracker
@@ -207,6 +213,8 @@ class FrameworkRun:
         Args:
             beside: The process's run if it goes on: a run of other names is then a further one of the process.
         """
+        from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415
+
         arguments = _arguments_of(self.names)
         if self.names.project is None and arguments["project"] == self.names.default_project:
             notify_once(self.names.default_note)
@@ -217,11 +225,11 @@ class FrameworkRun:
         if beside is not None and not beside.facts.identity.is_named(**names):
             # A handle takes no stock instruments of the process: they are recorded in its own run.
             arguments |= {"otel": False, "handle": True}
-        return runs.begin(RunRequest(adapter=self.framework, **arguments))
+        return process_runs().begin(RunRequest(adapter=self.framework, **arguments))
 
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
-        runs.withdraw(self)
+        process_runs().withdraw(self)
         _failures.hand_over(run)
         if self._config is not None:
             run.log_config(self._config)
@@ -236,7 +244,9 @@ class FrameworkRun:
 
 def _arguments_of(names: RunNames) -> dict[str, Any]:
     """Return the arguments of ``init()``: a name is left out where a variable gives it."""
-    env = runs.environment_of_user()
+    from otel_bridge.emit.config.run_request import is_chosen  # noqa: PLC0415
+
+    env = process_runs().environment_of_user()
     project = names.project
     if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
         project = names.default_project
@@ -341,7 +351,7 @@ def count_failure(what: str, exc: Exception) -> None:
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     described = f"{what}: {_text_of(exc)}"
-    run = runs.current
+    run = process_runs().current
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)
     elif _failures.add(described):

@@ -7,7 +7,7 @@ of the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +16,12 @@ from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import PREFIX, Process, ProcessStart
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.run_status import (
+    ForgottenEnds,
+    latest_starts,
+    run_status,
+    without_predecessors,
+)
 from otel_bridge.translation.state import TranslationState
 
 _KEY = "run/life"
@@ -23,12 +29,6 @@ MAX_PROCESSES = 4_096
 """Most processes remembered; beyond it the processes that ended first are folded into the state of the run."""
 _MAX_BOOTS = 256
 """Most boots whose clocks are remembered; processes of further boots are placed by their wall clocks."""
-_BADNESS = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
-
-
-def worst(statuses: Iterable[Status]) -> Status:
-    """Return the worst of *statuses*, finished when *statuses* is empty."""
-    return max(statuses, key=_BADNESS.__getitem__, default=Status.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class EndEvent:
 class RunLifecycle:
     """Tracks the processes of one run, and ends and reopens the run.
 
-    Fourteen attributes, because they are one entry of the state, which is stored and restored as a whole.
+    Thirteen attributes, because they are one entry of the state, which is stored and restored as a whole.
     """
 
     def __init__(self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock) -> None:
@@ -63,8 +63,9 @@ class RunLifecycle:
         self._ends = cast("int", stored.get("ends", 0))
         self._next_order = cast("int", stored.get("next_order", 0))
         self._due_ns = cast("int", stored.get("due_ns", 0))
-        self._folded: dict[str, list[object]] = dict(cast("dict[str, list[object]]", stored.get("folded", {})))
-        self._folded_missing = cast("int", stored.get("folded_missing", 0))
+        self._forgotten = ForgottenEnds(
+            cast("dict[str, object]", stored.get("folded", {})), cast("int", stored.get("folded_missing", 0))
+        )
         self._boots: dict[str, int] = dict(cast("dict[str, int]", stored.get("boots", {})))
         self._scraped = {process.instance for process in self.processes.values() if process.scraped}
         self._open = {process.instance for process in self.processes.values() if process.status is None} - self._scraped
@@ -207,7 +208,8 @@ class RunLifecycle:
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
         """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
-        if self.ended or self._open or len(self.processes) + len(self._folded) == len(self._scraped):
+        has_processes = len(self.processes) > len(self._scraped) or self._forgotten.generation >= 0
+        if self.ended or self._open or not has_processes:
             return False
         return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
 
@@ -219,7 +221,8 @@ class RunLifecycle:
         awaited = self.processes.get(self._awaited)
         if awaited is not None and not awaited.crashed and self._due_of(awaited, restartable=False) > now_unix_ns:
             return True
-        latest, restartable = _latest_starts(self.processes.values()), self._restartable()
+        latest = latest_starts(self.processes.values())
+        restartable = self._restartable()
         for process in self.processes.values():
             may_come = restartable(process) and not latest[process.restart_key].succeeds(process)
             if self._due_of(process, restartable=may_come) > now_unix_ns:
@@ -255,43 +258,24 @@ class RunLifecycle:
 
     def missing_rows(self) -> int:
         """Return the number of rows known to be missing."""
-        return self._folded_missing + sum(p.rows.missing + p.tail_missing for p in self.processes.values())
+        return self._forgotten.missing_rows + sum(p.rows.missing + p.tail_missing for p in self.processes.values())
 
     def status(self) -> Status:
-        """Return the status of the run, derived from the processes that have ended.
-
-        The owner role's process that started last decides, if there was one. Else the worst status since the run's
-        last end decides, so that a resumed run may finish after a failure. A launcher's status counts beside those of
-        the processes that ended with the launcher; the worse wins. A process with a successor does not count.
-        """
-        all_ended = [process for process in self.processes.values() if process.status is not None]
-        starts = _latest_starts(self.processes.values())
-        ended = [process for process in all_ended if not starts[process.restart_key].succeeds(process)]
-        latest = max((process.generation for process in all_ended), default=0)
-        deciding = [process for process in ended if process.determines_status]
-        folded = {key: (cast("int", one[0]), Status(cast("str", one[1]))) for key, one in self._folded.items()}
-        owners = [process for process in deciding if process.role == self._options.owner_role]
-        last = max(owners, key=lambda process: process.start_order, default=None)
-        if last is not None and last.start_order > _folded_start(self._folded.get("owner")):
-            return worst([_status(last), *_launchers(ended, {latest, last.generation})])
-        launchers = _launchers(ended, {latest})
-        if "owner" in folded:
-            return worst([folded["owner"][1], *launchers])
-        others = deciding or [process for process in ended if not process.launcher]
-        before = [status for key, (generation, status) in folded.items() if key == "worst" and generation == latest]
-        return worst([*(_status(p) for p in others if p.generation == latest), *before, *launchers])
+        """Return the status of the run, derived from the processes that have ended."""
+        return run_status(self.processes.values(), self._forgotten, self._options.owner_role)
 
     def counts_by_role(self) -> dict[str, tuple[int, int]]:
         """Return, by role, how many processes are open, and how many there are; an empty role for those without one.
 
         A launcher does not count, nor does a process with a successor.
         """
-        latest, found = _latest_starts(self.processes.values()), dict[str, tuple[int, int]]()
-        for process in self.processes.values():
-            if not process.launcher and not latest[process.restart_key].succeeds(process):
-                alive, processes = found.get(process.role or "", (0, 0))
-                found[process.role or ""] = alive + (process.status is None), processes + 1
-        return found
+        counts: dict[str, tuple[int, int]] = {}
+        for process in without_predecessors(self.processes.values(), latest_starts(self.processes.values())):
+            if not process.launcher:
+                role = process.role or ""
+                open_processes, processes = counts.get(role, (0, 0))
+                counts[role] = open_processes + (process.status is None), processes + 1
+        return counts
 
     # --- bounds and state ---------------------------------------------------------------------------------------------
     def over_limit(self, now_unix_ns: int) -> list[Process]:
@@ -321,20 +305,8 @@ class RunLifecycle:
         del self.processes[process.instance]
         self._scraped.discard(process.instance)
         self._state.delete(f"{PREFIX}{process.instance}")
-        self._folded_missing += process.rows.missing + process.tail_missing
-        if process.determines_status:
-            self._fold(process)
+        self._forgotten.add(process, self._options.owner_role)
         self._changed = True
-
-    def _fold(self, process: Process) -> None:
-        """Remember the last process of the owner role, and the worst status since the run's last end."""
-        owner = self._folded.get("owner")
-        if process.role == self._options.owner_role and process.start_order > _folded_start(owner):
-            self._folded["owner"] = [process.order, _status(process).value, process.started_ns]
-        before = self._folded.get("worst")
-        known = [Status(cast("str", before[1]))] if before is not None and before[0] == process.generation else []
-        if before is None or cast("int", before[0]) <= process.generation:
-            self._folded["worst"] = [process.generation, worst([_status(process), *known]).value]
 
     def flush(self) -> None:
         """Write what changed to the state."""
@@ -352,34 +324,11 @@ class RunLifecycle:
                     "status": self.status().value if self.ended else "running",
                     "next_order": self._next_order,
                     "due_ns": self._due_ns,
-                    "folded": dict(self._folded),
-                    "folded_missing": self._folded_missing,
+                    "folded": self._forgotten.to_state(),
+                    "folded_missing": self._forgotten.missing_rows,
                     "boots": dict(self._boots),
                 },
             )
-
-
-def _status(process: Process) -> Status:
-    return process.status or Status.FINISHED
-
-
-def _launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
-    return [_status(process) for process in ended if process.launcher and process.generation in generations]
-
-
-def _latest_starts(processes: Iterable[Process]) -> Mapping[tuple[str | None, int, bool, bool], Process]:
-    """Return, for each `Process.restart_key`, the process that started last."""
-    latest: dict[tuple[str | None, int, bool, bool], Process] = {}
-    for process in processes:
-        known = latest.get(process.restart_key)
-        if known is None or process.start_order > known.start_order:
-            latest[process.restart_key] = process
-    return latest
-
-
-def _folded_start(owner: list[object] | None) -> tuple[int, int]:
-    """Return the start of the forgotten owner, as `Process.start_order`; before every start without one."""
-    return (-1, -1) if owner is None else (cast("int", owner[2]), cast("int", owner[0]))
 
 
 def _last_word(process: Process) -> int:

@@ -1,0 +1,120 @@
+"""Ends of a run's processes -> the status of the run. Pure.
+
+The owner role's process that started last decides, if there was one. Else the worst status since the run's last end
+decides, so that a resumed run may finish after a failure. A launcher's status counts beside those of the processes that
+ended with the launcher; the worse wins. A process with a successor does not count (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, TypeAlias, cast
+
+from otel_bridge.records import Status
+from otel_bridge.translation.processes.process import Process
+
+_BADNESS: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
+_OWNER: Final = "owner"
+_WORST: Final = "worst"
+_BEFORE_EVERY_START: Final = (-1, -1)
+RestartKey: TypeAlias = tuple[str | None, int, bool, bool]
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the worst of *statuses*, finished when *statuses* is empty."""
+    return max(statuses, key=_BADNESS.__getitem__, default=Status.FINISHED)
+
+
+class ForgottenEnds:
+    """Holds what processes that are no longer remembered add to the status of their run.
+
+    Args:
+        stored: What `to_state` returned; empty at first.
+        missing_rows: Number of rows of those processes that are known to be missing.
+    """
+
+    def __init__(self, stored: Mapping[str, object], missing_rows: int) -> None:
+        self.missing_rows = missing_rows
+        self._stored: dict[str, list[object]] = dict(cast("Mapping[str, list[object]]", stored))
+
+    @property
+    def owner_start(self) -> tuple[int, int]:
+        """Return the start of the last process of the owner role; before every start without one."""
+        if _OWNER not in self._stored:
+            return _BEFORE_EVERY_START
+        order, _, started_ns = self._stored[_OWNER]
+        return cast("int", started_ns), cast("int", order)
+
+    @property
+    def owner_status(self) -> Status | None:
+        """Return the status of the last process of the owner role; ``None`` without one."""
+        return Status(cast("str", self._stored[_OWNER][1])) if _OWNER in self._stored else None
+
+    @property
+    def generation(self) -> int:
+        """Return the number of ends that the run had when the latest of the processes ended; -1 without one."""
+        return cast("int", self._stored[_WORST][0]) if _WORST in self._stored else -1
+
+    def worst_of(self, generation: int) -> list[Status]:
+        """Return the worst status among the processes of *generation*; nothing without such a process."""
+        return [Status(cast("str", self._stored[_WORST][1]))] if self.generation == generation else []
+
+    def add(self, process: Process, owner_role: str) -> None:
+        """Remember the part of *process*, which has ended and is forgotten."""
+        self.missing_rows += process.rows.missing + process.tail_missing
+        if not process.determines_status:
+            return
+        status = end_of(process)
+        if process.role == owner_role and process.start_order > self.owner_start:
+            self._stored[_OWNER] = [process.order, status.value, process.started_ns]
+        if process.generation >= self.generation:
+            worst_status = worst([status, *self.worst_of(process.generation)])
+            self._stored[_WORST] = [process.generation, worst_status.value]
+
+    def to_state(self) -> dict[str, list[object]]:
+        """Return the statuses as JSON."""
+        return dict(self._stored)
+
+
+def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_role: str) -> Status:
+    """Return the status of a run, derived from those of its *processes* that have ended."""
+    ended = [process for process in processes if process.status is not None]
+    # Of the processes of one attempt only the last one counts, while all show how often the run has ended.
+    generation = max((process.generation for process in ended), default=0)
+    counted = without_predecessors(ended, latest_starts(processes))
+    deciding = [process for process in counted if process.determines_status]
+    owners = [process for process in deciding if process.role == owner_role]
+    owner = max(owners, key=lambda process: process.start_order, default=None)
+    if owner is not None and owner.start_order > forgotten.owner_start:
+        return worst([end_of(owner), *_ends_of_launchers(counted, {generation, owner.generation})])
+    launchers = _ends_of_launchers(counted, {generation})
+    if forgotten.owner_status is not None:
+        return worst([forgotten.owner_status, *launchers])
+    # Ends of forked children and of ranks above 0 decide where there are no others.
+    voters = deciding or [process for process in counted if not process.launcher]
+    latest = [end_of(process) for process in voters if process.generation == generation]
+    return worst([*latest, *forgotten.worst_of(generation), *launchers])
+
+
+def end_of(process: Process) -> Status:
+    """Return the status of *process*, which has ended."""
+    return process.status or Status.FINISHED
+
+
+def latest_starts(processes: Iterable[Process]) -> Mapping[RestartKey, Process]:
+    """Return, for each `Process.restart_key`, the process that started last."""
+    latest: dict[RestartKey, Process] = {}
+    for process in processes:
+        rival = latest.get(process.restart_key)
+        if rival is None or process.start_order > rival.start_order:
+            latest[process.restart_key] = process
+    return latest
+
+
+def without_predecessors(processes: Iterable[Process], latest: Mapping[RestartKey, Process]) -> list[Process]:
+    """Return those of *processes* that none of the *latest* starts succeeds."""
+    return [process for process in processes if not latest[process.restart_key].succeeds(process)]
+
+
+def _ends_of_launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
+    return [end_of(process) for process in ended if process.launcher and process.generation in generations]
