@@ -17,7 +17,7 @@ from otel_bridge.capture.hook import capture
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.ToolSpan)
 FOR_EMISSION: Final = {
-    "after_fork", "append", "call_before_end", "context", "count_drop", "end_child", "end_part", "finish_at_exit",
+    "after_fork", "append", "call_before_end", "context", "count_drop", "end_child", "end_part",
     "has_ended", "last_step", "live_tracer", "mark_carried", "mark_instrumented", "next_event_seq", "recorder",
     "rollout_options", "settings", "start_child",
 }  # fmt: skip
