@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 57,
     "nested-ternary": 15,
-    "packed-assignment": 468,
-    "generic-name": 1378,
+    "packed-assignment": 296,
+    "generic-name": 1288,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

@@ -42,7 +42,8 @@ class Tls:
         Raises:
             ConfigError: A variable is missing, or a file cannot be used.
         """
-        certificate, key = settings.TLS_CERT.read(env), settings.TLS_KEY.read(env)
+        certificate = settings.TLS_CERT.read(env)
+        key = settings.TLS_KEY.read(env)
         client_ca = settings.TLS_CLIENT_CA.read(env)
         if not (certificate or key or client_ca):
             return None

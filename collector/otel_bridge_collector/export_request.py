@@ -49,39 +49,39 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
         InvalidRecordError: The bytes are not well formed.
         TooLargeError: They have more resources and scopes than any producer sends.
     """
-    left = _Left()
-    for begin, start, end in _first_fields(body, 0, len(body), left):
-        found = [body[inner:inner_end] for _, inner, inner_end in _first_fields(body, start, end, left)]
-        yield found[0] if len(found) == 1 else b"".join(found), body[begin:end]
+    budget = _Left()
+    for begin, start, end in _first_fields(body, 0, len(body), budget):
+        contents = [body[inner:inner_end] for _, inner, inner_end in _first_fields(body, start, end, budget)]
+        yield contents[0] if len(contents) == 1 else b"".join(contents), body[begin:end]
 
 
-def fields(body: bytes, at: int, end: int, take: Callable[[], None]) -> Iterator[tuple[int, int, int, int]]:
+def fields(body: bytes, position: int, end: int, take: Callable[[], None]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in ``body[at:end]``: number, start, start of the content, end.
 
     A field that is not length-delimited has number 0.
 
     Args:
         body: The bytes.
-        at: Start of the message.
+        position: Start of the message.
         end: End of the message.
         take: Called for each field; raises when there are too many.
 
     Raises:
         InvalidRecordError: The bytes are not well formed.
     """
-    while at < end:
+    while position < end:
         take()
-        begin = at
-        tag, at = _varint(body, at, end)
+        begin = position
+        tag, position = _varint(body, position, end)
         if tag & 7 == _LENGTH:
-            length, at = _varint(body, at, end)
-            if length > end - at:
+            length, position = _varint(body, position, end)
+            if length > end - position:
                 raise InvalidRecordError("a field is longer than the request")
-            yield tag >> 3, begin, at, at + length
-            at += length
+            yield tag >> 3, begin, position, position + length
+            position += length
         else:
-            at = _skip(body, at, end, tag & 7, take)
-            yield 0, begin, begin, at
+            position = _skip(body, position, end, tag & 7, take)
+            yield 0, begin, begin, position
 
 
 class _Left:
@@ -98,63 +98,64 @@ class _Left:
             raise TooLargeError(f"request has more than {_FIELDS} resources and scopes; send smaller batches")
 
 
-def _first_fields(body: bytes, at: int, end: int, left: _Left) -> Iterator[tuple[int, int, int]]:
+def _first_fields(body: bytes, position: int, end: int, budget: _Left) -> Iterator[tuple[int, int, int]]:
     """Yield for each field 1 its start, and the start and the end of its content."""
-    while at < end:
-        left.take()
-        begin = at
-        tag, at = _varint(body, at, end)
+    while position < end:
+        budget.take()
+        begin = position
+        tag, position = _varint(body, position, end)
         kind = tag & 7
         if kind == _LENGTH:
-            length, at = _varint(body, at, end)
-            if length > end - at:
+            length, position = _varint(body, position, end)
+            if length > end - position:
                 raise InvalidRecordError("a field is longer than the request")
             if tag == _FIRST:
-                yield begin, at, at + length
-            at += length
+                yield begin, position, position + length
+            position += length
         else:
-            at = _skip(body, at, end, kind, left.take)
+            position = _skip(body, position, end, kind, budget.take)
 
 
-def _skip(body: bytes, at: int, end: int, kind: int, take: Callable[[], None]) -> int:
+def _skip(body: bytes, position: int, end: int, kind: int, take: Callable[[], None]) -> int:
     if kind == _VARINT:
-        return _varint(body, at, end)[1]
+        return _varint(body, position, end)[1]
     if kind == _START:
-        return _skip_group(body, at, end, take)
+        return _skip_group(body, position, end, take)
     if kind not in {_FIXED64, _FIXED32}:
         raise InvalidRecordError(f"wire type {kind} where a field begins")
-    at += 8 if kind == _FIXED64 else 4
-    if at > end:
+    position += 8 if kind == _FIXED64 else 4
+    if position > end:
         raise InvalidRecordError("a field is longer than the request")
-    return at
+    return position
 
 
-def _skip_group(body: bytes, at: int, end: int, take: Callable[[], None]) -> int:
+def _skip_group(body: bytes, position: int, end: int, take: Callable[[], None]) -> int:
     depth = 1
     while depth:
         take()
-        tag, at = _varint(body, at, end)
+        tag, position = _varint(body, position, end)
         kind = tag & 7
         if kind == _END:
             depth -= 1
         elif kind == _START:
             depth += 1
         elif kind == _LENGTH:
-            length, at = _varint(body, at, end)
-            at += length
+            length, position = _varint(body, position, end)
+            position += length
         else:
-            at = _skip(body, at, end, kind, take)
-    return at
+            position = _skip(body, position, end, kind, take)
+    return position
 
 
-def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = body[at]
-        at += 1
+def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
+    value = 0
+    shift = 0
+    while position < end and shift < 70:
+        byte = body[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
     raise InvalidRecordError("a number ends in the middle")
 
@@ -182,14 +183,17 @@ def partial_success(signal: Signal, items: int, reason: str) -> bytes:
     """Return the response that reports that *items* were rejected."""
     if signal is Signal.METRICS:
         metrics = ExportMetricsServiceResponse()
-        metrics.partial_success.rejected_data_points, metrics.partial_success.error_message = items, reason
+        metrics.partial_success.rejected_data_points = items
+        metrics.partial_success.error_message = reason
         return metrics.SerializeToString()
     if signal is Signal.TRACES:
         traces = ExportTraceServiceResponse()
-        traces.partial_success.rejected_spans, traces.partial_success.error_message = items, reason
+        traces.partial_success.rejected_spans = items
+        traces.partial_success.error_message = reason
         return traces.SerializeToString()
     logs = ExportLogsServiceResponse()
-    logs.partial_success.rejected_log_records, logs.partial_success.error_message = items, reason
+    logs.partial_success.rejected_log_records = items
+    logs.partial_success.error_message = reason
     return logs.SerializeToString()
 
 
@@ -236,7 +240,8 @@ class _Check:
     __slots__ = ("_body", "_left")
 
     def __init__(self, body: bytes) -> None:
-        self._body, self._left = body, _MAX_FIELDS
+        self._body = body
+        self._left = _MAX_FIELDS
 
     def message(self, kind: type[Message], start: int, end: int, depth: int) -> None:
         """Check that the bytes from *start* to *end* are a message of type *kind*."""

@@ -32,7 +32,8 @@ class SyncedFile:
         self.fd = os.dup(fd)
         self.folders = folders
         self.waiting: list[asyncio.Future[None]] = []
-        self.queued = self.retired = False
+        self.queued = False
+        self.retired = False
 
 
 class GroupSync:
@@ -84,7 +85,8 @@ class GroupSync:
                         return
                     self._news.wait()
                 file = self._queue.popleft()
-                waiting, file.waiting = file.waiting, []
+                waiting = file.waiting
+                file.waiting = []
             error = _synced(file)
             with self._news:
                 self.syncs += 1

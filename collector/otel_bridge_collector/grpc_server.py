@@ -117,7 +117,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
     async def _store(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> Rejected | None:
-        serving, token = self._serving, 0
+        serving = self._serving
+        token = 0
         if not serving.access.open:
             sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
             token = serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))

@@ -100,7 +100,8 @@ class Ingest:
     """
 
     def __init__(self, chosen: IngestSettings, counters: Counters) -> None:
-        self._settings, self._counters = chosen, counters
+        self._settings = chosen
+        self._counters = counters
         self._most_open = DescriptorShares.of(descriptor_limit()).segments
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
         self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = OrderedDict()
@@ -109,7 +110,8 @@ class Ingest:
         self._quota = Quota(chosen.base, chosen.max_bytes)
         self.sync = GroupSync() if chosen.fsync else None
         self._refusing = ""
-        self._counting = self._disk_full = False
+        self._counting = False
+        self._disk_full = False
         # One at a time, so that together they take no more memory than one.
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="otlp-check")
 
@@ -139,8 +141,8 @@ class Ingest:
             await self._count_when_due()
         if self._quota.was_full:
             return self._full()
-        if self._disk_full and (why := await asyncio.to_thread(_unwritable, self._settings.base)):
-            return why
+        if self._disk_full and (reason := await asyncio.to_thread(_unwritable, self._settings.base)):
+            return reason
         self._disk_full = False
         return ""
 
@@ -203,7 +205,8 @@ class Ingest:
     def close(self) -> None:
         """Close all segments; data that requests wait for is synced first."""
         self._refusing = self._refusing or "the receiver is shutting down; send it again"
-        runs, self._runs = list(self._runs.values()), OrderedDict()
+        runs = list(self._runs.values())
+        self._runs = OrderedDict()
         for run in runs:
             run.close()
         if self.sync is not None:
@@ -226,24 +229,24 @@ class Ingest:
         self, signal: Signal, body: bytes, resources: Sequence[tuple[bytes, bytes]]
     ) -> tuple[dict[RunIdentity, bytes], Rejected]:
         """Split a request by run; a request of a single run stays unchanged."""
-        found: dict[RunIdentity, list[bytes]] = {}
+        parts_by_run: dict[RunIdentity, list[bytes]] = {}
         rejected = Rejected()
         whole = True
         for resource, part in resources:
             identity = self._identity(resource)
             if isinstance(identity, RunIdentity):
-                found.setdefault(identity, []).append(part)
+                parts_by_run.setdefault(identity, []).append(part)
                 continue
             whole = False
             if identity is not None:
                 _reject(rejected, signal, part, identity)
-        if rejected.reason and not found:
+        if rejected.reason and not parts_by_run:
             raise InvalidRecordError(rejected.reason)
-        if len(found) > _RUNS:
-            raise TooLargeError(f"request of {len(found)} runs, at most {_RUNS}; send smaller batches")
-        if whole and len(found) == 1:
-            return dict.fromkeys(found, body), rejected
-        return {identity: b"".join(own) for identity, own in found.items()}, rejected
+        if len(parts_by_run) > _RUNS:
+            raise TooLargeError(f"request of {len(parts_by_run)} runs, at most {_RUNS}; send smaller batches")
+        if whole and len(parts_by_run) == 1:
+            return dict.fromkeys(parts_by_run, body), rejected
+        return {identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()}, rejected
 
     def _append(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
@@ -279,19 +282,19 @@ class Ingest:
         if resource in self._identities:
             return self._identities[resource]
         attributes = attributes_of(resource)
-        found: RunIdentity | InvalidRecordError | None = None
+        identity: RunIdentity | InvalidRecordError | None = None
         if attributes.get(SERVICE_MARK) is not True:
-            found = run_of(attributes)
-            longest = max(len(found.id), len(found.project), len(found.name))
+            identity = run_of(attributes)
+            longest = max(len(identity.id), len(identity.project), len(identity.name))
             if longest > _NAME_CHARACTERS:
-                found = InvalidRecordError(
+                identity = InvalidRecordError(
                     f"a run's id, project or name has {longest} characters, at most {_NAME_CHARACTERS}; shorten it"
                 )
         if len(resource) <= _KNOWN_BYTES:
-            self._identities[resource] = found
+            self._identities[resource] = identity
             if len(self._identities) > _KNOWN_RESOURCES:
                 self._identities.popitem(last=False)
-        return found
+        return identity
 
     def _segment(self, identity: RunIdentity) -> RunSegment:
         """Return the open segment of a run; open one if there is none, and close the one used longest ago."""
@@ -377,9 +380,9 @@ def _unwritable(base: Path) -> str:
 
 def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the resources of a request and the fields that hold them; raises as `Ingest.accept` does."""
-    found = list(parts(body))  # first, because it refuses data that would take a hundred times its size when parsed
+    resources = list(parts(body))  # first, because it refuses data that would take a hundred times its size when parsed
     check_well_formed(REQUESTS[signal], body)
-    return found
+    return resources
 
 
 class _FolderCount:
@@ -390,15 +393,19 @@ class _FolderCount:
     """
 
     def __init__(self, base: Path, most: int) -> None:
-        self._base, self._most = base, most
-        self._counted, self._again_s = 0, float("-inf")
+        self._base = base
+        self._most = most
+        self._counted = 0
+        self._again_s = float("-inf")
         self.made = 0
 
     def refuse_more(self, run_id: str) -> None:
         """Raise `TooManyRunsError` when the limit of folders is reached."""
         now_s = time.monotonic()
         if now_s >= self._again_s:  # includes folders that were deleted, or created by programs of this machine
-            self._counted, self.made, self._again_s = len(run_folders(self._base)), 0, now_s + _COUNT_S
+            self._counted = len(run_folders(self._base))
+            self.made = 0
+            self._again_s = now_s + _COUNT_S
         if self._counted + self.made >= self._most:
             raise TooManyRunsError(
                 f"run {run_id} is refused: {self._base} has {self._counted + self.made} runs, at most {self._most} "
@@ -406,6 +413,6 @@ class _FolderCount:
             )
 
 
-def _reject(rejected: Rejected, signal: Signal, part: bytes, why: Exception) -> None:
+def _reject(rejected: Rejected, signal: Signal, part: bytes, error: Exception) -> None:
     rejected.items += count_items(REQUESTS[signal].FromString(part))
-    rejected.reason = rejected.reason or str(why)
+    rejected.reason = rejected.reason or str(error)

@@ -46,7 +46,8 @@ class ReceiverLimits:
     """
 
     def __init__(self, settings: LimitSettings, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._now_s = settings, now_s
+        self._settings = settings
+        self._now_s = now_s
         self.under_way = 0
         self._room = float(2 * (settings.bytes_per_s or 0))
         self._filled_s = now_s()

@@ -136,9 +136,12 @@ class Receiver:
         status: Callable[[], bytes] | None = None,
         warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        self.host, self.http_host = chosen.host, chosen.http_host
+        self.host = chosen.host
+        self.http_host = chosen.http_host
         self.counters = Counters()
-        self._chosen, self._more_metrics, self._status = chosen, metrics, status
+        self._chosen = chosen
+        self._more_metrics = metrics
+        self._status = status
         self._warnings = warnings
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None

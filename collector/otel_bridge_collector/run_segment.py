@@ -51,7 +51,8 @@ class RunSegment:
             self._liveness.release()
             raise
         self.used_s = time.monotonic()
-        self._folder, self._sync = folder, sync
+        self._folder = folder
+        self._sync = sync
         self._file: SyncedFile | None = None
         self._file_number = -1
         self._open = True
@@ -90,9 +91,11 @@ class RunSegment:
 
     def _next_file(self, sync: GroupSync) -> None:
         """Sync the new open segment from now on; the previous one is closed when no request waits for it."""
-        before, self._file = self._file, None  # a retired file is never waited for again, whatever fails below
-        if before is not None:
-            sync.retire(before)
+        previous_file = self._file
+        self._file = None  # a retired file is never waited for again, whatever fails below
+        if previous_file is not None:
+            sync.retire(previous_file)
         folder = self._folder
-        folders = (folder.segments_dir,) if before else (folder.segments_dir, folder.path, folder.base)
-        self._file, self._file_number = SyncedFile(self._writer.fileno(), folders), self._writer.number
+        folders = (folder.segments_dir,) if previous_file else (folder.segments_dir, folder.path, folder.base)
+        self._file = SyncedFile(self._writer.fileno(), folders)
+        self._file_number = self._writer.number

@@ -75,7 +75,8 @@ def _is_stdout(log: Path) -> bool:
 
 def _serves(folder: RunFolder) -> bool:
     """Return whether this process is the bridge of *folder*."""
-    holder, host = folder.holder(), this_host()
+    holder = folder.holder()
+    host = this_host()
     return holder is not None and (holder.pid, holder.host, holder.boot_id) == (os.getpid(), host.name, host.boot_id)
 
 
@@ -90,7 +91,8 @@ class ConsoleRunWriter:
 
     def __init__(self, run: RunInfo, stream: TextIO) -> None:
         self.url: str | None = None
-        self._name, self._stream = run.name, stream
+        self._name = run.name
+        self._stream = stream
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Print a line for each of *rows*."""

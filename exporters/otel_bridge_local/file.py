@@ -87,7 +87,8 @@ def open_file(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) ->
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what the files hold of *run*."""
     del settings
-    numbers = rollouts = 0
+    numbers = 0
+    rollouts = 0
     for path in (run.folder / "file").glob("records-*.jsonl"):
         for line in path.read_bytes().splitlines():
             record: dict[str, Json] = orjson.loads(line)
@@ -230,7 +231,8 @@ class MediaFolder:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._path, self._max_bytes = path, max_bytes
+        self._path = path
+        self._max_bytes = max_bytes
         self._size_bytes = -1
 
     def put(self, items: Sequence[MediaItem]) -> None:

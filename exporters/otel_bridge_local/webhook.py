@@ -98,7 +98,9 @@ class WebhookRunWriter:
     def __init__(self, run: RunInfo, url: str, memory: WriterMemory) -> None:
         self.url: str | None = None
         self.left_out: Counter[str] = Counter()
-        self._run, self._address, self._memory = run, url, memory
+        self._run = run
+        self._address = url
+        self._memory = memory
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Post *alerts*, each in a request of its own; one that was posted or begun before is not posted again."""

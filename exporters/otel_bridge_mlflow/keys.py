@@ -115,8 +115,10 @@ class Names:
         name = wanted if self._fits(wanted) else self._clean(wanted)
         salt = identity
         while name in self._taken:
-            name, salt = self._cut(name, salt), f"{salt}\0"
-        self._names[identity] = self._new[identity] = name
+            name = self._cut(name, salt)
+            salt = f"{salt}\0"
+        self._names[identity] = name
+        self._new[identity] = name
         self._taken.add(name)
         if name != wanted:
             _log.warning("%s %r is shown as %r: MLflow refuses the name, or another has it", self._kind, wanted, name)

@@ -46,7 +46,9 @@ class MediaWriter:
     """
 
     def __init__(self, connection: Connection, run_id: str, left_out: Counter[str]) -> None:
-        self._connection, self._run_id, self._left_out = connection, run_id, left_out
+        self._connection = connection
+        self._run_id = run_id
+        self._left_out = left_out
         self._mark = "+" if _names_with_plus(connection.client) else "%"
         self._tagged = False
         self._tables: list[Json] | None = None

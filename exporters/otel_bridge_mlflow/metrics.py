@@ -24,7 +24,8 @@ from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
 
 PARTS = ("mean", "min", "max", "p50", "p95")
-_STEP_MIN, _STEP_MAX = -(1 << 63), (1 << 63) - 1
+_STEP_MIN = -(1 << 63)
+_STEP_MAX = (1 << 63) - 1
 _COUNT_SLOT = "counts"
 _LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 

@@ -78,7 +78,8 @@ class ParamWriter:
 
     def _tag(self, name: str) -> str:
         """Return the tag for later values of a param; a tag that would be too long is cut and gets a hash."""
-        tag, length = f"{_TAG_PREFIX}{name}", self._connection.rules.name_length
+        tag = f"{_TAG_PREFIX}{name}"
+        length = self._connection.rules.name_length
         if len(tag) <= length:
             return tag
         digits = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]

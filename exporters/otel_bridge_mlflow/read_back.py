@@ -36,7 +36,8 @@ def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is unt
     if experiment is None:
         return TrackerCounts(0, 0)
     place = [experiment.experiment_id]
-    numbers = rollouts = 0
+    numbers = 0
+    rollouts = 0
     for one in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
         numbers += sum(len(client.get_metric_history(one.info.run_id, key)) for key in one.data.metrics)
         rollouts += len(client.search_traces(locations=place, run_id=one.info.run_id, max_results=_TRACES))

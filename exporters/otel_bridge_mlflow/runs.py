@@ -82,7 +82,8 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
 
 def _rename(connection: Connection, found: Any, run: RunInfo, memory: WriterMemory) -> None:
     """Rename a run that has a generated name; a name that a person gave the run in MLflow stays."""
-    name, shown = run_name(run, connection.rules.name_length), str(found.info.run_name)
+    name = run_name(run, connection.rules.name_length)
+    shown = str(found.info.run_name)
     if run.name_generated:
         if shown == name:
             memory.put(_GENERATED_SLOT, shown.encode())
@@ -209,7 +210,8 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
 
 
 def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenMlflowRun:
-    run_id, experiment_id = str(found.info.run_id), str(found.info.experiment_id)
+    run_id = str(found.info.run_id)
+    experiment_id = str(found.info.experiment_id)
     _require_active(connection, found)
     if found.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)

@@ -62,7 +62,8 @@ class Roles:
     """
 
     def __init__(self, connection: Connection, run_id: str) -> None:
-        self._connection, self._run_id = connection, run_id
+        self._connection = connection
+        self._run_id = run_id
         self._mine: set[str] = set()
 
     def note(self, records: Sequence[Row | RolloutRecord | MediaRecord]) -> None:
@@ -124,7 +125,10 @@ class SummaryWriter:
     def __init__(
         self, connection: Connection, run_id: str, metrics: MetricWriter, names: Names, memory: WriterMemory
     ) -> None:
-        self._connection, self._run_id, self._metrics, self._names = connection, run_id, metrics, names
+        self._connection = connection
+        self._run_id = run_id
+        self._metrics = metrics
+        self._names = names
         self._memory = memory
         self._numbers: dict[str, float] | None = None
         self._tags: dict[str, str] = {}
@@ -136,11 +140,13 @@ class SummaryWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        client, doing = self._connection.client, f"writing the summary of MLflow run {self._run_id}"
+        client = self._connection.client
+        doing = f"writing the summary of MLflow run {self._run_id}"
         if self._numbers is None:
             with as_bridge_errors(doing):
                 data = client.get_run(self._run_id).data
-                self._numbers, self._tags = dict(data.metrics), dict(data.tags)
+                self._numbers = dict(data.metrics)
+                self._tags = dict(data.tags)
         numbers = {f"{_SUMMARY}{key}": value for key, value in values.items() if type(value) in {int, float}}
         self._write_numbers(cast("dict[str, float]", numbers))
         texts = {f"{_SUMMARY}{key}": str(value) for key, value in values.items() if type(value) in {bool, str}}

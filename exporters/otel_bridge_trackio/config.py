@@ -93,5 +93,6 @@ def _other_name(name: str, path: _Path, taken: Container[str]) -> str:
     other = name
     while other in taken:
         digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
-        other, text = f"{name}-{digits}", f"{text} "
+        other = f"{name}-{digits}"
+        text = f"{text} "
     return other

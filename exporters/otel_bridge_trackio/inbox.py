@@ -96,7 +96,8 @@ class Inbox:
         """Do nothing: no file stays open."""
 
     def _put(self, name: str, data: bytes, position: int) -> None:
-        path, aside = self._folder / name, self._folder / f"{name}.tmp"
+        path = self._folder / name
+        aside = self._folder / f"{name}.tmp"
         for attempt in range(_TRIES):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)

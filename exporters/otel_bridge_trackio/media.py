@@ -38,7 +38,9 @@ def local_put(project: str, run: str) -> Put | None:
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
     if found is None or root is None:
         return None
-    folder_of, media_dir, run_folder = found, Path(str(root)), folder_name(run)
+    folder_of = found
+    media_dir = Path(str(root))
+    run_folder = folder_name(run)
 
     def put(item: MediaItem, step: int) -> str:
         folder = Path(folder_of(project=project, run=run_folder, step=step))
@@ -78,7 +80,8 @@ def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: st
 
     def put(item: MediaItem, step: int) -> str:
         path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
-        shown, size = f"{media_dir}/{path}", len(item.data)
+        shown = f"{media_dir}/{path}"
+        size = len(item.data)
         if server.file_bytes(shown) == size:
             return path
         sent: Payload = {

@@ -86,11 +86,14 @@ def histogram(value: Distribution) -> Payload:
     """Return *value* as Trackio's histogram, its outer edges closed at the smallest and largest number."""
     filled = [index for index, count in enumerate(value.counts) if count]
     if not filled:
-        low, high = _finite(value.min, value.mean), _finite(value.max, value.mean)
+        low = _finite(value.min, value.mean)
+        high = _finite(value.max, value.mean)
         return {"_type": "trackio.histogram", "bins": [low, high], "values": [value.count]}
-    first, last = filled[0], filled[-1]
+    first = filled[0]
+    last = filled[-1]
     edges = list(value.edges[first : last + 2])
-    edges[0], edges[-1] = _finite(value.min, edges[0]), _finite(value.max, edges[-1])
+    edges[0] = _finite(value.min, edges[0])
+    edges[-1] = _finite(value.max, edges[-1])
     return {"_type": "trackio.histogram", "bins": [*edges], "values": [*value.counts[first : last + 1]]}
 
 

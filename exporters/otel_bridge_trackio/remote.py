@@ -58,7 +58,9 @@ class RemoteStore:
     """
 
     def __init__(self, host: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
-        self._server, self._project, self._run_id = host, project, run_id
+        self._server = host
+        self._project = project
+        self._run_id = run_id
         self._fields: Payload = {"project": project, "run": name, "run_id": run_id}
         self._size = RequestSize(REQUEST_ENTRIES, memory=memory)
         self._session = HttpSession()
@@ -113,7 +115,8 @@ class RemoteStore:
             RetryableError: The server cannot be reached now.
             BlockedError: The server refuses access.
         """
-        numbers = last = 0
+        numbers = 0
+        last = 0
         while True:
             rows = self._select(
                 f"id, metrics FROM metrics WHERE run_id = {_quoted(self._run_id)} AND id > {last}"
@@ -242,7 +245,8 @@ class RemoteStore:
                 break
             if batch and (len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES):
                 yield batch
-                batch, size = [], 0
+                batch = []
+                size = 0
             batch.append(data)
             size += len(data)
         if batch:

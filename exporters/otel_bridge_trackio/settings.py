@@ -82,7 +82,8 @@ class TrackioSettings:
         """
         chosen = env.get("TRACKIO_DIR")
         directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
-        remote, inbox = _remote(env, cwd), _inbox(env, directory)
+        remote = _remote(env, cwd)
+        inbox = _inbox(env, directory)
         inbox = inbox and remote is None
         return cls(directory, not chosen, remote, inbox=inbox, all_series=ALL_SERIES.read(env))
 
@@ -119,7 +120,8 @@ def project_of(run: RunInfo) -> str:
 
 
 def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
-    space, url = env.get("TRACKIO_SPACE_ID", "").strip(), env.get("TRACKIO_SERVER_URL", "").strip()
+    space = env.get("TRACKIO_SPACE_ID", "").strip()
+    url = env.get("TRACKIO_SERVER_URL", "").strip()
     timeout_s = max(TIMEOUT_S.read(env), 1.0)
     if space:  # takes precedence over the server, as in Trackio
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
@@ -135,7 +137,8 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
         )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     token = query.pop("write_token", None) or env.get("TRACKIO_WRITE_TOKEN") or None
-    host, path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+    host = parts.netloc.rpartition("@")[2]
+    path = parts.path.rstrip("/")
     # A self-hosted server never gets the token of the Hub (trackio/remote_client.py).
     hf_token = _hf_token(env, cwd) if host.lower().endswith(".hf.space") else None
     left = f"?{urlencode(query)}" if query else ""

@@ -54,7 +54,9 @@ class LocalStore:
 
     def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:
         self._storage, self.abilities = _load(directory, project)
-        self._project, self._run_id, self._name = project, run_id, name
+        self._project = project
+        self._run_id = run_id
+        self._name = name
 
     def rows(self) -> int:
         """Return how many records the store holds of the run, 0 when this Trackio does not count them.

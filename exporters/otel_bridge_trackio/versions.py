@@ -153,7 +153,8 @@ def of_server(server_version: str) -> TrackioAbilities:
     The version decides, because before the project has a trace no other answer shows the abilities.
     """
     tracker = f"the server's Trackio {server_version}"
-    found, release = Capabilities(tracker, INSTALL), release_of(server_version)
+    found = Capabilities(tracker, INSTALL)
+    release = release_of(server_version)
     found.prefer(release >= _IDS_FROM, _SAME_IDS.format(tracker))
     return TrackioAbilities(found, spans=release >= _SPANS_FROM, tracker=tracker)
 

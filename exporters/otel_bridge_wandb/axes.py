@@ -52,7 +52,8 @@ class WandbAxes:
     """
 
     def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
-        self._define, self._shared = define, shared
+        self._define = define
+        self._shared = shared
         self._bound: set[str] = {"_timestamp"}
         self._axes: set[str] = set()
         self._declared: set[str] = set()

@@ -52,7 +52,8 @@ class BulkLogger:
             yield
         finally:
             self._interface._publish = self._publish
-            requests, self._requests = self._requests, []
+            requests = self._requests
+            self._requests = []
             if requests:
                 self._send(requests)
 

@@ -23,7 +23,8 @@ ONE_BY_ONE: Final = 500
 PAUSE_S: Final = 2.0
 """Least time between two entries, unless a quarter of all names is new, because each entry contains all names."""
 _ENTRY: Final = ("_wandb", "m")
-_HIDDEN, _SHOWN = [3, 2], [3]
+_HIDDEN = [3, 2]
+_SHOWN = [3]
 """Options of a definition: 3 it was made on purpose, 2 hidden."""
 
 
@@ -44,7 +45,8 @@ class Definitions:
         self._one_by_one = one_by_one if able else None
         self._entries: list[str] = []
         self._places: dict[str, int] = {}
-        self._undeclared, self._declared_s = 0, 0.0
+        self._undeclared = 0
+        self._declared_s = 0.0
         self._whole = False
 
     def __call__(self, name: str, axis: str | None) -> None:
@@ -88,7 +90,8 @@ class Definitions:
         record = messages.ConfigRecord()
         item = record.update.add()
         item.nested_key.extend(_ENTRY)
-        self._undeclared, self._declared_s = 0, time.monotonic()
+        self._undeclared = 0
+        self._declared_s = time.monotonic()
         item.value_json = f"[{','.join(self._entries)}]"
         if self._publish is not None:
             self._publish(record)

@@ -65,14 +65,16 @@ def _line(history: Any) -> dict[str, object]:
 
 
 def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
-    numbers = rollouts = 0
+    numbers = 0
+    rollouts = 0
     last: dict[str, int] = {}
     for line in lines:
         for key, value in line.items():
             if isinstance(value, dict):
                 table = cast("dict[str, object]", value)
                 if str(table.get("_type", "")).endswith("table-file") and EVALUATIONS_SUFFIX not in key:
-                    rows, before = int(cast("int", table.get("nrows", 0))), last.get(key, 0)
+                    rows = int(cast("int", table.get("nrows", 0)))
+                    before = last.get(key, 0)
                     rollouts += rows - before if rows > before else rows  # a resumed table counts from the beginning
                     last[key] = rows
             elif key not in _OWN and key.rpartition("/")[2] != "step":

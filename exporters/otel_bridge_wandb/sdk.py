@@ -200,7 +200,8 @@ def _key_of_environment() -> str | None:
 
 def define(run: WandbRun, name: str, axis: str | None) -> None:
     """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` or a dot in it included."""
-    name, axis = undotted(name), axis and undotted(axis)
+    name = undotted(name)
+    axis = axis and undotted(axis)
     if "*" not in name:
         if axis is None:
             run.define_metric(name, hidden=True, step_sync=False)

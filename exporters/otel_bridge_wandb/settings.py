@@ -124,7 +124,8 @@ class WandbSettings:
         Raises:
             ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be parsed.
         """
-        offline, shared = _mode(env) == "offline", Sharing.read(env)
+        offline = _mode(env) == "offline"
+        shared = Sharing.read(env)
         directory = env.get("WANDB_DIR", "").strip()
         return cls(
             offline=offline,

@@ -68,7 +68,8 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
         BlockedError: A call or setting that nothing works without is missing.
     """
     tracker = f"wandb {wandb.__version__}"
-    found, fields = Capabilities(tracker, INSTALL), _fields(wandb, tracker)
+    found = Capabilities(tracker, INSTALL)
+    fields = _fields(wandb, tracker)
     for owner, call, arguments in _CALLS:
         if owner:  # checked on the class, whose calls take the object too
             found.require(getattr(wandb, owner, None), call, "self", *arguments)

@@ -153,8 +153,12 @@ class WandbRunWriter:
 
     def __init__(self, opened: OpenRun) -> None:
         self._opened: OpenRun | None = opened
-        self._url, self._media, self._alerts = opened.url, opened.media, opened.alerts
-        self.tracker_run_id, self.found, self.degraded = opened.run_id, "", opened.degraded
+        self._url = opened.url
+        self._media = opened.media
+        self._alerts = opened.alerts
+        self.tracker_run_id = opened.run_id
+        self.found = ""
+        self.degraded = opened.degraded
         self._durable: Position | None = opened.store.durable()
         self._ended = False
         self._configs: dict[str, dict[str, object]] = {}
@@ -348,7 +352,10 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
     if opened.shared is not None:
         opened.shared.number([line for _, line in lines])
     opened.store.announce([row.position for row, _ in lines])
-    log, bind, at, done = opened.run.log, opened.axes.bind, 0, 0
+    log = opened.run.log
+    bind = opened.axes.bind
+    at = 0
+    done = 0
     try:
         for at in range(0, len(lines), AT_ONCE):
             with opened.bulk():

@@ -46,11 +46,11 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
 
 def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
     """Return the destination that the processes of *headers* set for each exporter; the first process counts."""
-    found: dict[str, dict[str, str]] = {}
+    destinations: dict[str, dict[str, str]] = {}
     for header in headers:
         for name, variables in header.destinations.items():
-            found.setdefault(name, dict(variables))
-    return found
+            destinations.setdefault(name, dict(variables))
+    return destinations
 
 
 def other_traces(names: Names) -> OtherTraces:
@@ -69,16 +69,16 @@ def _takes_traces(name: str) -> bool:
         return False
 
 
-def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:
+def chosen(requested_names: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:
     """Return the exporters of a run.
 
     Args:
-        given: Signal to exporters, as given to the bridge; ``None``: the processes decide.
+        requested_names: Signal to exporters, as given to the bridge; ``None``: the processes decide.
         living: Headers of the living processes.
         last: The last choice, as stored: exporter to signals; ``None`` when there is none yet.
     """
-    if given is not None:
-        return by_exporter(given)
+    if requested_names is not None:
+        return by_exporter(requested_names)
     names = together(living)
     if names or not isinstance(last, dict):
         return names
@@ -103,12 +103,14 @@ class ExporterEnvironment:
     from_segments: bool = False
     trusts_folders: bool = False
 
-    def resolve(self, name: str, named: Mapping[str, str], *, run_id: str) -> tuple[Exporter, ExporterSettings]:
+    def resolve(
+        self, name: str, segment_variables: Mapping[str, str], *, run_id: str
+    ) -> tuple[Exporter, ExporterSettings]:
         """Return the exporter *name* and its settings.
 
         Args:
             name: The exporter.
-            named: Its variables, as the segments name them, with the seal of the user who named them.
+            segment_variables: Its variables, as the segments name them, with the seal of the user who named them.
             run_id: The run whose segments they are.
 
         Raises:
@@ -119,9 +121,9 @@ class ExporterEnvironment:
         content_of(name).read(self.env)
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
-        variables = {variable: value for variable, value in named.items() if variable != SEAL}
+        variables = {variable: value for variable, value in segment_variables.items() if variable != SEAL}
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
-        if self._trusts(run_id, name, named):
+        if self._trusts(run_id, name, segment_variables):
             return exporter, settings
         # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
         destination = destination_of(settings)

@@ -77,8 +77,13 @@ class ExporterSelection:
         not_forwarded: Callable[[], int],
         log_line: Callable[[str], None],
     ) -> None:
-        self._ledger, self._options, self._processes, self._workers = ledger, options, processes, workers
-        self._others, self._not_forwarded, self._log_line = others, not_forwarded, log_line
+        self._ledger = ledger
+        self._options = options
+        self._processes = processes
+        self._workers = workers
+        self._others = others
+        self._not_forwarded = not_forwarded
+        self._log_line = log_line
         self._last_names: object = view.meta("exporters")
         self._target_variables = cast("dict[str, dict[str, str]] | None", view.meta("target_variables")) or {}
         self.requested = RequestedExporters(ledger, view)

@@ -110,7 +110,7 @@ def _histogram(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_n
             total = sample.value
     bounds = sorted(below)
     cumulative = [0.0, *(below[bound] for bound in bounds)]
-    counts = [max(int(now - before), 0) for before, now in pairwise(cumulative)]
+    counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
     if not bounds or math.isfinite(bounds[-1]):
         counts.append(0)
     return pb.HistogramDataPoint(

@@ -26,9 +26,9 @@ class HttpSession(requests.Session):
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         """Remove the caller's headers from a request that a redirect leads to another server."""
-        before = response.request.url or ""
+        old_url = response.request.url or ""
         is_other_server = cast("Callable[[str, str], bool]", self.should_strip_auth)  # pyright: ignore[reportUnknownMemberType]  # no stub
-        if not is_other_server(before, prepared_request.url or ""):
+        if not is_other_server(old_url, prepared_request.url or ""):
             return
         for name in list(prepared_request.headers):
             if name.lower() not in _NO_CREDENTIALS:

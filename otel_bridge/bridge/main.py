@@ -72,7 +72,10 @@ class _ServedFolders:
         folders: Callable[[], Iterable[RunFolder]],
         log_line: Callable[[str], None],
     ) -> None:
-        self._path, self._options, self._folders, self._log_line = path, options, folders, log_line
+        self._path = path
+        self._options = options
+        self._folders = folders
+        self._log_line = log_line
         self._host: BridgeSupervisor | None = None
         self.stopped = False
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -81,7 +84,8 @@ class _ServedFolders:
 
     def serve(self) -> int:
         """Serve until nothing is left to do; return the exit code."""
-        name, log_line = self._path.name, self._log_line
+        name = self._path.name
+        log_line = self._log_line
         host = self._host = BridgeSupervisor(
             self._path.parent, self._options, folders=self._folders, until_done=True, log_line=log_line
         )

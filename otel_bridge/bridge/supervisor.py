@@ -110,7 +110,8 @@ class _PollPace:
     """
 
     def __init__(self, poll_s: float) -> None:
-        self._least_s = self._every_s = poll_s
+        self._least_s = poll_s
+        self._every_s = poll_s
         self._polled_s = float("-inf")
 
     def wait_s(self) -> float:
@@ -120,10 +121,10 @@ class _PollPace:
     def poll(self, runs: ActiveRuns) -> bool:
         """Poll *runs*; return whether there is more to do at once."""
         self._polled_s = time.monotonic()
-        more = runs.poll()
+        has_more = runs.poll()
         took_s = time.monotonic() - self._polled_s
         self._every_s = max(self._least_s, _POLL_COST * took_s if len(runs) > 1 else 0)
-        return more
+        return has_more
 
 
 class BridgeSupervisor:
@@ -149,7 +150,8 @@ class BridgeSupervisor:
         log_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options
-        self._until_done, self._print = until_done, log_line
+        self._until_done = until_done
+        self._print = log_line
         self._wake = Wakeup()
         self._stall_watch = StallWatch(options.stall_s, self._log_line)
         self._runs = ActiveRuns(
@@ -164,7 +166,8 @@ class BridgeSupervisor:
         self._requests: deque[Callable[[], None]] = deque()
         self._stop_by_s: float | None = None
         self._ended = threading.Event()
-        self._snapshots, self._pace = _Snapshots(), _PollPace(options.poll_s)
+        self._snapshots = _Snapshots()
+        self._pace = _PollPace(options.poll_s)
         self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
 
     # --- for any thread -----------------------------------------------------------------------------------------------
@@ -283,36 +286,37 @@ class BridgeSupervisor:
     # --- the thread ---------------------------------------------------------------------------------------------------
     def serve(self) -> None:
         """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
-        more = False
+        has_more = False
         try:
             while self._stop_by_s is None:
                 try:
-                    more = self._round(more)
+                    has_more = self._round(has_more)
                     if self._until_done and self._runs.nothing_left():
                         break
                     self._stall_watch.round_done()
-                    pause_s = 0.0 if more else self._pace.wait_s()
+                    pause_s = 0.0 if has_more else self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
-                    more, pause_s = False, self._stall_watch.round_failed(exc)
+                    has_more = False
+                    pause_s = self._stall_watch.round_failed(exc)
                 if pause_s:
                     self._wake.wait(pause_s)
                 self._wake.clear()
         finally:
             self._end()
 
-    def _round(self, more: bool) -> bool:
+    def _round(self, has_more: bool) -> bool:
         self._stall_watch.record()
         while self._requests:
             self._requests.popleft()()
-            more = True
-        more |= self._runs.allow_leave()
-        more |= self._runs.find()
-        if more or not self._pace.wait_s():
-            more = self._pace.poll(self._runs)
+            has_more = True
+        has_more |= self._runs.allow_leave()
+        has_more |= self._runs.find()
+        if has_more or not self._pace.wait_s():
+            has_more = self._pace.poll(self._runs)
         else:
             self._runs.write_reports()  # woken by a worker after progress
         self._snapshots.take(self._runs, now=False)
-        return more
+        return has_more
 
     def _end(self) -> None:
         deadline_s = self._stop_by_s or time.monotonic() + CLOSE_S

@@ -133,7 +133,8 @@ class SystemSampler:
     """Measures one machine for one run; one thread."""
 
     def __init__(self) -> None:
-        self._machine, self._gpus = _machine(), _gpus()
+        self._machine = _machine()
+        self._gpus = _gpus()
         self._processes: dict[int, psutil.Process] = {}
 
     def take(self, processes: Mapping[int, str]) -> dict[str, float]:
@@ -150,14 +151,15 @@ class SystemSampler:
                 values |= measure()
         return values | self._of_processes(processes)
 
-    def _of_processes(self, wanted: Mapping[int, str]) -> dict[str, float]:
-        self._processes = {pid: process for pid, process in self._processes.items() if pid in wanted}
+    def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
+        self._processes = {pid: process for pid, process in self._processes.items() if pid in roles}
         values: dict[str, float] = {}
-        for pid, name in wanted.items():
+        for pid, name in roles.items():
             with contextlib.suppress(psutil.Error, OSError):
                 process = self._processes.get(pid)
                 if process is None:
-                    process = self._processes[pid] = psutil.Process(pid)
+                    process = psutil.Process(pid)
+                    self._processes[pid] = process
                     process.cpu_percent()  # begins the measurement
                 with process.oneshot():
                     used = {
@@ -195,17 +197,18 @@ def _points(data: Any) -> Iterable[tuple[str, Mapping[str, object], float]]:
 
 def _summed(points: Iterable[tuple[str, Mapping[str, object], float]]) -> dict[str, float]:
     """Return the sum of the values of all devices, and the mean of the values of all CPUs."""
-    found: dict[str, list[float]] = {}
+    values_by_key: dict[str, list[float]] = {}
     for name, attributes, value in points:
         if attributes.get("device") in _LOOPBACK:
             continue
         kind = attributes.get("state") or attributes.get("direction")
-        found.setdefault(f"{name.removeprefix('system.')}/{kind}", []).append(value)
-    return {key: sum(all_) / (len(all_) if "utilization" in key else 1) for key, all_ in found.items()}
+        values_by_key.setdefault(f"{name.removeprefix('system.')}/{kind}", []).append(value)
+    return {key: sum(values) / (len(values) if "utilization" in key else 1) for key, values in values_by_key.items()}
 
 
 def _bare() -> dict[str, float]:
-    cpu, memory = psutil.cpu_times_percent(), psutil.virtual_memory()
+    cpu = psutil.cpu_times_percent()
+    memory = psutil.virtual_memory()
     shares = {state: getattr(cpu, state, 0.0) / 100 for state in ("idle", "user", "system")}
     return {
         **{f"cpu.utilization/{state}": share for state, share in shares.items()},

@@ -55,21 +55,21 @@ def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None
     Raises:
         ConfigError: The name of the directory is not UTF-8.
     """
-    found = _find_base(env, cwd, mountinfo)
+    base = _find_base(env, cwd, mountinfo)
     try:
-        os.fspath(found.path).encode()
+        os.fspath(base.path).encode()
     except UnicodeEncodeError:
         raise ConfigError(
-            f"the name of the run directory, {os.fspath(found.path)!a}, is not UTF-8, or this Python reads names as "
+            f"the name of the run directory, {os.fspath(base.path)!a}, is not UTF-8, or this Python reads names as "
             f"something else (PYTHONUTF8=1 changes that); set {DIR.name} to a folder whose name is UTF-8"
         ) from None
-    return found
+    return base
 
 
 def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> BaseDir:
-    named = DIR.read(env)
-    if named:
-        path = Path(os.path.abspath(cwd / Path(named).expanduser()))
+    explicit_path = DIR.read(env)
+    if explicit_path:
+        path = Path(os.path.abspath(cwd / Path(explicit_path).expanduser()))
         return BaseDir(path, None, network_file_system(path, mountinfo))
     default = Path(os.path.abspath(cwd / DEFAULT_NAME))
     kind = network_file_system(default, mountinfo)
@@ -149,7 +149,8 @@ def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
 def _planted_by(path: Path) -> int | None:
     """Return the owner of a folder that another user created where everyone may write, else ``None``."""
     try:
-        owner, above = os.lstat(path).st_uid, os.stat(path.parent)
+        owner = os.lstat(path).st_uid
+        above = os.stat(path.parent)
     except OSError:
         return None
     # With the sticky bit (/tmp) or without: there others may even replace what is there.

@@ -49,9 +49,9 @@ class ControlRequest:
     @property
     def dead_letters(self) -> dict[str, list[int]]:
         """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
-        given = self.values.get("dead_letters")
-        named = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-        lists = {name: cast("list[object]", ids) for name, ids in named.items() if isinstance(ids, list)}
+        ids_by_name = self.values.get("dead_letters")
+        requested = cast("dict[str, object]", ids_by_name) if isinstance(ids_by_name, dict) else {}
+        lists = {name: cast("list[object]", ids) for name, ids in requested.items() if isinstance(ids, list)}
         return {
             name: [number for number in ids if type(number) is int and 0 < number < _ID_LIMIT]
             for name, ids in lists.items()
@@ -120,7 +120,8 @@ def receive_control(
         except OSError as exc:
             if exc.errno in _PASSING:
                 continue  # the error may pass: the next call reads the file
-            data, why = b"", exc.strerror or str(exc)
+            data = b""
+            why = exc.strerror or str(exc)
         else:
             why = "expected an object with kind, values and time_unix_ns"
         found = _parsed(data, name)
@@ -152,7 +153,9 @@ def _parsed(data: bytes, name: str) -> ControlRequest | None:
     if not isinstance(raw, dict):
         return None
     facts = cast("dict[str, object]", raw)
-    kind, values, time_unix_ns = facts.get("kind"), facts.get("values"), facts.get("time_unix_ns")
+    kind = facts.get("kind")
+    values = facts.get("values")
+    time_unix_ns = facts.get("time_unix_ns")
     if not isinstance(kind, str) or kind not in _KINDS:
         return None
     if not isinstance(values, dict) or not isinstance(time_unix_ns, int):

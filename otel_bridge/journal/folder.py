@@ -175,15 +175,16 @@ class RunFolder:
         delete the records of another user. Links at names of files are not followed.
         """
         for path, may_be_link in ((self.base, True), (self.path, False)):
-            if why := why_not_ours(path, may_be_link=may_be_link):
-                raise JournalError(f"{why}; see OTEL_BRIDGE_DIR")
+            if reason := why_not_ours(path, may_be_link=may_be_link):
+                raise JournalError(f"{reason}; see OTEL_BRIDGE_DIR")
         for link in _links_to_folders(self.path):
             raise JournalError(f"{link} is a symbolic link to a folder, expected a folder; remove it")
 
     def check_format(self) -> None:
         """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run."""
         facts = _facts_of(self.path)
-        version, run_id = facts.get("format"), facts.get("run_id")
+        version = facts.get("format")
+        run_id = facts.get("run_id")
         if isinstance(version, int) and version > FORMAT:
             raise FormatVersionError(
                 f"{self.path} has format {version}, this version knows up to {FORMAT}; upgrade otel-bridge"
@@ -270,21 +271,24 @@ def companions_mark() -> str:
 
 def list_segments(directory: str) -> tuple[list[SegmentFile], list[str]]:
     """Return the segments in *directory*, ordered by process and number, and the paths of all other entries."""
-    found, others = list[SegmentFile](), list[str]()
+    segments = list[SegmentFile]()
+    other_paths = list[str]()
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            named = parsed_segment_name(entry.name)
-            if named is None:
-                others.append(entry.path)
+            instance_and_number = parsed_segment_name(entry.name)
+            if instance_and_number is None:
+                other_paths.append(entry.path)
                 continue
             with contextlib.suppress(OSError):  # deleted meanwhile
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    found.append(SegmentFile(Path(entry.path), *named, status.st_size, status.st_mtime_ns))
+                    segments.append(
+                        SegmentFile(Path(entry.path), *instance_and_number, status.st_size, status.st_mtime_ns)
+                    )
                 else:
-                    others.append(entry.path)
-    found.sort(key=lambda file: (file.instance_id, file.number))
-    return found, others
+                    other_paths.append(entry.path)
+    segments.sort(key=lambda file: (file.instance_id, file.number))
+    return segments, other_paths
 
 
 def run_folders(base: Path) -> list[RunFolder]:

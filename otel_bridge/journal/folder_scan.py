@@ -41,7 +41,8 @@ class FolderScan:
 def scan_folder(folder: RunFolder) -> FolderScan:
     """Return the sizes and stamps of the files in *folder*; files that are deleted meanwhile are skipped."""
     files, directories = _entries(str(folder.path))
-    segments, others = list[SegmentFile](), list[str]()
+    segments = list[SegmentFile]()
+    others = list[str]()
     if SEGMENTS in directories:
         segments, others = list_segments(directories.pop(SEGMENTS))
     total_bytes = (
@@ -62,7 +63,8 @@ def scan_folder(folder: RunFolder) -> FolderScan:
 
 def _entries(path: str) -> tuple[dict[str, Stamp], dict[str, str]]:
     """Return the files in *path* with their stamps, and its directories with their paths."""
-    files, directories = dict[str, Stamp](), dict[str, str]()
+    files = dict[str, Stamp]()
+    directories = dict[str, str]()
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         for entry in entries:
             try:

@@ -126,15 +126,19 @@ class RecordLock:
         if _identity_at(self.path) != identity:
             os.close(fd)
             return None
-        self._fd, self._identity, self._pid = fd, identity, os.getpid()
+        self._fd = fd
+        self._identity = identity
+        self._pid = os.getpid()
         _registry[identity] = self
         return True
 
     def _unlock(self) -> None:
-        identity, self._identity = self._identity, None
+        identity = self._identity
+        self._identity = None
         if identity is not None and _registry.get(identity) is self:
             del _registry[identity]
-        fd, self._fd = self._fd, -1
+        fd = self._fd
+        self._fd = -1
         with contextlib.suppress(OSError):
             status = os.fstat(fd)  # after a program closed all descriptors, the number may belong to another file
             if (status.st_dev, status.st_ino) == identity:

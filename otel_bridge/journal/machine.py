@@ -114,11 +114,13 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
     """Return the type of the file system that *path* is on, ``None`` when it cannot be determined."""
     mounts = _mounts() if mountinfo is None else _parse(mountinfo)
     target = os.path.realpath(path)
-    best, kind = -1, None
+    best = -1
+    kind = None
     for point, fstype in mounts:
         inside = point in {"/", target} or target.startswith(f"{point}/")
         if inside and len(point) >= best:  # of two mounts on one point the later covers the earlier
-            best, kind = len(point), fstype
+            best = len(point)
+            kind = fstype
     return kind
 
 
@@ -134,7 +136,8 @@ def _parse(mountinfo: str) -> list[tuple[str, str]]:
     mounts: list[tuple[str, str]] = []
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
-        fields, kinds = left.split(), right.split()
+        fields = left.split()
+        kinds = right.split()
         if separator and len(fields) > 4 and kinds:
             mounts.append((_ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4]), kinds[0]))
     return mounts

@@ -48,11 +48,13 @@ class Quota:
     def __init__(self, base: Path, max_bytes: int, *, run: Path | None = None, run_bytes: int = 0) -> None:
         self._base = base
         self._max_bytes = max_bytes
-        self._run, self._run_bytes = run, run_bytes
+        self._run = run
+        self._run_bytes = run_bytes
         self._taken = 0
         self._full_at = 0  # not counted yet: the first call of `took` returns True
         self.reason = "directory_full"
-        self._count_again = self._count_early = float("-inf")
+        self._count_again = float("-inf")
+        self._count_early = float("-inf")
 
     def used_bytes(self) -> int:
         """Return the bytes of all files below the base, counted now."""
@@ -98,13 +100,15 @@ class Quota:
         when the owner has used up the room of the last count.
         """
         if self.is_due():
-            now, before = time.monotonic(), self._taken
+            now = time.monotonic()
+            before = self._taken
             used = self.used_bytes()
             limit = self.limit_bytes(used)
             room = limit - used
             self.reason = "disk_half_full" if limit < self._max_bytes else "directory_full"
             if self._run is not None and (of_run := self._run_bytes - bytes_below(str(self._run))) < room:
-                room, self.reason = of_run, "run_full"
+                room = of_run
+                self.reason = "run_full"
             # Another thread may append during the count: what it appends counts twice until the next one.
             self._full_at = before + room
             after = time.monotonic()

@@ -389,7 +389,9 @@ class Spare:
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        self._fd, self._size, self._identity = -1, 0, (-1, -1)
+        self._fd = -1
+        self._size = 0
+        self._identity = (-1, -1)
         path = directory / name
         with contextlib.suppress(OSError):
             self._fd = to_high_number(create_regular(path, os.O_RDWR))

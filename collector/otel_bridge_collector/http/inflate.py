@@ -71,25 +71,27 @@ class _Inflating:
 
     def __init__(self, limit_bytes: int) -> None:
         self.parts: list[bytes] = []
-        self._limit_bytes = self._room = limit_bytes
+        self._limit_bytes = limit_bytes
+        self._room = limit_bytes
         self._members = 0
 
-    def member(self, body: bytes, at: int, wbits: int) -> int:
-        """Decompress the member at *at*; return its end. Raise `EOFError` when the member has no end."""
+    def member(self, body: bytes, position: int, wbits: int) -> int:
+        """Decompress the member at *position*; return its end. Raise `EOFError` when the member has no end."""
         self._members += 1
         if self._members > _MEMBERS:
             raise TooLargeError(f"request has more than {_MEMBERS} gzip members; compress it as one")
-        machine, size = zlib.decompressobj(wbits), _SLICE
+        machine = zlib.decompressobj(wbits)
+        size = _SLICE
         while not machine.eof:
-            if at >= len(body):
+            if position >= len(body):
                 raise EOFError
             # In slices, because the bytes after a member are copied: of a whole body, that would be a copy for each
             # member.
-            piece = body[at : at + size]
+            piece = body[position : position + size]
             self._take(machine.decompress(piece, self._room + 1))
-            at += len(piece) - len(machine.unused_data)
+            position += len(piece) - len(machine.unused_data)
             size *= 2
-        return at
+        return position
 
     def _take(self, part: bytes) -> None:
         if len(part) > self._room:

@@ -59,8 +59,8 @@ def message_of(kind: type[M], body: bytes) -> M:
     try:
         return kind(**_fields(raw, _plan(kind.DESCRIPTOR), 0))
     except _BadValueError as exc:
-        where = ".".join(reversed(exc.path)).replace(".[", "[")
-        raise InvalidRecordError(f"{where or 'the request'}: {exc}") from exc
+        path = ".".join(reversed(exc.path)).replace(".[", "[")
+        raise InvalidRecordError(f"{path or 'the request'}: {exc}") from exc
     except (ValueError, TypeError, OverflowError) as exc:  # numbers out of their field's range
         raise InvalidRecordError(f"a value does not fit its field: {exc}") from exc
 
@@ -96,8 +96,8 @@ def _is_optional(field: FieldDescriptor) -> bool:
 
 
 def _reader(field: FieldDescriptor) -> _Convert:
-    one = _reader_of_one(field)
-    return _all_of(one) if _is_repeated(field) else one
+    convert = _reader_of_one(field)
+    return _all_of(convert) if _is_repeated(field) else convert
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -118,14 +118,14 @@ def _reader_of_one(field: FieldDescriptor) -> _Convert:
     return _SCALARS[field.type]
 
 
-def _all_of(one: _Convert) -> _Convert:
+def _all_of(convert_item: _Convert) -> _Convert:
     def read(value: object, depth: int) -> object:
         if not isinstance(value, list):
             raise _expected("an array", value)
         items: list[object] = []
         try:
             for item in cast("list[object]", value):
-                items.append(one(item, depth))  # noqa: PERF401  # an error needs the index of the bad item
+                items.append(convert_item(item, depth))  # noqa: PERF401  # an error needs the index of the bad item
         except _BadValueError as exc:
             exc.path.append(f"[{len(items)}]")
             raise
@@ -140,15 +140,15 @@ def _fields(value: object, plan: _Plan, depth: int) -> dict[str, object]:
         raise _expected("an object", value)
     if depth > _DEPTH:
         raise _BadValueError(f"nested deeper than {_DEPTH} messages")
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     oneofs: set[str] | None = None
     for key, item in cast("dict[str, object]", value).items():
-        known = plan.fields.get(key)
-        if known is None or item is None:
+        field = plan.fields.get(key)
+        if field is None or item is None:
             continue
-        name, convert, oneof = known
+        name, convert, oneof = field
         try:
-            found[name] = convert(item, depth)
+            arguments[name] = convert(item, depth)
         except _BadValueError as exc:
             exc.path.append(key)
             raise
@@ -159,7 +159,7 @@ def _fields(value: object, plan: _Plan, depth: int) -> dict[str, object]:
                 raise _BadValueError(f"{key} beside another of {oneof}: expected one of them")
             else:
                 oneofs.add(oneof)
-    return found
+    return arguments
 
 
 def _integer(value: object, depth: int) -> object:
@@ -230,16 +230,16 @@ def _base64(value: object, depth: int) -> object:
     raise _expected("base64", value)
 
 
-def _expected(what: str, value: object) -> _BadValueError:
-    return _BadValueError(f"expected {what}, got {_shown(value)}")
+def _expected(expectation: str, value: object) -> _BadValueError:
+    return _BadValueError(f"expected {expectation}, got {_shown(value)}")
 
 
 def _shown(value: object) -> str:
     """Return the beginning of *value*; an array or object may be as large and as deep as the whole request."""
     if isinstance(value, (list, dict)):
         return f"an {'array' if isinstance(value, list) else 'object'} of {len(cast('list[object]', value))}"
-    seen = repr(value[:_SHOWN] if isinstance(value, str) else value)
-    return seen if len(seen) <= _SHOWN else f"{seen[: _SHOWN - 1]}…"
+    text = repr(value[:_SHOWN] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 _SCALARS: Final[Mapping[int, _Convert]] = {

@@ -79,7 +79,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().send_400_response(NO_HTTP)
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes, self._head_since_s = True, 0, self.loop.time()
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_since_s = self.loop.time()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

@@ -70,11 +70,11 @@ def decoded_at_once(signal: Signal, body: bytes, encoding: str, *, is_json: bool
     """
     if not is_json and encoding in PLAIN:
         return body
-    most = min(_QUICK_JSON_BYTES if is_json else QUICK_BYTES, limit_bytes)
-    if len(body) > most:
+    limit = min(_QUICK_JSON_BYTES if is_json else QUICK_BYTES, limit_bytes)
+    if len(body) > limit:
         return None
     try:
-        plain = inflated(body, encoding, most)
+        plain = inflated(body, encoding, limit)
     except TooLargeError:
         return None
     return _of_json(signal, plain) if is_json else plain
@@ -102,5 +102,5 @@ def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
 
 def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:
     """Return the additional headers of a refusal."""
-    found = {"Retry-After": str(RETRY_S)} if answer.retry else {}
-    return found | ({"WWW-Authenticate": "Bearer"} if answer.http_status == 401 else {})
+    headers = {"Retry-After": str(RETRY_S)} if answer.retry else {}
+    return headers | ({"WWW-Authenticate": "Bearer"} if answer.http_status == 401 else {})

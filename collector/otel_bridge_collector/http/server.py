@@ -86,8 +86,10 @@ class HttpServer:
     """
 
     def __init__(self, host: str, port: int, serving: ServerContext, *, tls: Tls | None, pages: OpsEndpoints) -> None:
-        self._serving, self._pages = serving, pages
-        self._metrics_page, self._status_page = SharedPage(pages.metrics), SharedPage(pages.status or bytes)
+        self._serving = serving
+        self._pages = pages
+        self._metrics_page = SharedPage(pages.metrics)
+        self._status_page = SharedPage(pages.status or bytes)
         self._headers = {HEADER_SERVER: version("otel-bridge")}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -191,7 +193,8 @@ class _ExportEndpoint:
         self._headers = {HEADER_SERVER: version("otel-bridge")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, body = Headers(scope=scope), _Body(receive)
+        headers = Headers(scope=scope)
+        body = _Body(receive)
         is_json = _is_json(headers)
         signal = PATHS[scope["path"]]
         try:
@@ -201,8 +204,10 @@ class _ExportEndpoint:
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
             answer_body = refusal_body(answer, is_json=is_json)
-            more = {**self._headers, **headers_of_refused(answer)}
-            response = Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
+            refusal_headers = {**self._headers, **headers_of_refused(answer)}
+            response = Response(
+                answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=refusal_headers
+            )
         else:
             answer_body = acceptance_body(signal, rejected, is_json=is_json)
             response = Response(answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
@@ -240,7 +245,8 @@ class _Body:
     """Reads the body of one request."""
 
     def __init__(self, receive: Receive) -> None:
-        self._receive, self._over = receive, False
+        self._receive = receive
+        self._over = False
 
     @staticmethod
     def check(announced: str, limit: int) -> None:
@@ -262,10 +268,10 @@ class _Body:
 
     async def discard(self) -> None:
         """Read the rest of a refused body, because a client that still sends does not read the answer."""
-        left = _DISCARD_BYTES
+        remaining_bytes = _DISCARD_BYTES
         with contextlib.suppress(asyncio.TimeoutError, InvalidRecordError):
-            while left > 0 and not self._over:
-                left -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
+            while remaining_bytes > 0 and not self._over:
+                remaining_bytes -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
 
     async def _next(self) -> bytes:
         message = await self._receive()

@@ -49,9 +49,9 @@ class Counters:
         if now_s - self._logged_s.get(reason, float("-inf")) < _LOG_EVERY_S:
             return
         self._logged_s[reason] = now_s
-        since = self.refused[reason] - self._logged[reason]
+        number = self.refused[reason] - self._logged[reason]
         self._logged[reason] = self.refused[reason]
         unforeseen = error if reason == "internal" else None
         _log.warning(
-            "%s request refused (%s, %d since last logged): %s", protocol, reason, since, error, exc_info=unforeseen
+            "%s request refused (%s, %d since last logged): %s", protocol, reason, number, error, exc_info=unforeseen
         )

@@ -44,7 +44,8 @@ class OwnMetrics:
     def __init__(
         self, read: Callable[[], Sequence[Metric]], env: Mapping[str, str], *, every_s: float = EVERY_S
     ) -> None:
-        self._read, self._every_s = read, every_s
+        self._read = read
+        self._every_s = every_s
         self._client = client_for(endpoint_for("metrics", env))
         self._began_ns = time.time_ns()
         self._resource = {

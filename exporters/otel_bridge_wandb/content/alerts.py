@@ -36,7 +36,8 @@ class WandbAlerts:
     """
 
     def __init__(self, run: Any, memory: WriterMemory | None) -> None:
-        self._run, self._memory = run, memory
+        self._run = run
+        self._memory = memory
         self.left_out: Counter[str] = Counter()
 
     def write(self, alerts: Sequence[Alert]) -> None:

@@ -40,7 +40,8 @@ class WandbMedia:
     """
 
     def __init__(self, wandb: Any, run_id: str, refused: RefusedFiles | None = None) -> None:
-        self._wandb, self._refused = wandb, refused
+        self._wandb = wandb
+        self._refused = refused
         # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
         self._table_bytes = max(_MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS)
         self._written = False

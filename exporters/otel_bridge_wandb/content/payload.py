@@ -66,7 +66,8 @@ def shown_key(key: str, axis: str | None) -> str:
 
 def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
     """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, outer edges at minimum and maximum."""
-    counts, edges = list(distribution.counts), list(distribution.edges)
+    counts = list(distribution.counts)
+    edges = list(distribution.edges)
     if not counts or len(edges) != len(counts) + 1:
         low, high = _ends(distribution)
         return [distribution.count], [low, high]

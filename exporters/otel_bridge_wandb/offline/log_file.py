@@ -17,7 +17,9 @@ MAGIC: Final = b":W&B"
 HEADER_BYTES: Final = 7
 BLOCK_BYTES: Final = 32 << 10
 _CHUNK: Final = struct.Struct("<IHB")
-_FULL, _FIRST, _LAST = 1, 2, 4
+_FULL = 1
+_FIRST = 2
+_LAST = 4
 
 
 @dataclass(slots=True)

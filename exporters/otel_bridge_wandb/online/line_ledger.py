@@ -113,7 +113,8 @@ class LineLedger:
     def announce_table(self, key: str, positions: Sequence[Position], at_unix_ms: int) -> None:
         """Store the next line, an increment of table *key*, in the memory."""
         before = [self._lost[position] for position in positions if position in self._lost]
-        sent, unseen = max((e.sent for e in before), default=0), max((e.unseen for e in before), default=0)
+        sent = max((e.sent for e in before), default=0)
+        unseen = max((e.unseen for e in before), default=0)
         self._put(LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen))
 
     def logged_table(self, until_unix_ms: int) -> None:

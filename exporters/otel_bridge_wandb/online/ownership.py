@@ -33,7 +33,9 @@ class RunOwnership:
     """
 
     def __init__(self, memory: WriterMemory, found: ServerRun | None, *, assigned: bool = False) -> None:
-        self._memory, self._found, self._assigned = memory, found, assigned
+        self._memory = memory
+        self._found = found
+        self._assigned = assigned
         self._opened = _number(memory.get(_OPENED))
         self._opening = _number(memory.get(_OPENING))
 
@@ -55,7 +57,8 @@ class RunOwnership:
         """
         if self._opened is not None or (self._assigned and self._found is not None and self._found.lines == 0):
             return True
-        found, opening = self._found, self._opening
+        found = self._found
+        opening = self._opening
         return found is not None and opening is not None and found.lines <= max(opening, 0)
 
     def require_allowed(self, run_id: str, resume: str) -> None:

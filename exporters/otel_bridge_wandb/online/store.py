@@ -47,8 +47,12 @@ class OnlineStore:
         timeouts: UploadTimeouts,
         alone: bool = True,
     ) -> None:
-        self._lines, self._uploads, self._limits, self._folder = lines, uploads, limits, folder
-        self._alone, self._timeouts = alone, timeouts
+        self._lines = lines
+        self._uploads = uploads
+        self._limits = limits
+        self._folder = folder
+        self._alone = alone
+        self._timeouts = timeouts
 
     @property
     def next_line(self) -> int:

@@ -177,7 +177,9 @@ class Uploads:
     """
 
     def __init__(self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path) -> None:
-        self._connect, self._limits, self._log_file = connect, limits, log_file
+        self._connect = connect
+        self._limits = limits
+        self._log_file = log_file
         self._changed = threading.Condition()
         self._progress = ServerProgress(lines)
         self._expected = lines
@@ -194,7 +196,8 @@ class Uploads:
         with self._changed:
             if self._expected <= self._progress.lines and not self._tables:
                 self._grown_s = time.monotonic()  # nothing was awaited till now
-            self._expected, self._tables = lines, dict(tables)
+            self._expected = lines
+            self._tables = dict(tables)
 
     def hasten(self) -> None:
         """Query at once, then at growing intervals up to the usual one, because a caller waits for the answer."""
@@ -221,7 +224,8 @@ class Uploads:
     def dead(self) -> RetryableError | BlockedError | None:
         """Return the error because of which no more data of this run arrives, ``None`` while the upload works."""
         with self._changed:
-            progress, fatal = self._progress, self._fatal
+            progress = self._progress
+            fatal = self._fatal
             if isinstance(progress.error, BlockedError):
                 return progress.error
             if fatal:
@@ -250,7 +254,8 @@ class Uploads:
                 self._await_turn()
                 if self._closing:
                     return
-                tables, before = self._tables, self._progress
+                tables = self._tables
+                before = self._progress
                 if self._expected <= before.lines and not tables:
                     continue
             try:
@@ -282,7 +287,8 @@ class Uploads:
                 self._grown_s = now
             elif progress.error is not None:  # after an outage wandb, too, needs time to go on
                 self._grown_s = max(self._grown_s, now - self._limits.stall_s / 2)
-            self._progress, self._fatal = progress, fatal
+            self._progress = progress
+            self._fatal = fatal
             self._changed.notify_all()
 
 

@@ -57,13 +57,20 @@ class SharedRun:
         clock_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._run, self._axes, self._next_line, self._stored = run, axes, next_line, stored
-        self._marker, self._every_s, self._clock_s, self._pause = marker, every_s, clock_s, pause
+        self._run = run
+        self._axes = axes
+        self._next_line = next_line
+        self._stored = stored
+        self._marker = marker
+        self._every_s = every_s
+        self._clock_s = clock_s
+        self._pause = pause
         self._prefixes = {f"{role}/": axis_of(role) for role in roles}
         self._mine: dict[str, object] = {}
         self._former: dict[str, object] = {}
         self._others: dict[str, object] = {}
-        self._next_look_s = self._adopted_s = clock_s()
+        self._next_look_s = clock_s()
+        self._adopted_s = self._next_look_s
         self._repairs = 0
 
     def number(self, lines: Sequence[dict[str, object]]) -> None:

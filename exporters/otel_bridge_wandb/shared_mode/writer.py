@@ -46,10 +46,15 @@ class SharedWriter:
         memory: WriterMemory,
         primary: bool,
     ) -> None:
-        self._sharing, self._main, self._open_own, self._memory = sharing, main, open_own, memory
+        self._sharing = sharing
+        self._main = main
+        self._open_own = open_own
+        self._memory = memory
         self._primary = primary
         self._own: dict[str | None, WandbRunWriter] = {}
-        self.tracker_run_id, self.found, self.degraded = main.tracker_run_id, main.found, main.degraded
+        self.tracker_run_id = main.tracker_run_id
+        self.found = main.found
+        self.degraded = main.degraded
         for role in _unlisted(memory):  # records from before a kill must be known before any is durable
             self._own[role] = open_own(role)
 
@@ -132,7 +137,8 @@ class SharedWriter:
                 ROLES.name, listed,
             )  # fmt: skip
             self._memory.put(_UNLISTED, json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode())
-            writer = self._own[role] = self._open_own(role)
+            writer = self._open_own(role)
+            self._own[role] = writer
         return writer
 
     def _passed(self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]) -> None:
@@ -166,7 +172,8 @@ class PrefixedMemory:
     """
 
     def __init__(self, memory: WriterMemory, prefix: str) -> None:
-        self._memory, self._prefix = memory, prefix
+        self._memory = memory
+        self._prefix = prefix
 
     def get(self, key: str) -> bytes | None:
         """Return the value, ``None`` when *key* is unknown."""

@@ -76,9 +76,11 @@ class Reply:
         try:
             # The three responses have the same shape: partial_success { int64 rejected = 1; string message = 2 }.
             partial = ExportMetricsServiceResponse.FromString(body).partial_success
-            self.rejected, self.message = partial.rejected_data_points, partial.error_message
+            self.rejected = partial.rejected_data_points
+            self.message = partial.error_message
         except DecodeError:
-            self.rejected, self.message = 0, ""
+            self.rejected = 0
+            self.message = ""
 
 
 def client_for(endpoint: Endpoint) -> Client:
@@ -99,7 +101,8 @@ class _HttpClient:
     def send(self, body: bytes, run_id: str) -> Reply:
         headers = {HEADER_RUN_ID: run_id}
         if self._endpoint.gzip:
-            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+            body = gzip.compress(body)
+            headers["Content-Encoding"] = "gzip"
         try:
             answer = self._session.post(
                 self._endpoint.url, data=body, headers=headers, timeout=self._endpoint.timeout_s, allow_redirects=False

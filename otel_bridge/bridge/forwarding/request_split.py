@@ -47,16 +47,16 @@ def halves(signal: Signal, request: bytes) -> list[bytes]:
     """Return two requests with half of *request* each; none when it cannot be split, or cannot be decoded."""
     kind, names = _KINDS[signal]
     try:
-        found = [kind.FromString(request) for _ in range(2)]
+        messages = [kind.FromString(request) for _ in range(2)]
     except DecodeError:
         return []  # the other end reports what is wrong with it
-    first, second = (_divisible(message, names) for message in found)
+    first, second = (_divisible(message, names) for message in messages)
     if first is None or second is None:
         return []
     middle = len(first) // 2
     del first[middle:]
     del second[:middle]
-    return [message.SerializeToString() for message in found]
+    return [message.SerializeToString() for message in messages]
 
 
 def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:

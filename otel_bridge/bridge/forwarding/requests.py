@@ -44,16 +44,17 @@ def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[byte
 
     An event may be the end of the process. It may be the statistics of a step, which rollouts of the next would close.
     """
-    given = list(parts)
-    ordered = [part for part in given if part.signal is Signal.METRICS]
-    ordered += [part for part in given if part.signal is not Signal.METRICS]
+    all_parts = list(parts)
+    ordered = [part for part in all_parts if part.signal is Signal.METRICS]
+    ordered += [part for part in all_parts if part.signal is not Signal.METRICS]
     for signal, neighbours in groupby(ordered, key=lambda part: part.signal):
         body: list[bytes] = []
         size = 0
         for part in neighbours:
             if body and size + len(part.data) > REQUEST_BYTES:
                 yield signal, body
-                body, size = [], 0
+                body = []
+                size = 0
             body.append(part.data)
             size += len(part.data)
         yield signal, body

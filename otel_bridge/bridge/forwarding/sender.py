@@ -49,8 +49,11 @@ class RequestSender:
         log_line: Callable[[str], None],
     ) -> None:
         self._check_endpoints = check_endpoints
-        self._signal, self._env, self._run_id = signal, env, run_id
-        self._refused, self._log_line = refused, log_line
+        self._signal = signal
+        self._env = env
+        self._run_id = run_id
+        self._refused = refused
+        self._log_line = log_line
         self._client: Client | None = None
         self._size = RequestSize(REQUEST_BYTES, least=_WHOLE_BYTES)
         self.server = ""

@@ -36,7 +36,8 @@ class Fullness:
     """
 
     def __init__(self, base: Path, max_bytes: int, *, count_s: float) -> None:
-        self._quota, self._count_s = Quota(base, max_bytes), count_s
+        self._quota = Quota(base, max_bytes)
+        self._count_s = count_s
         self._again_s = 0.0
         self._counted = 0
         self._is_near = False
@@ -75,8 +76,12 @@ class Eviction:
         *,
         evicted: Callable[[str], None],
     ) -> None:
-        self._fullness, self._ledger, self._view = fullness, ledger, view
-        self._workers, self._requested, self._evicted = workers, requested, evicted
+        self._fullness = fullness
+        self._ledger = ledger
+        self._view = view
+        self._workers = workers
+        self._requested = requested
+        self._evicted = evicted
         self._last_count = 0
 
     def evict_if_near(self) -> None:
@@ -97,13 +102,13 @@ class Eviction:
         """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
         oldest = self._view.oldest()
         destinations = self._view.destinations()
-        named = [destination for destination in destinations if destination.named]
-        durable = min((destination.durable for destination in named), default=self._ledger.position)
+        named_destinations = [destination for destination in destinations if destination.named]
+        durable = min((destination.durable for destination in named_destinations), default=self._ledger.position)
         through = _half(oldest, durable)
         if through and self._pinned(destinations) < through:
             self._evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
-        written = min((destination.written for destination in named), default=self._ledger.position)
+        written = min((destination.written for destination in named_destinations), default=self._ledger.position)
         through = _half(oldest, written)
         if not through:
             return ""

@@ -32,7 +32,10 @@ class ProcessMonitor:
     def __init__(
         self, folder: RunFolder, reader: SegmentReader, own: BridgeSegment, *, liveness_timeout_ns: int
     ) -> None:
-        self._folder, self._reader, self._own, self._liveness_timeout_ns = folder, reader, own, liveness_timeout_ns
+        self._folder = folder
+        self._reader = reader
+        self._own = own
+        self._liveness_timeout_ns = liveness_timeout_ns
         self._heartbeat_ns = 0
 
     @property
@@ -75,8 +78,8 @@ class ProcessMonitor:
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
         self.check(time.time_ns())
-        others = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
-        requesting = [tail for tail in others if tail.header is None or any(tail.header.exporters.values())]
+        other_tails = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
+        requesting = [tail for tail in other_tails if tail.header is None or any(tail.header.exporters.values())]
         return all(tail.segments.dead and not tail.moved and not tail.behind() for tail in requesting)
 
     def write_end_events(self, spared_pid: int = 0) -> bool:

@@ -53,9 +53,15 @@ class FolderRetention:
         eviction: Eviction,
         log_line: Callable[[str], None],
     ) -> None:
-        self._folder, self._options = folder, options
-        self._ledger, self._view, self._reader = ledger, view, reader
-        self._workers, self._selection, self._eviction, self._log_line = workers, selection, eviction, log_line
+        self._folder = folder
+        self._options = options
+        self._ledger = ledger
+        self._view = view
+        self._reader = reader
+        self._workers = workers
+        self._selection = selection
+        self._eviction = eviction
+        self._log_line = log_line
         self._undeletable = ""
 
     def free(self) -> None:
@@ -93,14 +99,14 @@ class FolderRetention:
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed; return their number."""
         requested = self._selection.requested
-        discarded = [one.through for name, one in requested.given_up.items() if name in self._options.discard]
+        discarded = [request.through for name, request in requested.given_up.items() if name in self._options.discard]
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
-        needed = [item.durable for item in self._view.destinations()]
+        needed_positions = [item.durable for item in self._view.destinations()]
         if (keep_from := requested.keep_from()) is not None:
-            needed.append(keep_from)
-        return self._ledger.prune(min(needed or discarded or [self._ledger.position]))
+            needed_positions.append(keep_from)
+        return self._ledger.prune(min(needed_positions or discarded or [self._ledger.position]))
 
 
 def delete_read_segments(
@@ -133,7 +139,8 @@ def delete_read_segments(
     if not work:
         return 0
     ledger.database.sync()
-    deleted, failed = 0, None
+    deleted = 0
+    failed = None
     for name, keep in work.items():
         try:
             deleted += _delete_of(folder, ledger, reader, name, keep)
@@ -146,11 +153,11 @@ def delete_read_segments(
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
     """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
-    at = {item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding}
+    forwarded = {item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding}
     return sum(
-        tail.cursor.data_end[0] - max(at.get(name, (0, 0))[0], tail.segments.first_number) + 1
+        tail.cursor.data_end[0] - max(forwarded.get(name, (0, 0))[0], tail.segments.first_number) + 1
         for name, tail in reader.tails.items()
-        if requests_otlp(tail) and at.get(name, (0, 0)) < tail.cursor.data_end
+        if requests_otlp(tail) and forwarded.get(name, (0, 0)) < tail.cursor.data_end
     )
 
 
@@ -174,7 +181,8 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
 
 def _delete_of(folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int) -> int:
     """Delete the segments of one process before number *keep*."""
-    tail, deleted = reader.tails[name], 0
+    tail = reader.tails[name]
+    deleted = 0
     for number in sorted(number for number in tail.segments.numbers if number < keep):
         with contextlib.suppress(FileNotFoundError):
             folder.segment_path(name, number).unlink()

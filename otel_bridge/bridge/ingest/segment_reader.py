@@ -83,7 +83,8 @@ class SegmentListing:
         young = time.time_ns() - mtime_ns < _YOUNG_NS
         if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
             return ()
-        self._listed_mtime_ns, self._listed_s = mtime_ns, seen_s
+        self._listed_mtime_ns = mtime_ns
+        self._listed_s = seen_s
         return self._folder.segments()
 
 
@@ -117,7 +118,10 @@ class SegmentReader:
     ) -> None:
         self.tails: dict[str, SegmentTailer] = {}
         self.caught_up = False
-        self._folder, self._ledger, self._options, self._log_line = folder, ledger, options, log_line
+        self._folder = folder
+        self._ledger = ledger
+        self._options = options
+        self._log_line = log_line
         self._listing = SegmentListing(folder)
         self._new_translator = partial(Translator, options=options, others=others, opened_unix_ns=time.time_ns())
         self._view = ledger.view()
@@ -130,7 +134,8 @@ class SegmentReader:
 
     def _begin(self) -> None:
         """Begin at the position of the ledger; also after a commit that failed."""
-        self.consistent = self.caught_up = False
+        self.consistent = False
+        self.caught_up = False
         self.state = LedgerState(self._view)
         self.translator = self._new_translator(self.state)
         listed = {instance_id: tail.segments for instance_id, tail in self.tails.items()}

@@ -43,12 +43,16 @@ class ProcessSegments:
     """
 
     def __init__(self, folder: RunFolder, instance_id: str, number: int) -> None:
-        self._folder, self.instance_id = folder, instance_id
+        self._folder = folder
+        self.instance_id = instance_id
         self.first_number = number
         self.last_number = number
         self.numbers: set[int] = set()
-        self.dead = self.cut = self.refused = False
-        self._path, self._path_of = "", -1
+        self.dead = False
+        self.cut = False
+        self.refused = False
+        self._path = ""
+        self._path_of = -1
 
     def listed(self, number: int) -> None:
         """Add a segment that exists, by its number."""
@@ -64,7 +68,8 @@ class ProcessSegments:
 
     def mark_dead(self, *, local: bool) -> None:
         """Mark the process as ended; *local* means that a torn tail may be cut off its file."""
-        self.dead, self.cut = True, local
+        self.dead = True
+        self.cut = local
 
     def refuse(self) -> None:
         """Leave the segments as they are."""
@@ -121,12 +126,14 @@ class SegmentCursor:
 
     def __init__(self, segments: ProcessSegments, number: int, offset: int) -> None:
         self._segments = segments
-        self.number, self.offset = number, offset
+        self.number = number
+        self.offset = offset
         self.used = (number, offset)
         self.data_end = (number, offset)
         self.frames: deque[Frame] = deque()
         self.header: SegmentHeader | None = None
-        self.gaps = self.last_append_ns = 0
+        self.gaps = 0
+        self.last_append_ns = 0
         self.final_read = False
 
     def fill(self) -> None:
@@ -273,7 +280,8 @@ class SegmentTailer:
         if source is not None:
             with contextlib.suppress(InvalidRecordError, JournalError):
                 self._sender = _Sender.of(SegmentHeader.from_bytes(source.header))
-        self._is_new_header = self._is_used = False
+        self._is_new_header = False
+        self._is_used = False
         self._committed = self.source
 
     @property

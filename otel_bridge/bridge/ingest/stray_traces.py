@@ -42,7 +42,8 @@ class StrayTraces:
     """
 
     def __init__(self, may_join: MayJoin, reopen: Callable[[RunFolder], None]) -> None:
-        self._may_join, self._reopen = may_join, reopen
+        self._may_join = may_join
+        self._reopen = reopen
         self._next_s = 0.0
         self._closed: dict[str, _ClosedRun] = {}
 

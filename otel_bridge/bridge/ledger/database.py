@@ -160,7 +160,10 @@ class DatabaseReader:
     def __init__(
         self, connection: sqlite3.Connection, lock: AbstractContextManager[bool], path: Path, *, owned: bool
     ) -> None:
-        self._connection, self._lock, self._path, self._owned = connection, lock, path, owned
+        self._connection = connection
+        self._lock = lock
+        self._path = path
+        self._owned = owned
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[sqlite3.Connection]:

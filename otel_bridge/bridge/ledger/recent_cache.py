@@ -74,7 +74,8 @@ class RecentRecords:
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES, room: CacheBudget = ROOM) -> None:
-        self._limit, self._room = limit_bytes, room
+        self._limit = limit_bytes
+        self._room = room
         self._chunks: deque[_Chunk] = deque()
         self._size_bytes = 0
         self._lock = threading.Lock()
@@ -97,13 +98,13 @@ class RecentRecords:
             self._chunks.append(chunk)
             self._size_bytes += size
 
-    def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage | None:
-        """Return the same page as `LedgerView.records`; ``None`` when records after *after* are not in memory."""
+    def records(self, position: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage | None:
+        """Return the same page as `LedgerView.records`; ``None`` when records after *position* are not in memory."""
         with self._lock:
-            if not self._chunks or not self._chunks[0].first <= after + 1 <= self._chunks[-1].last:
+            if not self._chunks or not self._chunks[0].first <= position + 1 <= self._chunks[-1].last:
                 return None
             chunks = list(self._chunks)
-        return _picked(chunks, after, kinds, limit=limit, limit_bytes=limit_bytes)
+        return _picked(chunks, position, kinds, limit=limit, limit_bytes=limit_bytes)
 
     def forget(self, through: Position) -> None:
         """Remove the commits that hold no record after *through*."""
@@ -128,7 +129,9 @@ def _picked(
     chunks: Sequence[_Chunk], after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
 ) -> RecordPage | None:
     records: list[Record] = []
-    size, last, total = 0, after, chunks[-1].last
+    size = 0
+    last = after
+    total = chunks[-1].last
     for chunk in chunks:
         start = max(after + 1 - chunk.first, 0)
         for row, (position, kind, data) in zip(  # noqa: B905  # of one length

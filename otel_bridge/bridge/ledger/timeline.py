@@ -163,14 +163,14 @@ class _StoredStep(NamedTuple):
 def _within(steps: Sequence[_StoredStep], room: int) -> tuple[list[_StoredStep], list[_StoredStep]]:
     """Return the steps that fit in *room* bytes, the first ones first, and the others."""
     fitting: list[_StoredStep] = []
-    others: list[_StoredStep] = []
+    too_many: list[_StoredStep] = []
     for step in steps:
         if step.size <= room:
             room -= step.size
             fitting.append(step)
         else:
-            others.append(step)
-    return fitting, others
+            too_many.append(step)
+    return fitting, too_many
 
 
 def _of_phase(phase: TimelinePhase) -> TimelineEvent:
@@ -201,10 +201,10 @@ def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[Timelin
     """Return the events of the steps from *first* to *last* of every role, in the order of roles and steps."""
     steps: dict[tuple[str, int], TimelineStep] = {}
     with reader.snapshot() as sql:
-        found = sql.execute(
+        rows = sql.execute(
             "SELECT role, step, data FROM timeline WHERE step BETWEEN ? AND ? ORDER BY role, step, id", (first, last)
         )
-        for role, step, data in cast("Iterable[tuple[str, int, bytes]]", found):
+        for role, step, data in cast("Iterable[tuple[str, int, bytes]]", rows):
             part = steps.setdefault((role, step), TimelineStep(role, step, []))
             events = cast("list[list[Any]]", decode_value(data))
             part.events.extend(TimelineEvent(*event) for event in events)

@@ -34,7 +34,8 @@ class LedgerState:
     """
 
     def __init__(self, view: LedgerView, *, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._view, self._limit = view, limit_bytes
+        self._view = view
+        self._limit = limit_bytes
         self._spaces: dict[str, dict[str, object]] = {}
         self._changed: dict[str, None] = {}
         self._large: dict[str, int] = {}
@@ -60,11 +61,11 @@ class LedgerState:
     def items(self, prefix: str) -> Iterator[tuple[str, object]]:
         """Return the pairs whose key begins with *prefix*, ordered by key; stored values are read on demand."""
         if "/" in prefix:
-            found = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
+            pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:
-            found = [pair for space in self._spaces.values() for pair in space.items() if pair[0].startswith(prefix)]
-        found.sort(key=lambda pair: pair[0])
-        return ((key, self._read(key) if value is _STORED else value) for key, value in found)
+            pairs = [pair for space in self._spaces.values() for pair in space.items() if pair[0].startswith(prefix)]
+        pairs.sort(key=lambda pair: pair[0])
+        return ((key, self._read(key) if value is _STORED else value) for key, value in pairs)
 
     def changes(self) -> list[tuple[str, bytes | None]]:
         """Return the changes for `Ledger.commit`."""
@@ -92,7 +93,8 @@ class LedgerState:
         name = key[: key.find("/") + 1]
         space = self._spaces.get(name)
         if space is None:
-            space = self._spaces[name] = {}
+            space = {}
+            self._spaces[name] = space
         return space
 
     def _read(self, key: str) -> object | None:

@@ -25,7 +25,8 @@ class Companions:
     """
 
     def __init__(self, leader: RunFolder, mark: str) -> None:
-        self._leader, self._mark = leader, mark
+        self._leader = leader
+        self._mark = mark
         self._notes = leader.companions_dir(mark)
         self._lock = RecordLock(leader.companions_lock_path(mark))
         self._listed: dict[Path, tuple[tuple[str, int], ...]] = {}
@@ -40,8 +41,8 @@ class Companions:
 
     def folders(self) -> list[RunFolder]:
         """Return the folders of the runs; what each holds now is noted for `more_came`."""
-        found = [RunFolder.at(self._leader.base / name) for name in self._names()]
-        existing = [folder for folder in found if folder.exists()]
+        named_folders = [RunFolder.at(self._leader.base / name) for name in self._names()]
+        existing = [folder for folder in named_folders if folder.exists()]
         self._listed = {folder.path: _held_by(folder) for folder in existing}
         self._by_run_id |= {folder.run_id: folder for folder in existing}
         return existing
@@ -54,10 +55,10 @@ class Companions:
         Returns:
             Whether the lock was taken again, so that there is something to serve.
         """
-        before = self._listed
+        last_listed = self._listed
         self._lock.release()
         self.folders()
-        return self._listed != before and self.take()
+        return self._listed != last_listed and self.take()
 
     def log(self, line: str) -> None:
         """Write a line about a run into that run's log too, unless it is the leader's, which has all lines."""

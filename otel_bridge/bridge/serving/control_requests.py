@@ -32,10 +32,14 @@ class ControlRequests:
     def __init__(
         self, folder: RunFolder, pipeline: RunPipeline, shutdown: ShutdownState, log_line: Callable[[str], None]
     ) -> None:
-        self._folder, self._pipeline, self._shutdown, self._log_line = folder, pipeline, shutdown, log_line
+        self._folder = folder
+        self._pipeline = pipeline
+        self._shutdown = shutdown
+        self._log_line = log_line
         self._acted_on: dict[str, ControlRequest] = {}
         self._dead_letters: dict[str, Sequence[int]] = {}
-        self.unanswered = self.handed_over = False
+        self.unanswered = False
+        self.handed_over = False
 
     @property
     def retries_dead_letters(self) -> bool:
@@ -44,9 +48,9 @@ class ControlRequests:
 
     def receive(self) -> None:
         """Carry out every new request; an exception leaves the request unanswered."""
-        found = receive_control(self._folder, self._malformed, self._acted_on)
-        self.unanswered = bool(found)
-        for request in found:
+        requests = receive_control(self._folder, self._malformed, self._acted_on)
+        self.unanswered = bool(requests)
+        for request in requests:
             if request.kind != "handover" or delete_control_request(self._folder, request):
                 self._carry_out(request)
                 self._acted_on[request.name] = request
@@ -56,7 +60,8 @@ class ControlRequests:
 
     def retry_dead_letters(self) -> None:
         """Give the dead letters of a retry to their exporters, which have been chosen by now."""
-        dead_letters, self._dead_letters = self._dead_letters, {}
+        dead_letters = self._dead_letters
+        self._dead_letters = {}
         self._pipeline.workers.retry_dead_letters(dead_letters)
 
     def delete_done(self, *, all_of: bool = False) -> None:
@@ -87,16 +92,17 @@ class ControlRequests:
             self._malformed(f"finish: {exc}")
 
     def _discard(self, request: ControlRequest) -> None:
-        exporter, ledger = request.values.get("exporter"), self._pipeline.ledger
+        exporter = request.values.get("exporter")
+        ledger = self._pipeline.ledger
         if request.values.get("what") == "waiting":
             ledger.evict_from_unnamed(ledger.position)
         else:
             ledger.discard_dead_letters(None if exporter is None else str(exporter), request.dead_letters)
 
-    def _malformed(self, what: str) -> None:
+    def _malformed(self, reason: str) -> None:
         """Count and report a malformed request; other requests are carried out."""
         count(self._pipeline.reader.state, "control_request")
-        self._log_line(f"a control request is left out: {what}")
+        self._log_line(f"a control request is left out: {reason}")
 
     def _is_done(self, request: ControlRequest) -> bool:
         if request.kind == "finish":

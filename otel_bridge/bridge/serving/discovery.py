@@ -61,8 +61,11 @@ class Discovery:
         forget_deleted: Callable[[Collection[Path]], object] = lambda _: None,
     ) -> None:
         self._forget_deleted = forget_deleted
-        self._folders, self._served, self._idle_runs = folders, served, idle_runs
-        self._named, self._until_done = frozenset(named), until_done
+        self._folders = folders
+        self._served = served
+        self._idle_runs = idle_runs
+        self._named = frozenset(named)
+        self._until_done = until_done
         self.closed: dict[Path, ClosedRun] = {}
         self.next_s = float("-inf")
         self._wake_idle_runs = False

@@ -33,7 +33,8 @@ class FolderLease:
     """
 
     def __init__(self, folder: RunFolder, lock: RecordLock, log_line: Callable[[str], None]) -> None:
-        self._folder, self._log_line = folder, log_line
+        self._folder = folder
+        self._log_line = log_line
         self._lock: RecordLock | None = lock
         self._heartbeat_s = 0.0
         self.lost = False
@@ -79,8 +80,8 @@ class FolderLease:
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
-            what = "belongs to another bridge" if self._folder.exists() else "was moved or deleted"
-            self._log_line(f"{self._folder.path} {what}; this bridge ends")
+            fate = "belongs to another bridge" if self._folder.exists() else "was moved or deleted"
+            self._log_line(f"{self._folder.path} {fate}; this bridge ends")
         self.lost = True
         return False
 
@@ -93,7 +94,8 @@ class FolderLease:
 
     def hand_on(self) -> RecordLock | None:
         """Return the lock, for the object in this process that continues with the folder."""
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         return lock
 
     def release(self) -> None:
@@ -127,13 +129,14 @@ def take_lock(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str
         if _acquired(lock, options.handover_s):
             return lock
     holder = folder.holder()
-    who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-    raise FolderLockedError(f"{folder.path} is in use by {who}; wait for it to finish, or stop it")
+    owner = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+    raise FolderLockedError(f"{folder.path} is in use by {owner}; wait for it to finish, or stop it")
 
 
 def _refuse_other_host(folder: RunFolder) -> None:
     """Raise if another machine has a recent heartbeat in the folder, because locks may be of one machine only."""
-    holder, now_ns = folder.holder(), time.time_ns()
+    holder = folder.holder()
+    now_ns = time.time_ns()
     if holder is None or holder.boot_id == this_host().boot_id:
         return
     if now_ns - holder.heartbeat_unix_ns < OTHER_HOST_NS:
@@ -144,7 +147,8 @@ def _refuse_other_host(folder: RunFolder) -> None:
 
 def _kill_holder(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> None:
     """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
-    holder, report = folder.holder(), read_report(folder)
+    holder = folder.holder()
+    report = read_report(folder)
     if report is not None and report.launcher:
         return
     if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:

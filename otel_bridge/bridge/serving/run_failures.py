@@ -48,9 +48,9 @@ class RunFailures:
         failing = self._failing.setdefault(path, _Failing())
         wait_s = min(failing.backoff.failed(), LONGEST_S)
         failing.until_s = time.monotonic() + wait_s
-        known = isinstance(exc, OtelBridgeError)
-        shown = str(exc) if known else "".join(traceback.format_exception(exc))
-        self._report(failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {shown}")
+        is_expected = isinstance(exc, OtelBridgeError)
+        details = str(exc) if is_expected else "".join(traceback.format_exception(exc))
+        self._report(failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {details}")
         return wait_s
 
     def report(self, path: Path, line: str) -> None:

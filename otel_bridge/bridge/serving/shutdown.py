@@ -25,7 +25,8 @@ class ShutdownState:
     def __init__(self, *, closing: bool) -> None:
         self._always_closing = closing
         self.closing = closing
-        self.draining = self.paused = False
+        self.draining = False
+        self.paused = False
         self.requested_status: Status | None = None
         self.spared_pid = 0
         self._finish_as: Status | None = None
@@ -41,7 +42,8 @@ class ShutdownState:
 
     def request(self, status: Status) -> None:
         """End the whole run at a person's request: `finish`, and release waiting data again."""
-        self.requested_status, self.paused = status, False
+        self.requested_status = status
+        self.paused = False
         self.finish(status)
 
     def spare(self, pid: int) -> None:
@@ -60,7 +62,10 @@ class ShutdownState:
         if self._finish_as is not None:
             processes.check(time.time_ns())
             processes.end_open(self._finish_as, self.spared_pid)
-            self._finish_as, self.spared_pid, self.closing, self._finished = None, 0, True, True
+            self._finish_as = None
+            self.spared_pid = 0
+            self.closing = True
+            self._finished = True
 
     def waits_for(self, processes: ProcessMonitor) -> bool:
         """Return whether data of a process may still count; after `finish`, living processes do not count."""
@@ -75,4 +80,6 @@ class ShutdownState:
         self.paused = True
         if self.requested_status is not None:
             # A process that logs later opens the run again, as after any end.
-            self.requested_status, self._finished, self.closing = None, False, self._always_closing
+            self.requested_status = None
+            self._finished = False
+            self.closing = self._always_closing

@@ -25,7 +25,8 @@ class StallWatch:
     """
 
     def __init__(self, stall_s: float, log_line: Callable[[str], None]) -> None:
-        self._stall_s, self._log_line = stall_s, log_line
+        self._stall_s = stall_s
+        self._log_line = log_line
         self._recorded_s = time.monotonic()
         self._where = ""
         self._backoff = Backoff()
@@ -33,9 +34,10 @@ class StallWatch:
         self.failures = 0
         self.ended = False
 
-    def record(self, where: str = "") -> None:
+    def record(self, run: str = "") -> None:
         """Store that the thread runs, and at which run."""
-        self._recorded_s, self._where = time.monotonic(), where
+        self._recorded_s = time.monotonic()
+        self._where = run
 
     def age_s(self) -> float:
         """Return the seconds since the last sign of life."""
@@ -65,8 +67,8 @@ class StallWatch:
             return ["the thread that reads run folders has ended; restart the service"]
         reasons: list[str] = []
         if self.age_s() > self._stall_s:
-            at = f" at run {self._where}" if self._where else ""
-            reasons.append(f"the thread that reads run folders has stood still{at} for {self.age_s():.0f} s")
+            place = f" at run {self._where}" if self._where else ""
+            reasons.append(f"the thread that reads run folders has stood still{place} for {self.age_s():.0f} s")
         if self._failure and self._backoff.failures >= 3:
             reasons.append(f"reading run folders fails: {self._failure}")
         return reasons
