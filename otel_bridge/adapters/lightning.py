@@ -122,10 +122,13 @@ class LightningLogger:
         Loggers of this kind with other names have runs of their own, which go on together.
         """
         from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of  # noqa: PLC0415
+        from otel_bridge.adapters.parts.timers import time_lightning  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
         if not self._recording.is_rank_zero():
             return None, CapturedReports("Lightning", ())
+        if self._recording.run is None:
+            time_lightning(self._trainer())
         beside = self._loggers_beside() if captured() or self._recording.run is None else []
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
         for one in beside if reports.begins_the_run else ():
@@ -136,9 +139,14 @@ class LightningLogger:
 
     def _loggers_beside(self) -> list[Any]:
         """Return all loggers of the calling trainer or Fabric; none outside of them."""
+        return _loggers_of(self._trainer())
+
+    def _trainer(self) -> Any:
+        """Return the calling trainer or Fabric that has this logger; ``None`` outside of them."""
         from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
 
-        return _loggers_of(calling_object(lambda one: any(logger is self for logger in _loggers_of(one))))
+        found = calling_object(lambda one: any(logger is self for logger in _loggers_of(one)))
+        return getattr(found, "trainer", found)
 
     def _is_called_by_lightning(self) -> bool:
         """Return whether Lightning itself calls, and so gives every logger the same; else the user's code does."""

@@ -39,6 +39,8 @@ def test_rows_of_validate_and_test_after_fit_are_recorded_and_the_run_ends_once(
     assert [step for step, _ in rows_of(found, "loss")] == [1, 3]
     assert [value for _, value in rows_of(found, "val")][-1:] == [2.0]
     assert [value for _, value in rows_of(found, "test")] == [3.0]
+    phases = ("time/run_training_batch", "time/backward", "time/optimizer_step", "time/train_dataloader_next")
+    assert [step for step, *_ in rows_of(found, *phases)] == [0, 1, 2, 3]
     assert (ends_of(found), config_in(found)["fails"]) == (["finished"], False)
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import guarded
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.phases.phase import Phase
+from otel_bridge.adapters.parts.timers import TimerPhases
 
 _STEP: Final = "rollout_id"
 """Argument of the methods of trainer and rollout manager by which slime and miles number their steps."""
@@ -33,14 +31,15 @@ def install(module: ModuleType, mode: str) -> None:
     if getattr(timer, _MARK, False):
         return
     setattr(timer, _MARK, True)
-    phases = _TimerPhases()
+    phases = TimerPhases()
+    process = _Process()
     real_start = timer.start
     real_end = timer.end
 
     @functools.wraps(real_start)
     def start(self: Any, name: str) -> None:
         real_start(self, name)
-        phases.begin(name)
+        phases.begin(name, name, process.step())
 
     @functools.wraps(real_end)
     def end(self: Any, name: str) -> None:
@@ -51,26 +50,16 @@ def install(module: ModuleType, mode: str) -> None:
     timer.end = end
 
 
-class _TimerPhases:
-    """Holds the open phase of each timer, and the step of the process. For the thread that trains."""
+class _Process:
+    """Holds the step that this process has reached."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Phase] = {}
         self._step = 0
 
     @guarded
-    def begin(self, name: str) -> None:
-        """Begin the phase of timer *name*, in the step of the calling method, else in the last one."""
-        from otel_bridge.emit.phases.phase import Phase  # noqa: PLC0415  # only programs that train pay for it
-
+    def step(self) -> int:
+        """Return the step of the calling method, else the last one."""
         step = calling_argument(_STEP)
         if step is not None:
             self._step = int(step)
-        self._open[name] = Phase(None, name, self._step).__enter__()
-
-    @guarded
-    def end(self, name: str) -> None:
-        """End the phase of timer *name*, if it has one: a timer may be older than the capture."""
-        phase = self._open.pop(name, None)
-        if phase is not None:
-            phase.__exit__(None, None, None)
+        return self._step

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,13 @@ _TIMED: Final = "otel_bridge_timed"
 _VERL: Final = "verl.utils.profiler.performance"
 _SKYRL: Final = ("skyrl.train.utils.utils", "skyrl_train.utils.utils")
 _TRL: Final = "trl.extras.profiling"
+_LIGHTNING_ACTIONS: Final = frozenset(
+    {
+        "run_training_batch", "train_dataloader_next", "training_step", "backward", "optimizer_step",
+        "validation_step", "test_step", "save_checkpoint",
+    }
+)  # fmt: skip
+"""Actions of Lightning's profilers that are phases; the others are hooks of each callback and module."""
 
 
 def time_verl() -> None:
@@ -59,6 +67,59 @@ def time_trl() -> None:
             lambda context: context.name.rpartition(".")[2].lstrip("_"),
             lambda context: None if context.step is None else context.step + 1,
         )
+
+
+def time_lightning(trainer: Any) -> None:
+    """Make what the profiler of a Lightning trainer measures in the loops phases, also where none is chosen, once."""
+    profiler: Any = getattr(trainer, "profiler", None)
+    if profiler is None or _TIMED in vars(profiler):
+        return
+    setattr(profiler, _TIMED, True)
+    phases = TimerPhases()
+    owner = weakref.ref(trainer)
+    real_start = profiler.start
+    real_stop = profiler.stop
+
+    def start(action_name: str) -> None:
+        real_start(action_name)
+        # Lightning names actions as "[Strategy]DDPStrategy.backward".
+        name = action_name.rpartition(".")[2]
+        if name in _LIGHTNING_ACTIONS:
+            phases.begin(action_name, name, _step_of_lightning(owner()))
+
+    def stop(action_name: str) -> None:
+        phases.end(action_name)
+        real_stop(action_name)
+
+    profiler.start = start
+    profiler.stop = stop
+
+
+@guarded
+def _step_of_lightning(trainer: Any) -> int:
+    """Return the step of the row that Lightning logs after the batch."""
+    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+class TimerPhases:
+    """Holds the open phases of timers that are started and ended by calls. For the thread that trains."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Phase] = {}
+
+    @guarded
+    def begin(self, timer: str, name: str, step: int | None) -> None:
+        """Begin phase *name* of *timer*; without a step it has that of the phase around it."""
+        from otel_bridge.emit.phases.phase import Phase  # noqa: PLC0415  # only programs that train pay for it
+
+        self._open[timer] = Phase(None, name, step).__enter__()
+
+    @guarded
+    def end(self, timer: str) -> None:
+        """End the phase of *timer*, if it has one: it may have been started before it was wrapped."""
+        phase = self._open.pop(timer, None)
+        if phase is not None:
+            phase.__exit__(None, None, None)
 
 
 @guarded
