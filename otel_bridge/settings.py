@@ -85,7 +85,12 @@ TRACES_EXPORTER = Setting(
 LOGS_EXPORTER = Setting(
     "OTEL_LOGS_EXPORTER", NO_NAMES, names, "Exporters of log records; overrides OTEL_BRIDGE_EXPORTERS."
 )
-RANKS = Setting("OTEL_BRIDGE_RANKS", "0", one_of("0", "all"), "Record rows of rank 0 only, or of all ranks.")
+RANKS = Setting(
+    "OTEL_BRIDGE_RANKS",
+    "0",
+    one_of("0", "all", "merge"),
+    "Record rows of rank 0 only, of all ranks, or of all ranks merged into one a step.",
+)
 
 # --- this process -----------------------------------------------------------------------------------------------------
 DIR = Setting("OTEL_BRIDGE_DIR", "", text, "Directory of run folders; default: .otel-bridge in the working directory.")

@@ -19,6 +19,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.settings import environment
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.encode.reductions import Reduction
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -134,6 +135,7 @@ def log(
     *,
     role: str | None = None,
     time_unix_ns: int | None = None,
+    reduce: Mapping[str, Reduction] | None = None,
 ) -> None:
     """Record one row in the process's run; see `Run.log`."""
 

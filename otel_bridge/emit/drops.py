@@ -21,6 +21,7 @@ MEANING: Mapping[str, str] = {
         "histograms that cannot be used: n counts, not negative, and n + 1 finite edges, not decreasing (n up to 4,096)"
     ),
     "adapter_failed": "calls of a framework that its adapter failed on; please report it",
+    "bad_reduce": 'reductions of log() other than "mean", "sum", "min", "max" or ("mean", weight): the mean is shown',
     "bad_key": "keys whose str() raised",
     "bad_time": "time_unix_ns of log() that is not in Unix nanoseconds after 1973: the row has the time of the call",
     "bad_step": "steps that are not numbers: the row got the next step",

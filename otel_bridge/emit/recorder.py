@@ -20,6 +20,7 @@ from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.reductions import with_reductions
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.emit.encode.values import FoundMedia, distinct, flatten, flatten_all, holds_nothing, to_step
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
@@ -40,7 +41,7 @@ _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 class Recorder:
     """Appends one process's records to its segments.
 
-    Twenty-five attributes, because `log()` is one body that uses most of them in each call.
+    Twenty-six attributes, because `log()` is one body that uses most of them in each call.
 
     Args:
         folder: The run folder; created here.
@@ -50,6 +51,7 @@ class Recorder:
         segment_bytes: Size at which a segment is closed.
         role: Role of the resource.
         media: Limits of media; ``None`` for the default ones.
+        merges_ranks: Whether the rows of all ranks become one, so that `reduce` of a row is sent.
 
     Raises:
         JournalError: The folder or the segment cannot be made.
@@ -65,12 +67,14 @@ class Recorder:
         segment_bytes: int,
         role: str | None,
         media: MediaLog | None = None,
+        merges_ranks: bool = False,
     ) -> None:
         self.folder, self.starter, self._quota = folder, starter, quota
         self._spent = self._room = 0
         self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end)
         self._role = role
         self._media = media or MediaLog()
+        self._merges_ranks = merges_ranks
         self._last_ns = 0
         self._steps: dict[str | None, int] = {}
         self._open_steps: set[str | None] = set()  # roles whose last row left its step open: ``commit=False``
@@ -93,7 +97,7 @@ class Recorder:
         self._closed = self._ended
 
     @counts_unknown
-    def log_row(  # noqa: C901, PLR0912  # one body, in which every call counts
+    def log_row(  # noqa: C901, PLR0912, PLR0915  # one body, in which every call counts
         self,
         values: object = None,
         step: object = None,
@@ -101,6 +105,7 @@ class Recorder:
         *,
         role: str | None = None,
         time_unix_ns: object = None,
+        reduce: object = None,
         _now: int = 0,
         _own: int = 0,
     ) -> None:
@@ -109,6 +114,8 @@ class Recorder:
         Args are those of `Run.log`; *_now*: the time of logging, if earlier than now; *_own*: the row's own time.
         """
         with self.lock:
+            if reduce is not None and self._merges_ranks:
+                values = with_reductions(values, reduce, self.drops.count)
             if commit is False or time_unix_ns is not None:
                 self._log_open_or_timed_row(values, step, role, commits=commit is not False, time_unix_ns=time_unix_ns)
                 return
@@ -174,6 +181,7 @@ class Recorder:
         *,
         role: object = None,
         time_unix_ns: object = None,  # noqa: ARG002  # as of `log_row`
+        reduce: object = None,  # noqa: ARG002
     ) -> None:
         """Note the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:

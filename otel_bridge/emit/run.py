@@ -34,6 +34,7 @@ from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import RolloutTracer
+    from otel_bridge.emit.encode.reductions import Reduction
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -58,7 +59,7 @@ class Run(RecordedFacts):
         self._rollout_options: RolloutOptions | None = None
         self._live_tracer: RolloutTracer | None = None
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
-        all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
+        all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) != "0"
         if recorder is not None:
             # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
             self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[method-assign]
@@ -99,11 +100,12 @@ class Run(RecordedFacts):
         *,
         role: str | None = None,
         time_unix_ns: int | None = None,
+        reduce: Mapping[str, Reduction] | None = None,
     ) -> None:
         """Record one row. Once this returns, the row survives a kill of this process.
 
         In a signal handler that interrupts another call, a row is appended when that call goes on, or by `finish`.
-        Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS=all``.
+        Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS`` is ``all`` or ``merge``.
 
         Args:
             values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of numbers become
@@ -112,6 +114,8 @@ class Run(RecordedFacts):
             commit: As in W&B: after ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
             time_unix_ns: Wall time of a row that was logged before, e.g. in an import; ``None`` for now.
+            reduce: By key, with ``OTEL_BRIDGE_RANKS=merge``, the value shown for all ranks: ``"mean"`` (default),
+                ``"sum"``, ``"min"``, ``"max"``, or ``("mean", weight)`` with the weight of this rank.
         """
 
     # --- rollouts -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from otel_bridge.emit.config.exporters import (
 )
 from otel_bridge.emit.config.identity import Identity, identify
 from otel_bridge.emit.config.misspelt import misspelt
-from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
+from otel_bridge.emit.config.resource import encode_resource, merges_ranks, source_of, tracker_identity
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
@@ -198,6 +198,7 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
                 max_bytes=settings.read(MEDIA_BYTES),
                 max_per_step=settings.read(MAX_MEDIA_PER_STEP),
             ),
+            merges_ranks=merges_ranks(facts.identity.world_size, facts.env),
         )
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc
@@ -292,7 +293,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
         notes.append(f"held in {state.base.path}; deliver with: {drain}")
     elif not facts.choice.names and not _before(state) and not state.unchosen:
         notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
-    if identity.rank and facts.settings.read(RANKS) != "all":
+    if identity.rank and facts.settings.read(RANKS) == "0":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
 

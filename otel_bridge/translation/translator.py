@@ -42,6 +42,7 @@ from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
+from otel_bridge.translation.ranks import RankMerge
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.state import TranslationState, count
@@ -67,7 +68,7 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Nineteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Twenty attributes: one for each kind of data, since the parts are wired here and nowhere else.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
@@ -114,6 +115,7 @@ class Translator:
             receive_clock=self._receive_clock,
         )
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
+        self._ranks = RankMerge(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._engines = EnginePipeline(state, options, self._axes)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
@@ -166,6 +168,8 @@ class Translator:
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
                     self._lifecycle.on_row(process, now_unix_ns)
+                if process.merge_world:
+                    return self._finished(self._ranks.take(process, record, now_unix_ns), now_unix_ns)
                 if self._engines.active or self._alerts is not None or self._defined.defined or self._axes.restarted:
                     return self._finished([record], now_unix_ns)
                 return [record]
@@ -174,7 +178,9 @@ class Translator:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
-        records: list[Record] = [*self._rows.tick(now_unix_ns), *self.rollouts.tick(now_unix_ns)]
+        records = self._ranks.rows(self._rows.tick(now_unix_ns), now_unix_ns)
+        records += self._ranks.tick(now_unix_ns)
+        records += self.rollouts.tick(now_unix_ns)
         records += self._phases.tick(now_unix_ns)
         records += self._lineage.tick(now_unix_ns)
         if self._engines.active and not self._lifecycle.ended:
@@ -183,7 +189,7 @@ class Translator:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
         for process in self._lifecycle.over_limit(now_unix_ns):
-            records += self._forget(process)
+            records += self._forget(process, now_unix_ns)
         if self._alerts is not None and not self._lifecycle.ended:
             records += self._alerts.tick(now_unix_ns, self._axes.steps())
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
@@ -221,6 +227,7 @@ class Translator:
         self._phases.flush()
         self._lineage.flush()
         self._engines.flush()
+        self._ranks.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -322,12 +329,13 @@ class Translator:
             if self._rows.expected(process, row.row[2]):
                 record = self._rows.next(process, row.schema, row.row)
                 self._lifecycle.on_row(process, frame.now_unix_ns)
-                return [record]
+                return self._ranks.rows([record], frame.now_unix_ns)
             fragments, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
         for fragment in cast("Sequence[RowFragment]", fragments):
             known = self._rows.redelivered
-            records += self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
+            rows = self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
+            records += self._ranks.rows(rows, frame.now_unix_ns)
             if self._rows.redelivered == known:
                 self._lifecycle.on_row(process, frame.now_unix_ns)
         return records
@@ -403,7 +411,8 @@ class Translator:
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
 
     def _closed(self, now_unix_ns: int) -> list[Record]:
-        rows = [*self._rows.close(), *self._rollouts_closed(now_unix_ns), *self._phases.close()]
+        ranked = [*self._ranks.rows(self._rows.close(), now_unix_ns), *self._ranks.close()]
+        rows = [*ranked, *self._rollouts_closed(now_unix_ns), *self._phases.close()]
         return [*rows, *self._engines.rows(), *self._engines.close()]
 
     def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
@@ -411,8 +420,8 @@ class Translator:
         lineage = self._lineage.close(now_unix_ns)
         return [*lineage, *self.rollouts.close(now_unix_ns)]
 
-    def _forget(self, process: Process) -> list[Record]:
-        rows = self._rows.forget(process)
+    def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:
+        rows = self._ranks.rows(self._rows.forget(process), now_unix_ns)
         self._lifecycle.forget(process)
         self.rollouts.forget(process.instance)
         self._phases.forget(process.instance)

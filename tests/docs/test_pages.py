@@ -174,6 +174,7 @@ def _constants() -> set[str]:
         "phases.pipeline",
         "lineage.pipeline",
         "engines.pipeline",
+        "ranks",
     )
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))

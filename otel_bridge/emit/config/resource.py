@@ -15,7 +15,7 @@ from typing import Final, cast
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
-from otel_bridge.settings import ATTEMPT, Setting, non_negative_int
+from otel_bridge.settings import ATTEMPT, RANKS, Setting, non_negative_int
 from otel_bridge.text.secret_patterns import redact_text
 
 # A service reads the trackers' identity only from here: the service's own environment belongs to another job.
@@ -57,6 +57,11 @@ def is_trial(env: Mapping[str, str]) -> bool:
     return bool(env.get(_TRACKER_VARIABLES[semconv.WANDB_SWEEP_ID]))
 
 
+def merges_ranks(world_size: int, env: Mapping[str, str]) -> bool:
+    """Return whether rows of all ranks become one row a step."""
+    return world_size > 1 and RANKS.read(env) == "merge"
+
+
 def encode_resource(
     identity: Identity,
     env: Mapping[str, str],
@@ -92,6 +97,7 @@ def encode_resource(
         semconv.ROLE: identity.role,
         semconv.RANK: identity.rank,
         semconv.WORLD_SIZE: identity.world_size,
+        semconv.RANKS: RANKS.read(env) if merges_ranks(identity.world_size, env) else None,
         semconv.NODE_RANK: identity.node_rank,
         semconv.INSTANCE_ID: instance_id,
         semconv.INSTANCE_START: started_unix_ns,

@@ -75,6 +75,7 @@ class Producer:
         attempt: Attempt of the role, where the environment of the process names the attempt.
         started_unix_ns: Time at which the process joined the run, by its own clock; 0: unknown.
         system: Whether the data are a bridge's measurements of a machine, on behalf of a process.
+        merge_world: Number of ranks whose rows become one row a step; 0: the rows of this producer are shown as sent.
         anonymous: Whether several processes may share this resource: a third-party producer without an id.
     """
 
@@ -90,6 +91,7 @@ class Producer:
     attempt: int | None
     started_unix_ns: int = 0
     system: bool = False
+    merge_world: int = 0
     anonymous: bool = False
 
 
@@ -112,6 +114,7 @@ def producer_of(attributes: Mapping[str, object]) -> Producer:
         attempt=int_in(attributes, semconv.ATTEMPT),
         started_unix_ns=max(int_in(attributes, semconv.INSTANCE_START) or 0, 0),
         system=system,
+        merge_world=_merge_world(attributes),
         anonymous=not instance and _is_anonymous(attributes),
     )
 
@@ -127,6 +130,13 @@ def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str
     """
     run = {key: value for key, value in outer.items() if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}}
     return {**run, **inner}
+
+
+def _merge_world(attributes: Mapping[str, object]) -> int:
+    if attributes.get(semconv.RANKS) != "merge":
+        return 0
+    world_size = int_in(attributes, semconv.WORLD_SIZE) or 1
+    return world_size if world_size > 1 else 0
 
 
 def _rank(attributes: Mapping[str, object], *, third_party: bool) -> int:

@@ -98,6 +98,7 @@ class RunLifecycle:
                 seen_ns=now_unix_ns,
                 began_ns=now_unix_ns,
                 anonymous=producer.anonymous,
+                merge_world=producer.merge_world,
             )
             self._next_order += 1
             self.processes[process.instance] = process

@@ -104,6 +104,7 @@ class ProcessState(TypedDict):
     seen_ns: int
     began_ns: int
     anonymous: bool
+    merge_world: int
     status: str | None
     timed_out: bool
     crashed: bool
@@ -131,6 +132,7 @@ class Process:
         seen_ns: Time at which data of the process were last read.
         began_ns: Time at which the process was first seen; for a local process, the start of its first segment.
         anonymous: Whether this may be several third-party processes that nothing but a shared name identifies.
+        merge_world: Number of ranks whose rows become one row a step; 0: the rows are shown as sent.
         status: Status with which the process ended; ``None`` while the process is open.
         timed_out: Whether silence alone ended the process: any later data reopen it.
         crashed: Whether the process ended without reporting its end.
@@ -164,6 +166,7 @@ class Process:
     seen_ns: int = 0
     began_ns: int = 0
     anonymous: bool = False
+    merge_world: int = 0
     status: Status | None = None
     timed_out: bool = False
     crashed: bool = False
@@ -305,6 +308,7 @@ class Process:
             "seen_ns": self.seen_ns,
             "began_ns": self.began_ns,
             "anonymous": self.anonymous,
+            "merge_world": self.merge_world,
             "status": None if self.status is None else self.status.value,
             "timed_out": self.timed_out,
             "crashed": self.crashed,

@@ -132,10 +132,11 @@ class ProducerRegistry:
             kind = "process" if source.kind == "bridge" else source.kind
             start = source.start if source.kind in PROCESS_KINDS else None
             process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)
-        decoder = self._decoders.get((producer.role, producer.rank))
+        rank = 0 if producer.merge_world else producer.rank  # keys of merged rows name no rank
+        decoder = self._decoders.get((producer.role, rank))
         if decoder is None:
             _bound(self._decoders, _MAX_DECODERS)
-            decoder = self._decoders[producer.role, producer.rank] = RowDecoder(producer.role, producer.rank)
+            decoder = self._decoders[producer.role, rank] = RowDecoder(producer.role, rank)
         return ProducerContext(source, producer, process, decoder)
 
 

@@ -1,0 +1,49 @@
+"""``reduce=`` of ``log()`` -> values of the row that choose how its values are merged over ranks.
+
+As values of the row they survive whatever cuts, orders or repeats rows on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, TypeAlias, cast
+
+from otel_bridge.emit.values.plain import CountKeyedDrop
+from otel_bridge.errors import any_error
+from otel_bridge.semconv import REDUCE_PREFIX
+
+Reduction: TypeAlias = str | tuple[str, float]
+"""Name of a reduction, or ``("mean", weight)``."""
+_NAMES: Final = frozenset({"mean", "sum", "min", "max"})
+
+
+def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> object:
+    """Return *values* with one more value for each reduction; those that cannot be used are counted.
+
+    Args:
+        values: Values of ``log()``.
+        reduce: Reduction by key.
+        drop: Callable that counts the reductions left out.
+    """
+    if not isinstance(values, Mapping) or not isinstance(reduce, Mapping):
+        drop("bad_reduce", 1, "")
+        return values  # pyright: ignore[reportUnknownVariableType]  # counted where it is encoded
+    row: dict[object, object] = dict(cast("Mapping[object, object]", values))
+    for key, reduction in cast("Mapping[object, object]", reduce).items():
+        try:
+            name, weight = _named(reduction)
+        except any_error():  # numbers of any library convert by code of their own
+            drop("bad_reduce", 1, str(key))
+            continue
+        row[f"{REDUCE_PREFIX}{name}/{key}"] = weight
+    return row
+
+
+def _named(reduction: object) -> tuple[str, float]:
+    """Return name and weight; raises `ValueError` when they cannot be used, or what a number's conversion raises."""
+    name, weight = reduction if isinstance(reduction, tuple | list) else (reduction, 1.0)  # pyright: ignore[reportUnknownVariableType]
+    weight = float(cast("float", weight))
+    if name not in _NAMES or not 0 <= weight < math.inf:
+        raise ValueError(f"{name}, {weight}")
+    return cast("str", name), weight
