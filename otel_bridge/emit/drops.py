@@ -172,3 +172,8 @@ class Drops:
             return None
         self._reported = dict(self.counts)
         return dict(self.counts)
+
+    def take_back_report(self) -> None:
+        """Undo the last `unreported`: its event was not written, and was not a record of the program either."""
+        self.counts = self._reported
+        self._reported = {}

@@ -398,12 +398,14 @@ class Recorder:
         self.starter.ensure()
         if self.drops.due():
             self.drops.notify()
-            self._write_drops()
+        # At each check, although printed once a minute: a kill loses the counts that were not written.
+        self._write_drops()
 
     def _write_drops(self) -> None:
         if counts := self.drops.unreported():
             keys = {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
-            self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns())
+            if not self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns()):
+                self.drops.take_back_report()
 
     def _reopened_after(self, exc: Exception, payload: bytes | None = None) -> bool:
         """Return whether a new segment is open for the record that failed; otherwise the record is counted."""

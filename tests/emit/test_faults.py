@@ -3,6 +3,7 @@ from __future__ import annotations
 import resource
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -220,7 +221,7 @@ def test_the_limit_of_the_directory_holds_however_fast_rows_come(tmp_path: Path)
     given = [event.body for event in seen.events if event.name == "rl.dropped"]
     assert seen.steps == list(range(len(seen.steps)))
     assert limit - 20_000 < size_bytes < limit + 5_000
-    assert sum(dict(body)["directory_full"] for body in given) == 2_000 - len(seen.steps)
+    assert given[-1] == {"directory_full": 2_000 - len(seen.steps)}  # counts of the whole run so far
 
 
 def test_where_half_of_the_free_disk_is_the_limit_that_is_what_drops_are_counted_as(
@@ -326,3 +327,17 @@ def test_a_thread_that_outlives_the_main_thread_opens_its_first_rollout(tmp_path
     done = run_script(script, held(tmp_path))
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+def test_counts_of_drops_are_written_each_second_so_that_a_kill_hardly_loses_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_in(tmp_path) as run:
+        start_ns = time.time_ns()
+        for second, value in ((2, "four"), (4, {}), (6, 1j), (8, 1.0)):
+            monkeypatch.setattr("otel_bridge.emit.recorder.time_ns", lambda second=second: start_ns + second * 10**9)
+            run.log({"answer": value, "loss": 0.5})
+        (process,) = seen_in(tmp_path)
+
+    dropped = [event.body for event in process.events if event.name == "rl.dropped"]
+    assert dropped == [{"text": 1}, {"text": 1, "complex": 1}]
