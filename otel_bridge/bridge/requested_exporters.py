@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import Names
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.records import Position
@@ -198,11 +198,11 @@ class RequestedExporters:
         self._ledger.pass_over(name, through)
         return max(through - at, 0)
 
-    def _delivered(self, name: str, destinations: Iterable[Destination]) -> Position:
+    def _delivered(self, name: str, destinations: Iterable[ExporterState]) -> Position:
         delivered = [item.delivered for item in destinations if item.exporter == name]
         return max([*delivered, self.given_up.get(name, DiscardedExporter()).through])
 
-    def _owes_end(self, name: str, at: Position, destinations: Iterable[Destination]) -> bool:
+    def _owes_end(self, name: str, at: Position, destinations: Iterable[ExporterState]) -> bool:
         """Return whether no process requests the exporter and the run is still open in its furthest destination."""
         if _OPEN in self._signals[name].values() or self.given_up.get(name, DiscardedExporter()).through >= at > 0:
             return False

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline, open_pipeline
@@ -134,7 +134,7 @@ class RunBridge:
 
     def _poll(self) -> bool:
         self._requests.receive()
-        if any(worker.progress.damaged for worker in self.workers.by_name.values()):
+        if any(worker.exporter_state.damaged for worker in self.workers.by_name.values()):
             raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
         if self.reader.caught_up:
             self.shutdown.end_processes(self.processes)
@@ -240,7 +240,7 @@ class RunBridge:
             position=position,
             rows=self.ledger.counts.rows,
             rollouts=self.ledger.counts.rollouts,
-            exporters=self.progress(),
+            exporters=self.exporter_states(),
             reason=self._left_as_it_is(),
             owed=self.pipeline.selection.owed() if self.pipeline.selection.chosen else {},
         )
@@ -250,9 +250,9 @@ class RunBridge:
         refused = sorted(name for name, tail in self.reader.tails.items() if tail.segments.refused)
         return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge" if refused else ""
 
-    def progress(self) -> dict[str, Progress]:
-        """Return the progress of each exporter."""
-        return {name: worker.progress for name, worker in self.workers.by_name.items()}
+    def exporter_states(self) -> dict[str, ExporterState]:
+        """Return the state of each exporter."""
+        return {name: worker.exporter_state for name, worker in self.workers.by_name.items()}
 
     def _run_ended(self) -> bool:
         return (

@@ -71,9 +71,9 @@ class RoleReport:
     processes: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ExporterReport:
-    """Reports the delivery of one exporter.
+    """Reports the delivery of one exporter; in its bridge this is a part of the exporter's state.
 
     Attributes:
         written: Last position that the tracker's calls accepted.
@@ -263,13 +263,12 @@ def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:
     Raises:
         TypeError: A value has another type than its field.
     """
-    filled = kind()
-    for name in filled.__dataclass_fields__:
-        if name in raw:
-            if not _fits(raw[name], getattr(filled, name)):
-                raise TypeError(f"{name}={raw[name]!r}")
-            setattr(filled, name, raw[name])
-    return filled
+    default = kind()
+    values = {name: raw[name] for name in default.__dataclass_fields__ if name in raw}
+    for name, value in values.items():
+        if not _fits(value, getattr(default, name)):
+            raise TypeError(f"{name}={value!r}")
+    return kind(**values)  # type: ignore[arg-type]  # the types were compared with those of the defaults
 
 
 def _fits(value: object, default: object) -> bool:

@@ -13,8 +13,9 @@ from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.ledger import codec
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination, StoredDeadLetter
+from otel_bridge.bridge.ledger.rows import StoredDeadLetter
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.exporter import RunWriter, WritesAlerts, WritesMedia, WritesPlainTraces, WritesSummary
 from otel_bridge.records import (
@@ -163,7 +164,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
     return (*sorted(set(chosen)), *others, *_ALWAYS)
 
 
-def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
+def needs_writer(at: ExporterState, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not.
 
     A run that failed or was killed before its first row needs one: its tracker shows it, with its config.
@@ -218,7 +219,7 @@ class DeadLetterQueue:
         """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
         return len(self._requests.dead_letters) + (self._owed_end is not None)
 
-    def next(self, view: LedgerView, at: Destination) -> DeadLetterBatch | None:
+    def next(self, view: LedgerView, at: ExporterState) -> DeadLetterBatch | None:
         """Return the first dead letter, with the result of its call if there was one; ``None`` when none waits."""
         while self._batch is None and (waiting := self._requests.dead_letters):
             record = self._record(view, waiting[0], at)
@@ -231,20 +232,21 @@ class DeadLetterQueue:
             self._batch = DeadLetterBatch(waiting[0], record)
         return self._batch
 
-    def done(self, at: Destination, batch: DeadLetterBatch) -> Destination:
+    def done(self, at: ExporterState, batch: DeadLetterBatch) -> ExporterState:
         """Remove a dead letter that was tried from the ledger and the queue; return *at* with its record counted."""
-        self._ledger.remove_dead_letters(at.id, [batch.id])
+        removed = self._ledger.remove_dead_letters(at.id, [batch.id])
         self._requests.dead_letter_done(batch.id)
         self._batch = None
         written = batch.record if batch.is_written else None
         rows, rollouts = isinstance(written, Row), isinstance(written, RolloutRecord)
-        return replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
+        dead_letters = max(at.dead_letters - removed, 0)
+        return replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts, dead_letters=dead_letters)
 
     def read_again(self) -> None:
         """Forget what was read of the first dead letter, because the writer or the position is another now."""
         self._batch = None
 
-    def end_batch(self, at: Destination) -> Batch | None:
+    def end_batch(self, at: ExporterState) -> Batch | None:
         """Return the end of the run that a dead letter reopened, as a batch; ``None`` when no end is owed."""
         return None if self._owed_end is None else Batch(deque(), at.written, self._owed_end)
 
@@ -252,7 +254,7 @@ class DeadLetterQueue:
         """Mark the end of the run as written again, or as cancelled by later records."""
         self._owed_end = None
 
-    def _record(self, view: LedgerView, number: int, at: Destination) -> Record | None:
+    def _record(self, view: LedgerView, number: int, at: ExporterState) -> Record | None:
         """Return the record of a dead letter; ``None`` when it was discarded meanwhile, or cannot be tried again."""
         found = view.dead_letters([number])
         if not found:
@@ -267,7 +269,7 @@ class DeadLetterQueue:
         return None
 
 
-def _retry_obstacle(dead_letter: StoredDeadLetter, at: Destination) -> str:
+def _retry_obstacle(dead_letter: StoredDeadLetter, at: ExporterState) -> str:
     if dead_letter.destination_id != at.id:
         return "it belongs to another destination of this exporter"
     return "" if dead_letter.data else "its content was released, there were too many"

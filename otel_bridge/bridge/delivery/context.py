@@ -1,4 +1,4 @@
-"""Defines what one exporter's delivery is given, what other threads request of it, and the progress that it shows.
+"""Defines what one exporter's delivery is given, and what other threads request of it.
 
 How records are delivered is in four modules, from top to bottom: `delivery`, `writer_session`, `retry`, `batch`.
 """
@@ -6,8 +6,8 @@ How records are delivered is in four modules, from top to bottom: `delivery`, `w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -142,49 +142,3 @@ class DeliveryRequests:
             through, self._skip_through = self._skip_through, None
             reopen, self._reopen = self._reopen, False
         return through, reopen
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Describes the state of one exporter's delivery: a plain value. The ledger's `Destination` has its counts.
-
-    Attributes:
-        state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
-        dead_letters: Items that the other end of ``otlp`` refused for good; of others the ledger has the number.
-        failing_since_s: `time.monotonic` of its first failure; ``None`` while it works.
-        damaged: Whether it found the ledger damaged and waits for a new one.
-        resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
-        found: One line about what the tracker already held of the run at the first open; empty for nothing.
-        settled: Whether its tracker's run has ended or was never opened.
-        degraded: One sentence for each signal that the other end of ``otlp`` lacks.
-        final_position: Position of the last record for it; ``None`` when there is no last one.
-    """
-
-    exporter: str
-    state: str = "idle"
-    reason: str = ""
-    help: str = ""
-    destination: Mapping[str, str] = field(default_factory=dict[str, str])
-    written: Position = 0
-    durable: Position = 0
-    dead_letters: int = 0
-    failing_since_s: float | None = None
-    resolved: bool = False
-    settings: ExporterSettings | None = None
-    damaged: bool = False
-    found: str = ""
-    settled: bool = False
-    degraded: tuple[str, ...] = ()
-    final_position: Position | None = None
-
-    def lacks(self, position: Position) -> int:
-        """Return the number of records up to *position* that the exporter still has to write."""
-        last = position if self.final_position is None else min(position, self.final_position)
-        return max(last - self.written, 0)
-
-    def has_all(self, position: Position) -> bool:
-        """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
-
-        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
-        """
-        return not self.lacks(position) and (self.settled or self.final_position is None)

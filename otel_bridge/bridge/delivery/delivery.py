@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, DeadLetterQueue, calls_of, kinds_of, needs_writer
-from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition, Progress
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition
 from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import RecordPage
-from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.errors import (
     BlockedError,
     ConfigError,
@@ -40,7 +40,7 @@ DURABLE_POLL_S: Final = 1.0
 
 
 class Delivery:
-    """Delivers the ledger's records to one writer. For one thread; `progress` and `requests` are for any.
+    """Delivers the ledger's records to one writer. For one thread; `exporter_state` and `requests` are for any.
 
     Args:
         context: The exporter, with the sources and settings of its delivery.
@@ -65,14 +65,11 @@ class Delivery:
         self._passed_end: Position = 0
 
     @property
-    def progress(self) -> Progress:
-        """Return the progress of the exporter."""
-        return self._position.progress
-
-    @property
-    def destination_id(self) -> int | None:
-        """Return the id of the destination in the ledger; ``None`` while the settings cannot be read."""
-        return None if self._position.at is None else self._position.at.id
+    def exporter_state(self) -> ExporterState:
+        """Return the state of the exporter, up to where its records are requested."""
+        state = self._position.state
+        last = self.requests.final_position
+        return state if last is None else dataclasses.replace(state, final_position=last.position)
 
     @property
     def requested_wait_s(self) -> float:
@@ -162,7 +159,7 @@ class Delivery:
         self.dead_letters.read_again()
 
     def _retry_dead_letter(
-        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], at: Destination
+        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], at: ExporterState
     ) -> float:
         """Give the writer a dead letter again, then remove it; if the ledger fails, only the removal is repeated."""
         if dead_letter.is_written is None:
@@ -175,7 +172,7 @@ class Delivery:
         return 0.0
 
     def _opened_for(
-        self, target: tuple[Exporter, ExporterSettings], at: Destination, *, end: End | None = None
+        self, target: tuple[Exporter, ExporterSettings], at: ExporterState, *, end: End | None = None
     ) -> OpenWriter | None:
         """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
         if end is not None and self._writer.is_renamed():  # no record follows that would reopen the run
@@ -199,7 +196,7 @@ class Delivery:
         takes_traces = exporter is not None and (exporter.takes_traces or exporter.takes_late_spans)
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
-    def _fetch(self, at: Destination, exporter: Exporter) -> Batch:
+    def _fetch(self, at: ExporterState, exporter: Exporter) -> Batch:
         """Read the next batch; records that need no writer are passed over while none is open."""
         known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.requests.final_position
         batch = self._read(at, exporter, wanted)
@@ -223,7 +220,7 @@ class Delivery:
             owed_end=end is not None and not end.id,
         )
 
-    def _read(self, at: Destination, exporter: Exporter, wanted: FinalPosition | None) -> RecordPage:
+    def _read(self, at: ExporterState, exporter: Exporter, wanted: FinalPosition | None) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
         while True:
             kinds = self._kinds
@@ -288,9 +285,10 @@ class Delivery:
 
     def _settled_wait_s(self) -> float | None:
         """Show that nothing is left to write; return the seconds to the next poll of what is durable."""
-        at, opened = self._position.now, self._writer.opened
+        at = self._position.now
+        opened = self._writer.opened
         in_doubt = opened if at.durable < at.written else None
-        failing = self._position.failing
+        failing = at.failing
         if in_doubt is not None and (failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S):
             self._writer.query_durable(in_doubt, at)
         if failing:
@@ -310,8 +308,8 @@ class Delivery:
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
-        at = self._position.at
-        if at is None or at.durable >= min(through, at.written):
+        at = self._position.state
+        if at.durable >= min(through, at.written):
             return
         self._writer.close()
         self._read_again()
@@ -328,9 +326,9 @@ class Delivery:
         with contextlib.suppress(Exception):
             self._note_whole_batch()
         opened = self._writer.opened
-        if opened is not None and self._position.at is not None:
+        if opened is not None:
             with contextlib.suppress(Exception):
-                self._writer.query_durable(opened, self._position.at)
+                self._writer.query_durable(opened, self._position.now)
         if self._writer.close():
             self._rewind()
         self._view.close()

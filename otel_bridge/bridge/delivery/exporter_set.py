@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names, Progress
+from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names
 from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position
@@ -94,7 +95,7 @@ class ExporterSet:
 
         When they are the only ones, they stay.
         """
-        done = [name for name, worker in self.by_name.items() if worker.progress.final_position is not None]
+        done = [name for name, worker in self.by_name.items() if worker.exporter_state.final_position is not None]
         if len(done) == len(self.by_name):
             return
         for name in done:
@@ -135,33 +136,33 @@ class ExporterSet:
 
         An exporter whose destination is unknown here may get one at any moment, on its own thread.
         """
-        ids = {name: worker.destination_id for name, worker in self.by_name.items()}
-        known = frozenset(number for number in ids.values() if number is not None)
-        unknown = frozenset(name for name, number in ids.items() if number is None)
+        states = [worker.exporter_state for worker in self.by_name.values()]
+        known = frozenset(state.id for state in states if state.resolved)
+        unknown = frozenset(state.exporter for state in states if not state.resolved)
         if (known, unknown) != self._marked:
             self._ledger.name_destinations(known, unknown=unknown)
             self._marked = known, unknown
 
     def unresolved(self) -> bool:
         """Return whether any exporter's destination is still unknown."""
-        return any(not worker.progress.resolved for name, worker in self.by_name.items() if name != OTLP)
+        return any(not worker.exporter_state.resolved for name, worker in self.by_name.items() if name != OTLP)
 
     def delivery_state(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether every exporter that lacks records is parked."""
         workers = self.by_name.values()
         left = [
-            worker.progress
+            worker.exporter_state
             for worker in workers
-            if worker.dead_letters_waiting() or not _is_done(worker.progress, position)
+            if worker.dead_letters_waiting() or not _is_done(worker.exporter_state, position)
         ]
-        return not left, all(_is_parked(progress, retry_after_exit_s) for progress in left)
+        return not left, all(_is_parked(state, retry_after_exit_s) for state in left)
 
     def written(self) -> list[Position]:
         """Return the written position of each exporter of rows that does not fail; the webhook passes over rows."""
         return [
-            worker.progress.written
+            worker.exporter_state.written
             for name, worker in self.by_name.items()
-            if name not in {OTLP, WEBHOOK} and worker.progress.failing_since_s is None
+            if name not in {OTLP, WEBHOOK} and not worker.exporter_state.failing
         ]
 
     def stop(self) -> None:
@@ -171,15 +172,15 @@ class ExporterSet:
 
     def join(self, deadline_s: float) -> list[str]:
         """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
-        workers = {**self.by_name, **{worker.progress.exporter: worker for worker in self._leaving}}
+        workers = {**self.by_name, **{worker.exporter_state.exporter: worker for worker in self._leaving}}
         return [name for name, worker in workers.items() if not worker.join(deadline_s - time.monotonic())]
 
 
-def _is_done(progress: Progress, position: Position) -> bool:
-    return progress.resolved and progress.failing_since_s is None and progress.has_all(position)
+def _is_done(state: ExporterState, position: Position) -> bool:
+    return state.resolved and not state.failing and state.has_all(position)
 
 
-def _is_parked(progress: Progress, retry_after_exit_s: float) -> bool:
-    if progress.state == "blocked":
+def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
+    if state.state == "blocked":
         return True
-    return progress.failing_since_s is not None and time.monotonic() - progress.failing_since_s >= retry_after_exit_s
+    return state.failing_since_s is not None and time.monotonic() - state.failing_since_s >= retry_after_exit_s

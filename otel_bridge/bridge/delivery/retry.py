@@ -1,8 +1,8 @@
 """Decides what follows a failure of an exporter, and keeps its position: where it goes on after any failure.
 
-`RetryPolicy` decides between a retry with backoff, a block and a dead letter. `DeliveryPosition` stores in the ledger
-what is written, durable and refused at one destination, and shows the exporter's state. Neither uses the writer. For
-the exporter's own thread; `DeliveryPosition.progress` may be read by any.
+`RetryPolicy` decides between a retry with backoff, a block and a dead letter. `DeliveryPosition` replaces the
+exporter's state, and stores it in the ledger. Neither uses the writer. For the exporter's own thread;
+`DeliveryPosition.state` may be read by any.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch
-from otel_bridge.bridge.delivery.context import DeliveryContext, Progress
-from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.delivery.context import DeliveryContext
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import DeadLetter
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, destination_of
@@ -61,13 +61,13 @@ class RetryPolicy:
     @property
     def requested_wait_s(self) -> float:
         """Return how long after a failure the tracker requested not to be called; a person may call it earlier."""
-        return 0.0 if self._position.progress.state == "blocked" else self._backoff.requested_s
+        return 0.0 if self._position.state.state == "blocked" else self._backoff.requested_s
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
         """Show that a person must act; return the seconds until the next try."""
         help_ = exc.help if isinstance(exc, BlockedError) else ""
-        shown = self._position.progress
-        if shown.state != "blocked" or shown.reason != str(exc):
+        before = self._position.state
+        if before.state != "blocked" or before.reason != str(exc):
             self._log_line(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
         self._position.show("blocked", reason=str(exc), help_=help_)
         return BLOCKED_S
@@ -114,7 +114,7 @@ class RetryPolicy:
         """Reset the failures, because the exporter works."""
         self._backoff.succeeded()
         self._strange = 0
-        if self._position.failing:
+        if self._position.state.failing:
             self._position.show("writing")
 
 
@@ -146,49 +146,46 @@ class Backoff:
 
 
 class DeliveryPosition:
-    """Holds an exporter's destination in the ledger and its progress for the report.
+    """Holds the state of one exporter, and stores what of it a next bridge needs.
 
     Attributes:
-        progress: Progress of the exporter; a new object with each change.
-        at: Destination of the exporter; ``None`` until `resume`.
+        state: The state; a new object with each change.
     """
 
     def __init__(self, context: DeliveryContext) -> None:
-        self.progress = Progress(context.name)
-        self.at: Destination | None = None
-        self._name, self._ledger, self._log_line = context.name, context.ledger, context.log_line
-        self._settings: ExporterSettings | None = None
-        self._found = ""
+        self.state = ExporterState(exporter=context.name)
+        self._ledger = context.ledger
+        self._log_line = context.log_line
 
     @property
-    def now(self) -> Destination:
-        """Return the destination; raise `RetryableError` while there is none."""
-        if self.at is None:
-            raise RetryableError(f"exporter {self._name} has no destination yet")
-        return self.at
+    def now(self) -> ExporterState:
+        """Return the state; raise `RetryableError` while the exporter has no destination."""
+        if not self.state.resolved:
+            raise RetryableError(f"exporter {self.state.exporter} has no destination yet")
+        return self.state
 
-    @property
-    def failing(self) -> bool:
-        """Return whether the exporter failed and no record has been written since."""
-        return self.progress.failing_since_s is not None
+    def resume(self, settings: ExporterSettings) -> ExporterState:
+        """Continue at the ledger's position for the destination of *settings*; return the state."""
+        if not self.state.resolved:
+            stored = self._ledger.destination(self.state.exporter, destination_of(settings))
+            in_doubt = stored.durable < stored.written and not stored.ended
+            self.state = dataclasses.replace(
+                stored,
+                resolved=True,
+                settings=settings,
+                # After its open, the writer reports where to continue with records in doubt.
+                written=stored.durable if in_doubt else stored.written,
+                state=self.state.state,
+                reason=self.state.reason,
+                help=self.state.help,
+                failing_since_s=self.state.failing_since_s,
+            )
+        return self.state
 
-    def resume(self, settings: ExporterSettings) -> Destination:
-        """Continue at the ledger's position for the destination of *settings*; return the destination."""
-        if self.at is None:
-            at = self._ledger.destination(self._name, destination_of(settings))
-            if at.durable < at.written and not at.ended:
-                # Written but not durable when the last bridge ended: after its open, the writer reports where to
-                # continue.
-                at = dataclasses.replace(at, written=at.durable)
-            self.at, self._settings = at, settings
-            self.show(self.progress.state)
-        return self.now
-
-    def save(self, at: Destination) -> None:
-        """Replace the destination by *at*, in the ledger too."""
-        self._ledger.save(at)
-        self.at = at
-        self.show(self.progress.state)
+    def save(self, state: ExporterState) -> None:
+        """Replace the state by *state*, in the ledger too."""
+        self._ledger.save(state)
+        self.state = state
 
     def advance(self, through: Position, batch: Batch, *, reports_durable: bool | None) -> None:
         """Store that all records up to *through* are written, and add the counts of *batch*.
@@ -199,66 +196,63 @@ class DeliveryPosition:
             reports_durable: Whether the open writer's records are durable only once it reports so; ``None`` without a
                 writer.
         """
-        at = self.now
-        in_doubt = at.durable < at.written if reports_durable is None else reports_durable
+        state = self.now
+        in_doubt = state.durable < state.written if reports_durable is None else reports_durable
+        written = max(through, state.written)
         moved = dataclasses.replace(
-            at,
-            written=max(through, at.written),
-            durable=at.durable if in_doubt else max(through, at.written),
-            counted=max(at.counted, through),
-            rows=at.rows + batch.rows,
-            rollouts=at.rollouts + batch.rollouts,
-            left_out=dict(batch.left_out + Counter(at.left_out)) if batch.left_out else at.left_out,
+            state,
+            written=written,
+            durable=state.durable if in_doubt else written,
+            counted=max(state.counted, through),
+            rows=state.rows + batch.rows,
+            rollouts=state.rollouts + batch.rollouts,
+            left_out=_added(state.left_out, batch.left_out),
         )
-        if moved != at:
+        if moved != state:
             self.save(moved)
         batch.counted()  # after the save, which may fail and be repeated
 
-    def count_left_out(self, found: Mapping[str, int]) -> None:
+    def count_left_out(self, left_out: Mapping[str, int]) -> None:
         """Add what the writer left out while it ended the run: reason to count."""
-        if found:
-            self.save(dataclasses.replace(self.now, left_out=dict(Counter(self.now.left_out) + Counter(found))))
+        if left_out:
+            self.save(dataclasses.replace(self.now, left_out=_added(self.now.left_out, left_out)))
 
     def rewind(self) -> bool:
         """Move back to the durable position, to write later records again; return whether the position moved."""
-        at = self.at
-        if at is None or at.durable >= at.written or at.ended:
+        state = self.state
+        if state.durable >= state.written or state.ended:
             return False
-        self.at = dataclasses.replace(at, written=at.durable)
+        self.state = dataclasses.replace(state, written=state.durable)
         with contextlib.suppress(Exception):  # the next bridge begins there anyway
-            self.save(self.at)
+            self.save(self.state)
         return True
 
     def dead_letter(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
         """Store a record that was refused for good as a dead letter."""
-        at, reason = self.now, redact_text(reason)
-        self._ledger.dead_letter(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
-        self.at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
-        self._log_line(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
-
-    def found(self, what: str) -> None:
-        """Store and log what the tracker already held of the run when its writer was opened; empty for nothing new."""
-        if what:
-            self._found = what
-            self._log_line(f"{self._name}: {what}")
+        name = self.now.exporter
+        reason = redact_text(reason)
+        self._ledger.dead_letter(DeadLetter(self.now.id, position, kind, record_id, reason, time.time_ns(), data))
+        self.state = dataclasses.replace(self.state, dead_letters=self.state.dead_letters + 1)
+        self._log_line(f"{name}: record {record_id or position} is refused for good and set aside: {reason}")
 
     def damaged(self, reason: str) -> None:
         """Show that the ledger was found damaged."""
-        self.progress = dataclasses.replace(self.progress, damaged=True, reason=shown(reason))
+        self.state = dataclasses.replace(self.state, damaged=True, reason=shown(reason))
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
         """Show *state*; a failing state keeps its start and, unless they are given, its reason and help."""
-        reason, help_ = shown(reason), shown(help_)
-        at, before = self.at, self.progress
-        failing = state in {"retrying", "blocked"}
-        if state == before.state and failing:
-            reason, help_ = reason or before.reason, help_ or before.help
-        since = (before.failing_since_s or time.monotonic()) if failing else None
-        if at is None or self._settings is None:
-            self.progress = Progress(self._name, state, reason, help_, failing_since_s=since)
-            return
-        self.progress = Progress(
-            self._name, state, reason, help_, destination=destination_of(self._settings), written=at.written,
-            durable=at.durable, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
-            settled=at.settled,
-        )  # fmt: skip
+        before = self.state
+        is_failing = state in {"retrying", "blocked"}
+        goes_on = is_failing and state == before.state
+        failing_since_s = before.failing_since_s or time.monotonic()
+        self.state = dataclasses.replace(
+            before,
+            state=state,
+            reason=shown(reason) or (before.reason if goes_on else ""),
+            help=shown(help_) or (before.help if goes_on else ""),
+            failing_since_s=failing_since_s if is_failing else None,
+        )
+
+
+def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(more))

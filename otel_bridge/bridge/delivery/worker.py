@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import FinalPosition, Progress
+from otel_bridge.bridge.delivery.context import FinalPosition
 from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.records import Position
 
 
@@ -17,13 +17,8 @@ class ExporterWorker(Protocol):
     """Serves one exporter of one run: a `DeliveryWorker`, or for ``otlp`` the forwarder of the segments."""
 
     @property
-    def progress(self) -> Progress:
-        """Return the progress of the exporter."""
-        ...
-
-    @property
-    def destination_id(self) -> int | None:
-        """Return the id of the exporter's destination in the ledger; ``None`` without one."""
+    def exporter_state(self) -> ExporterState:
+        """Return the state of the exporter."""
         ...
 
     def start(self) -> None:
@@ -84,21 +79,14 @@ class DeliveryWorker:
             self._step,
             failed=self._failed,
             ended=self._ended,
-            name=f"deliver-{delivery.progress.exporter}",
+            name=f"deliver-{delivery.exporter_state.exporter}",
             requested_s=lambda: delivery.requested_wait_s,
         )
 
     @property
-    def progress(self) -> Progress:
-        """Return the progress of the exporter."""
-        last = self._delivery.requests.final_position
-        found = self._delivery.progress
-        return found if last is None else replace(found, final_position=last.position)
-
-    @property
-    def destination_id(self) -> int | None:
-        """Return the id of the exporter's destination in the ledger; ``None`` while its settings cannot be read."""
-        return self._delivery.destination_id
+    def exporter_state(self) -> ExporterState:
+        """Return the state of the exporter."""
+        return self._delivery.exporter_state
 
     def start(self) -> None:
         """Begin to deliver.
@@ -154,13 +142,13 @@ class DeliveryWorker:
         return self._thread.join(timeout_s)
 
     def _step(self) -> tuple[float | None, bool]:
-        before = self._delivery.progress
+        before = self._delivery.exporter_state
         wait_s = self._delivery.step()
-        if self._delivery.progress is not before:
+        if self._delivery.exporter_state != before:
             self._progressed()
         # New records shorten neither the wait of a failing exporter nor a pause; a flush does, and finish() requests
         # one.
-        return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.pausing
+        return wait_s, not self._delivery.exporter_state.failing and not self._delivery.pausing
 
     def _failed(self, exc: BaseException) -> float:
         wait_s = self._delivery.failed(exc)

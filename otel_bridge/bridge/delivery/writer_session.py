@@ -19,8 +19,8 @@ from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, WriterCall
 from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.ledger import codec
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import (
@@ -70,11 +70,11 @@ class WriterSession:
         self.opened: OpenWriter | None = None
 
     def open(
-        self, target: tuple[Exporter, ExporterSettings], at: Destination, kinds: Sequence[int]
+        self, target: tuple[Exporter, ExporterSettings], at: ExporterState, kinds: Sequence[int]
     ) -> OpenWriter | None:
         """Open the writer; return ``None`` if *written* moved, because the tracker holds more or less than noted."""
         exporter, settings = target
-        if not self._position.failing:  # a failing exporter stays failing until it has written something
+        if not at.failing:  # a failing exporter stays failing until it has written something
             self._position.show("writing")
         given, run = self._describe(self._view, reopened=bool(at.ended))
         self._names = run.project, run.name
@@ -90,11 +90,16 @@ class WriterSession:
             moved = False
             if held is not None:
                 opened.begin_reporting()
-            self._position.found(found_of(writer))
             at = dataclasses.replace(
-                at, opened=True, ended=0, end_status=None, url=without_credentials(writer.url or "") or None,
-                tracker_run_id=tracker_run_id_of(writer), degraded=self._degraded(writer, at.degraded),
-            )  # fmt: skip
+                self._position.now,
+                found=self._found(writer),
+                opened=True,
+                ended=0,
+                end_status=None,
+                url=without_credentials(writer.url or "") or None,
+                tracker_run_id=tracker_run_id_of(writer),
+                degraded=self._degraded(writer, at.degraded),
+            )
             if held is not None:
                 start = max(min(held, self._ledger.position), self._view.oldest() - 1)
                 moved = start != at.written
@@ -105,7 +110,7 @@ class WriterSession:
             raise
         return None if moved else opened
 
-    def _opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, at: Destination) -> RunWriter:
+    def _opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, at: ExporterState) -> RunWriter:
         try:
             return exporter.open(run, settings, self._ledger.memory(at.id))
         except Exception as exc:
@@ -116,13 +121,20 @@ class WriterSession:
                 raise
             raise blocked from exc
 
-    def _degraded(self, writer: RunWriter, known: Sequence[str]) -> tuple[str, ...]:
+    def _found(self, writer: RunWriter) -> str:
+        """Return what the tracker already held of the run, now or at an earlier open, and log what is new."""
+        found = found_of(writer)
+        if found:
+            self._log_line(f"{self._name}: {found}")
+        return found or self._position.now.found
+
+    def _degraded(self, writer: RunWriter, known: Sequence[str]) -> list[str]:
         """Return the abilities that *writer* lacks, and log each sentence that is not in *known*."""
         degraded = degraded_of(writer)
         for sentence in degraded:
             if sentence not in known:
                 self._log_line(f"{self._name}: {sentence}")
-        return degraded
+        return [*degraded]
 
     def _give(self, what: str, call: Callable[[], None]) -> None:
         try:
@@ -174,7 +186,7 @@ class WriterSession:
         last = call.records[-1]
         if isinstance(last, (Config, Summary)) and last.position <= opened.given:  # it or a newer one was given at open
             return None
-        if self._position.progress.state in {"idle", "ended"}:
+        if self._position.state.state in {"idle", "ended"}:
             self._position.show("writing")
         began = time.monotonic()
         try:
@@ -226,7 +238,7 @@ class WriterSession:
         _, run = self._describe(self._view, reopened=False)
         return self._names != (run.project, run.name)
 
-    def query_durable(self, opened: OpenWriter, at: Destination) -> None:
+    def query_durable(self, opened: OpenWriter, at: ExporterState) -> None:
         """Read the durable position from the writer and store it."""
         opened.queried(time.monotonic())
         held = opened.writer.durable()
@@ -290,7 +302,7 @@ class OpenWriter:
         self.queried_s = now_s
 
 
-def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Position) -> Destination:
+def counted(view: LedgerView, kinds: Sequence[int], at: ExporterState, through: Position) -> ExporterState:
     """Return *at* with the records up to *through* counted, because the tracker already holds them."""
     if through <= at.counted:
         return at

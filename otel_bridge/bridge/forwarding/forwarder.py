@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.context import FinalPosition, Progress
+from otel_bridge.bridge.delivery.context import FinalPosition
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
 from otel_bridge.bridge.forwarding.signal_lane import LaneFailure, SegmentOffset, SignalLane
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.exporter import OTLP
@@ -52,8 +53,6 @@ class Forwarder:
         check_endpoints: Raises `ConfigError` when the endpoints in *env* must not be used.
     """
 
-    destination_id: int | None = None
-
     def __init__(
         self,
         folder: RunFolder,
@@ -65,7 +64,7 @@ class Forwarder:
         progressed: Callable[[], None],
         check_endpoints: Callable[[], None] = lambda: None,
     ) -> None:
-        self.progress = Progress(OTLP, destination=addresses(env), resolved=True)
+        self.exporter_state = ExporterState(exporter=OTLP, resolved=True, destination=addresses(env))
         self._folder, self._ledger = folder, ledger
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._segments: dict[str, ForwardedSegments] = {}
@@ -158,9 +157,9 @@ class Forwarder:
         return self._thread.join(timeout_s)
 
     def _step_and_notify(self) -> tuple[float | None, bool]:
-        before = self.progress
+        before = self.exporter_state
         wait_s = self._step()
-        if self.progress is not before:
+        if self.exporter_state is not before:
             self._progressed()
         return wait_s, True
 
@@ -323,7 +322,7 @@ class Forwarder:
             lane.ended = True
             sentence = f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
             self._log_line(f"otlp: {sentence}; the other end takes other signals, which go on")
-            self._show(degraded=(*self.progress.degraded, sentence))
+            self._show(degraded=[*self.exporter_state.degraded, sentence])
             self._unstored.update(self._segments)
         self._store_positions()
 
@@ -340,7 +339,7 @@ class Forwarder:
                 self._unstored.discard(instance_id)
 
     def _refused(self, count: int) -> None:
-        self._show(dead_letters=self.progress.dead_letters + count)
+        self._show(dead_letters=self.exporter_state.dead_letters + count)
 
     def _failed_strangely(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
@@ -355,12 +354,12 @@ class Forwarder:
         self._show_state(failure)
 
     def _show_failure(self, failure: LaneFailure) -> None:
-        if (self.progress.state, self.progress.reason) != (failure.state, failure.reason):
+        if (self.exporter_state.state, self.exporter_state.reason) != (failure.state, failure.reason):
             self._log_line(f"otlp is {failure.state}: {failure.reason}")
         self._show_state(failure)
 
     def _show_state(self, failure: LaneFailure) -> None:
-        since_s = self.progress.failing_since_s
+        since_s = self.exporter_state.failing_since_s
         self._show(
             state=failure.state,
             reason=failure.reason,
@@ -369,6 +368,6 @@ class Forwarder:
         )
 
     def _show(self, **changes: object) -> None:
-        progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
-        if progress != self.progress:
-            self.progress = progress
+        state = dataclasses.replace(self.exporter_state, **changes)  # type: ignore[arg-type]  # fields by name
+        if state != self.exporter_state:
+            self.exporter_state = state

@@ -23,11 +23,11 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     Unread records stay in the segments, where they take no more room than in the ledger. The bridge reads them once an
     exporter makes progress.
     """
-    every = [(name, worker.progress) for name, worker in workers.by_name.items()]
+    every = [(name, worker.exporter_state) for name, worker in workers.by_name.items()]
     found = [
         pair for pair in every if pair[0] != WEBHOOK
     ] or every  # the webhook, which passes over rows, is always ready
-    if any(one.failing_since_s is None and one.state != "blocked" for _, one in found):
+    if any(not one.failing and one.state != "blocked" for _, one in found):
         return False
     written = max((one.written for name, one in found if name != OTLP), default=0)
     return position - written >= AHEAD_RECORDS and all(header.kind == "receiver" for header in processes.living())

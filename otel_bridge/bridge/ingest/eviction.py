@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.requested_exporters import RequestedExporters
@@ -117,7 +117,7 @@ class Eviction:
             worker.skip_through(through)
         return f"records up to {through} are evicted, although not every tracker's store confirmed them"
 
-    def _pinned(self, destinations: Iterable[Destination]) -> int:
+    def _pinned(self, destinations: Iterable[ExporterState]) -> int:
         """Return the position from which on records are kept for exporters that are no longer named."""
         positions = [destination.durable for destination in destinations if not destination.named]
         requested = self._requested.keep_from()

@@ -9,8 +9,8 @@ from typing import cast
 
 from otel_bridge.bridge.ledger.codec import decode, decode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.rows import (
-    Destination,
     SegmentPosition,
     StoredDeadLetter,
     after_prefix,
@@ -122,7 +122,7 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             return sources_of(sql)
 
-    def destinations(self) -> list[Destination]:
+    def destinations(self) -> list[ExporterState]:
         """Return every destination, including those that are no longer named."""
         with self._reader.snapshot() as sql:
             return destinations_of(sql)
@@ -143,7 +143,7 @@ class LedgerView:
         ahead = cast("Mapping[str, tuple[int, int]] | None", self.meta(ahead_key(instance_id)))
         return ahead or {}
 
-    def overview(self) -> tuple[Position, list[SegmentPosition], list[Destination]]:
+    def overview(self) -> tuple[Position, list[SegmentPosition], list[ExporterState]]:
         """Return position, sources and destinations, all of one moment."""
         with self._reader.snapshot() as sql:
             return position_of(sql), sources_of(sql), destinations_of(sql)

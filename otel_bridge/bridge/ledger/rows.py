@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.records import Position, Status
 
 
@@ -22,56 +23,6 @@ class SegmentPosition:
     ended: bool = False
     forwarded_number: int = 0
     forwarded_offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Describes one exporter with where it delivers: a plain value, with a field for each column of the table.
-
-    Attributes:
-        variables: Its variables of the destination, which together name it.
-        named: Whether the run has the destination now; else its records are kept until room is needed.
-        written: Position up to which the tracker's calls have returned.
-        durable: Position up to which the tracker's store is known to hold the records.
-        counted: Last position that `rows` and `rollouts` count; a record that is written again is not counted again.
-        evicted: Number of records that were evicted before they were durable here.
-        opened: Whether a writer was opened at least once.
-        ended: Position of the last end that was acted on, 0 without one.
-        tracker_run_id: The tracker's own id of the run, if its writer reports one.
-        missed: Number of records that were deleted before this destination was first named.
-        degraded: One sentence for each ability that its tracker lacked when it was last opened.
-        left_out: Records that its writers left out because the tracker lacks an ability: reason to count.
-    """
-
-    id: int
-    exporter: str
-    variables: Mapping[str, str]
-    named: bool = True
-    written: Position = 0
-    durable: Position = 0
-    counted: Position = 0
-    rows: int = 0
-    rollouts: int = 0
-    evicted: int = 0
-    opened: bool = False
-    ended: Position = 0
-    end_status: Status | None = None
-    url: str | None = None
-    dead_letters: int = 0
-    tracker_run_id: str | None = None
-    missed: int = 0
-    degraded: tuple[str, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def settled(self) -> bool:
-        """Return whether the tracker's run has ended or was never opened, so that no written record is in doubt."""
-        return bool(self.ended) or not self.opened
-
-    @property
-    def delivered(self) -> Position:
-        """Return the position up to which no record must be written again."""
-        return self.written if self.settled else min(self.durable, self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +83,19 @@ def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
     ]
 
 
-def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
+_COLUMNS: Final = (
+    "id", "exporter", "destination", "named", "written", "durable", "counted", "rows", "rollouts", "evicted",
+    "dead_letters", "opened", "ended", "end_status", "url", "tracker_run_id", "missed", "degraded", "left_out",
+)  # fmt: skip
+"""Fields of an exporter's state that the ledger stores."""
+_RENAMED: Final = {"destination": "variables", "dead_letters": "dead"}
+"""Fields whose column has another name."""
+
+
+def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
     """Return every destination."""
     found = sql.execute(
-        "SELECT id, exporter, variables, named, written, durable, counted, rows, rollouts, evicted, dead, opened, "
-        "ended, end_status, url, tracker_run_id, missed, degraded, left_out FROM destinations ORDER BY id"
+        f"SELECT {', '.join(_RENAMED.get(name, name) for name in _COLUMNS)} FROM destinations ORDER BY id"  # noqa: S608
     )
     return [_destination(tuple(row)) for row in found]
 
@@ -152,13 +111,9 @@ def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[S
     return [StoredDeadLetter(*row) for row in found]
 
 
-def _destination(row: tuple[Any, ...]) -> Destination:
-    number, exporter, variables, named, written, durable, counted, rows, rollouts, evicted = row[:10]
-    dead, opened, ended, status, url, tracker_run_id, missed, degraded, left_out = row[10:]
-    return Destination(
-        id=number, exporter=exporter, variables=json.loads(variables), named=bool(named), written=written,
-        durable=durable, counted=counted, rows=rows, rollouts=rollouts, evicted=evicted, dead_letters=dead,
-        opened=bool(opened), ended=ended, end_status=Status(status) if status else None, url=url,
-        tracker_run_id=tracker_run_id, missed=missed,
-        degraded=tuple(json.loads(degraded)), left_out=json.loads(left_out),
-    )  # fmt: skip
+def _destination(row: tuple[Any, ...]) -> ExporterState:
+    columns = dict(zip(_COLUMNS, row, strict=True))
+    columns |= {name: json.loads(columns[name]) for name in ("destination", "degraded", "left_out")}
+    columns |= {name: bool(columns[name]) for name in ("named", "opened")}
+    columns["end_status"] = Status(columns["end_status"]) if columns["end_status"] else None
+    return ExporterState(**columns)

@@ -18,10 +18,10 @@ from typing import Final, cast
 
 from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
 from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
 from otel_bridge.bridge.ledger.rows import (
-    Destination,
     SegmentPosition,
     after_prefix,
     ahead_key,
@@ -44,7 +44,7 @@ _SPARE_PAGES: Final = 1_000
 _DELIVERED: Final = (
     "CASE WHEN destinations.ended OR NOT destinations.opened THEN destinations.written ELSE destinations.durable END"
 )
-"""`Destination.delivered` in SQL."""
+"""`ExporterState.delivered` in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Ledger:
         with self.database.transaction() as sql:
             sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
-    def destination(self, exporter: str, variables: Mapping[str, str]) -> Destination:
+    def destination(self, exporter: str, variables: Mapping[str, str]) -> ExporterState:
         """Return the destination; a new destination starts at the oldest record that the ledger still has."""
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
@@ -233,7 +233,7 @@ class Ledger:
             found = [
                 item
                 for item in destinations_of(sql)
-                if (item.exporter, dict(item.variables)) == (exporter, dict(variables))
+                if (item.exporter, item.destination) == (exporter, dict(variables))
             ]
         return found[0]
 
@@ -249,7 +249,7 @@ class Ledger:
             known = [(item.id in ids, item.id) for item in destinations_of(sql) if item.exporter not in unknown]
             sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", known)
 
-    def save(self, destination: Destination) -> None:
+    def save(self, destination: ExporterState) -> None:
         """Store the positions and counts of a destination."""
         status = "" if destination.end_status is None else destination.end_status.value
         with self.database.transaction() as sql:

@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
@@ -121,8 +120,7 @@ class ReportWriter:
 
     def _report(self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool) -> Report:
         # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
-        progress = {name: worker.progress for name, worker in workers.items()}
-        ids = {name: worker.destination_id for name, worker in workers.items()}
+        states = {name: worker.exporter_state for name, worker in workers.items()}
         position, sources, found = self._view.overview()
         destinations = {item.id: item for item in found}
         translator, state, host = self._reader.translator, self._reader.state, this_host()
@@ -148,9 +146,7 @@ class ReportWriter:
             },
             roles={role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()},
             position=position,
-            exporters={
-                name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()
-            },
+            exporters={name: self._exporter(state, destinations.get(state.id), run) for name, state in states.items()},
             former={name: _former(name, one, found) for name, one in self._known.items() if name not in workers},
             drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
             drop_keys={key.removeprefix(FIRST_KEY): str(value) for key, value in state.items(FIRST_KEY)},
@@ -182,9 +178,15 @@ class ReportWriter:
             last_alert=_last_alert(state.get(LAST)),
         )
 
-    def _exporter(self, progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:
-        rows = 0 if at is None else at.rows
-        return _exporter(progress, at, run, rows_per_s=self._rates.per_s(progress.exporter, rows, self._written_s))
+    def _exporter(self, state: ExporterState, stored: ExporterState | None, run: RunInfo) -> ExporterReport:
+        """Return the report of an exporter, whose dead letters others may have discarded in the ledger."""
+        settings = state.settings
+        return state.reported(
+            view="" if settings is None else settings.view(run),
+            upload="" if settings is None else upload_of(settings, run),
+            rows_per_s=self._rates.per_s(state.exporter, state.rows, self._written_s),
+            dead_letters=state.dead_letters if stored is None else stored.dead_letters,
+        )
 
     def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
         tail = self._reader.tails.get(instance_id)
@@ -194,39 +196,7 @@ class ReportWriter:
         return tail.producer.role, not tail.segments.dead and not own, own
 
 
-def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_per_s: float) -> ExporterReport:
-    """Return the report of an exporter; *at* is its row in the ledger, which ``otlp`` does not have."""
-    state = ExporterReport(
-        written=progress.written,
-        durable=progress.durable,
-        state=progress.state,
-        reason=progress.reason,
-        help=progress.help,
-        destination=dict(progress.destination),
-        view="" if progress.settings is None else progress.settings.view(run),
-        upload="" if progress.settings is None else upload_of(progress.settings, run),
-        found=progress.found,
-        rows_per_s=rows_per_s,
-        degraded=[*progress.degraded],
-    )
-    if at is None:
-        return state
-    return dataclasses.replace(
-        state,
-        written=min(at.written, progress.written),
-        durable=at.durable,
-        url=at.url,
-        rows=at.rows,
-        rollouts=at.rollouts,
-        dead_letters=at.dead_letters,
-        tracker_run_id=at.tracker_run_id,
-        missed=at.missed,
-        degraded=[*at.degraded],
-        left_out=dict(at.left_out),
-    )
-
-
-def _former(name: str, known: ExporterReport, destinations: Iterable[Destination]) -> ExporterReport:
+def _former(name: str, known: ExporterReport, destinations: Iterable[ExporterState]) -> ExporterReport:
     """Return the last report of an exporter that left, with what it wrote after that report."""
     same = (at for at in destinations if at.exporter == name and known.tracker_run_id in {None, at.tracker_run_id})
     at = max(same, key=lambda one: one.written, default=None)

@@ -248,7 +248,7 @@ class ActiveRuns:
             try:
                 remaining = run.remaining()
                 self._close_run(run, deadline_s)
-                remaining = replace(remaining, exporters=run.progress())
+                remaining = replace(remaining, exporters=run.exporter_states())
                 self._discovery.closed[run.folder.path] = ClosedRun(remaining, None, float("inf"))
             except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be released
                 self.failures.failed(run.folder.path, exc)

@@ -133,12 +133,11 @@ def drained(run: RunBridge) -> bool:
     """Return whether, after `drain` of *run*, every exporter that is not blocked has everything."""
     if run.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
         return True
-    position, found = run.ledger.position, run.progress().values()
+    position, found = run.ledger.position, run.exporter_states().values()
     if found and all(one.state == "blocked" for one in found):
         return True  # no exporter would take the data that is not read yet
     return run.shutdown.paused and all(
-        one.state == "blocked" or (one.resolved and one.has_all(position) and one.failing_since_s is None)
-        for one in found
+        one.state == "blocked" or (one.resolved and one.has_all(position) and not one.failing) for one in found
     )
 
 

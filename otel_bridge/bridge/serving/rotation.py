@@ -120,7 +120,7 @@ class Rotation:
         """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
         now_s = time.monotonic()
         stint = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
-        position = (run.reader.known(), run.ledger.position, [one.written for one in run.progress().values()])
+        position = (run.reader.known(), run.ledger.position, [one.written for one in run.exporter_states().values()])
         if position != stint.position:
             stint.position, stint.moved_s = position, now_s
         if has_nothing_to_do(run):

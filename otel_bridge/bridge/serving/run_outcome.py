@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_bridge.bridge.delivery.context import Progress
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Position
 
@@ -46,7 +46,7 @@ class RunStatus:
     position: Position = 0
     rows: int = 0
     rollouts: int = 0
-    exporters: Mapping[str, Progress] = field(default_factory=dict[str, Progress])
+    exporters: Mapping[str, ExporterState] = field(default_factory=dict[str, ExporterState])
     reason: str = ""
     owed: Mapping[str, int] = field(default_factory=dict[str, int])
 

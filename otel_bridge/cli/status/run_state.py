@@ -14,8 +14,8 @@ from typing import Final, TypeAlias, cast
 from otel_bridge import settings
 from otel_bridge.bridge.ledger.codec import CONFIG, END, EVALUATION, MEDIA, OTHER, ROLLOUT, ROW
 from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.errors import FormatVersionError, JournalError, OtelBridgeError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import Stamp, StampedCache
@@ -262,7 +262,7 @@ def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
     return held, _time_behind(view, 0)
 
 
-def _label(at: Destination) -> str:
+def _label(at: ExporterState) -> str:
     return at.exporter if at.named else f"{at.exporter}, no longer named"
 
 

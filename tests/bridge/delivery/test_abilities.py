@@ -22,7 +22,7 @@ def test_what_works_with_less_is_kept_and_logged_once_however_often_the_bridge_b
         bench.delivery.close()
         bench.begin()
 
-    assert bench.ledger.destination("memory", {}).degraded == (TEXT,)
+    assert bench.ledger.destination("memory", {}).degraded == [TEXT]
     assert bench.lines == [f"memory: {TEXT}"]
 
 
@@ -36,7 +36,7 @@ def test_an_ability_that_a_newer_version_brings_is_no_longer_named(tmp_path: Pat
     bench.ledger.commit([row(2)])
     bench.run()
 
-    assert bench.ledger.destination("memory", {}).degraded == ()
+    assert bench.ledger.destination("memory", {}).degraded == []
 
 
 def test_what_is_left_out_is_counted_over_the_writers_of_several_bridges(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_tracker_without_a_call_is_blocked_at_open_and_not_tried_again_for_eve
 
     bench.run()
 
-    shown = bench.delivery.progress
+    shown = bench.delivery.exporter_state
     assert shown.state == "blocked"
     assert shown.reason.startswith(f"tracker {reason}")
     assert shown.help == "pip install --upgrade tracker"

@@ -19,7 +19,7 @@ def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_
         ("open", (False,)), ("rows", (1, 2)), ("rollouts", (3,)), ("rows", (4,)), ("late", (5,)),
         ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip
-    assert (bench.delivery.progress.state, bench.delivery.progress.written) == ("ended", 6)
+    assert (bench.delivery.exporter_state.state, bench.delivery.exporter_state.written) == ("ended", 6)
     assert (bench.destination.rows, bench.destination.rollouts) == (3, 1)
 
 
@@ -42,10 +42,10 @@ def test_of_a_window_without_order_only_the_calls_that_failed_are_made_again(tmp
 
     bench.delivery.step()
     bench.delivery.step()
-    written = bench.delivery.progress.written
+    written = bench.delivery.exporter_state.written
     bench.run()
 
-    assert (written, bench.delivery.progress.written) == (0, 3)
+    assert (written, bench.delivery.exporter_state.written) == (0, 3)
     assert [call for call in tracker.calls if call[0] != "open"] == [
         ("rows", (1, 3)),
         ("rollouts", (2,)),

@@ -38,7 +38,7 @@ def test_an_error_at_any_record_costs_at_most_that_record(
     lost = [] if error is RetryableError else [bad]
     assert sorted(set(bench.tracker.kept)) == [position for position in range(1, 8) if position not in lost]
     assert [position for position, _ in bench.dead()] == lost
-    assert (bench.delivery.progress.written, bench.destination.dead_letters) == (7, len(lost))
+    assert (bench.delivery.exporter_state.written, bench.destination.dead_letters) == (7, len(lost))
     assert bench.destination.rows + bench.destination.rollouts == 7 - len(lost)
 
 
@@ -60,8 +60,8 @@ def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everythi
 
     bench.run()
 
-    assert (bench.delivery.progress.state, len(bench.dead())) == ("blocked", 3)
-    assert "run has no log" in bench.delivery.progress.reason
+    assert (bench.delivery.exporter_state.state, len(bench.dead())) == ("blocked", 3)
+    assert "run has no log" in bench.delivery.exporter_state.reason
 
 
 def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -74,7 +74,11 @@ def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
     bench.run()
 
     assert (waits, bench.lines) == ([60.0] * 3, ["memory is blocked: no key; wandb login"])
-    assert (bench.tracker.kept, bench.delivery.progress.state, bench.delivery.progress.reason) == ([1], "idle", "")
+    assert (bench.tracker.kept, bench.delivery.exporter_state.state, bench.delivery.exporter_state.reason) == (
+        [1],
+        "idle",
+        "",
+    )
 
 
 def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(tmp_path: Path) -> None:
@@ -109,7 +113,7 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     bench.ledger.commit([row(1), row(2), row(3)])
     tracker.loses = lambda: BlockedError("403") if tracker.kept else None
     bench.run()
-    blocked = bench.delivery.progress
+    blocked = bench.delivery.exporter_state
 
     tracker.loses, tracker.holds = lambda: None, 1
     bench.delivery.step()
@@ -120,7 +124,7 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     assert tracker.calls == [
         ("open", (False,)), ("rows", (1, 2, 3)), ("close", ()), ("open", (False,)), ("rows", (2, 3)),
     ]  # fmt: skip
-    assert (bench.destination.rows, bench.delivery.progress.state) == (3, "idle")
+    assert (bench.destination.rows, bench.delivery.exporter_state.state) == (3, "idle")
 
 
 @pytest.mark.parametrize(("error", "written"), [(RetryableError("finish timed out"), 0), (None, 2)])
@@ -134,7 +138,7 @@ def test_what_is_in_doubt_when_closing_fails_is_not_said_to_be_written(
     bench.delivery.close()
 
     (at,) = bench.ledger.view().destinations()
-    assert (bench.delivery.progress.written, at.written, at.durable) == (written, written, 0)
+    assert (bench.delivery.exporter_state.written, at.written, at.durable) == (written, written, 0)
 
 
 def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is_not_idle_till_then(
@@ -144,13 +148,13 @@ def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), row(2)])
     tracker.loses = lambda: RetryableError("2 lines did not arrive") if tracker.kept else None
-    while bench.delivery.progress.state != "retrying":
+    while bench.delivery.exporter_state.state != "retrying":
         bench.delivery.step()
 
     states: list[str] = []
     while ("close", ()) not in tracker.calls and len(states) < 10:
         bench.delivery.step()
-        states.append(bench.delivery.progress.state)
+        states.append(bench.delivery.exporter_state.state)
     tracker.loses = lambda: None
     bench.run()
 
@@ -171,7 +175,7 @@ def test_a_run_whose_end_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
         OPENED, ("rows", (1,)), *[("end", ("finished",))] * 4, ("close", ()),
         OPENED, ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip
-    assert bench.delivery.progress.state == "ended"
+    assert bench.delivery.exporter_state.state == "ended"
 
 
 def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_path: Path) -> None:
@@ -184,7 +188,7 @@ def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_
     bench.begin(missing)
 
     assert bench.delivery.step() == 60.0
-    assert (bench.delivery.progress.reason, bench.delivery.progress.help) == (
+    assert (bench.delivery.exporter_state.reason, bench.delivery.exporter_state.help) == (
         message,
         "pip install 'otel-bridge[wandb]'",
     )

@@ -43,7 +43,7 @@ def test_a_new_bridge_goes_on_where_the_tracker_says(tmp_path: Path) -> None:
     bench.run()
 
     assert tracker.calls == [("open", (False,)), ("rows", (7, 8, 9, 10))]
-    assert (bench.destination.rows, bench.delivery.progress.written) == (10, 10)
+    assert (bench.destination.rows, bench.delivery.exporter_state.written) == (10, 10)
 
 
 def test_a_window_written_whole_just_before_a_stop_is_not_written_again(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) 
     bench.run()
 
     assert tracker.calls == [("open", (False,)), ("rows", (5, 6))]
-    assert (bench.destination.rows, bench.delivery.progress.written) == (6, 6)
+    assert (bench.destination.rows, bench.delivery.exporter_state.written) == (6, 6)
 
 
 def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> No
     bench.run()
 
     (at,) = bench.ledger.view().destinations()
-    assert (at.tracker_run_id, bench.delivery.progress.found) == ("m1", "it holds 3 rows already")
+    assert (at.tracker_run_id, bench.delivery.exporter_state.found) == ("m1", "it holds 3 rows already")
     assert bench.lines == ["memory: it holds 3 rows already"]
 
 
@@ -87,11 +87,11 @@ def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: 
     bench.ledger.commit([row(1), row(2), row(3)])
 
     bench.run()
-    before = bench.delivery.progress
+    before = bench.delivery.exporter_state
     tracker.holds = 3
     bench.delivery.close()
 
-    assert [(item.written, item.durable) for item in (before, bench.delivery.progress)] == [(3, 0), (3, 3)]
+    assert [(item.written, item.durable) for item in (before, bench.delivery.exporter_state)] == [(3, 0), (3, 3)]
 
 
 def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> 
 
     bench.run()
 
-    assert (bench.delivery.progress.written, bench.delivery.progress.durable) == (3, 0)
+    assert (bench.delivery.exporter_state.written, bench.delivery.exporter_state.durable) == (3, 0)
 
 
 def test_a_run_that_ended_is_opened_again_by_later_data_alone(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_bridge_that_begins_behind_an_end_opens_nothing(tmp_path: Path) -> Non
     bench.begin()
     bench.run()
 
-    assert (bench.tracker.calls, bench.delivery.progress.state) == ([], "ended")
+    assert (bench.tracker.calls, bench.delivery.exporter_state.state) == ([], "ended")
 
 
 def test_room_for_others_is_made_by_taking_what_is_written_for_safe(tmp_path: Path) -> None:

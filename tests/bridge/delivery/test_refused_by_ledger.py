@@ -36,7 +36,7 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
 
     assert set(bench.tracker.kept) == {1, 2, 3, 5, 6, 7, 8, 9, 10}
     assert bench.dead() == [(4, "no")]
-    assert (bench.delivery.progress.written, bench.destination.rows) == (10, 9)
+    assert (bench.delivery.exporter_state.written, bench.destination.rows) == (10, 9)
 
 
 def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rows_are_counted_although_it_could_not_be_noted_at_once(tmp_path: Path)
 
     bench.run()
 
-    assert (refusals(), bench.delivery.progress.written, bench.destination.rows) == (1, 100, 100)
+    assert (refusals(), bench.delivery.exporter_state.written, bench.destination.rows) == (1, 100, 100)
 
 
 def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_be_noted(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(tmp_
     bench.ledger.commit([row(number) for number in range(1, 9)])
     worker = DeliveryWorker(bench.delivery, progressed=lambda: None)
     worker.start()
-    until(lambda: worker.progress.written == 8)
+    until(lambda: worker.exporter_state.written == 8)
     refusals = refused(bench.ledger, "save", lambda at: at.durable > 0)
     worker.skip_through(4)
     until(lambda: refusals() == 1)
     bench.ledger.commit([row(number) for number in range(9, 12)])
 
-    until(lambda: worker.notify(retry=True) or worker.progress.written == 11)
+    until(lambda: worker.notify(retry=True) or worker.exporter_state.written == 11)
 
     worker.stop()
     assert worker.join(5)

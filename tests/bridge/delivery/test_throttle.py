@@ -114,7 +114,7 @@ def test_there_is_not_a_rest_before_or_after_the_end(bench: Bench) -> None:
     bench.ledger.commit([row(1), end()])
 
     assert not any(pausing for _, pausing in _steps(bench, 3))
-    assert bench.delivery.progress.state == "ended"
+    assert bench.delivery.exporter_state.state == "ended"
 
 
 def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> None:

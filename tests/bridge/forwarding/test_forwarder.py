@@ -60,7 +60,7 @@ class Sender:
     def wait(self, worker: Forwarder, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + HANG_S
         while not holds():
-            assert time.monotonic() < deadline, worker.progress
+            assert time.monotonic() < deadline, worker.exporter_state
             self.progressed.wait(0.5)
             self.progressed.clear()
 
@@ -99,7 +99,7 @@ def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender,
     )
 
     worker.start()
-    sender.wait(worker, lambda: worker.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
+    sender.wait(worker, lambda: worker.exporter_state.state == "idle" and len(received(tmp_path / "there")) == 200)
     sender.log(200, 201)
     worker.notify()
     sender.wait(worker, lambda: len(received(tmp_path / "there")) == 202)
@@ -119,17 +119,17 @@ def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(sender: Sender,
     worker = sender.worker(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
 
     worker.start()
-    sender.wait(worker, lambda: worker.progress.state == "retrying")
+    sender.wait(worker, lambda: worker.exporter_state.state == "retrying")
     there = receiver(tmp_path / "there", http_port=port)
     worker.notify(retry=True)
-    sender.wait(worker, lambda: worker.progress.state == "idle")
+    sender.wait(worker, lambda: worker.exporter_state.state == "idle")
     there.stop()
     sender.log(4)
     worker.notify()
-    sender.wait(worker, lambda: worker.progress.state == "retrying")
+    sender.wait(worker, lambda: worker.exporter_state.state == "retrying")
     again = receiver(tmp_path / "there", http_port=port)
     worker.notify(retry=True)
-    sender.wait(worker, lambda: worker.progress.state == "idle")
+    sender.wait(worker, lambda: worker.exporter_state.state == "idle")
     worker.stop()
     worker.join(10)
     again.stop()
@@ -142,7 +142,7 @@ def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Pat
     sender.log(*range(50))
     first = sender.worker(there.grpc_endpoint)
     first.start()
-    sender.wait(first, lambda: first.progress.state == "idle")
+    sender.wait(first, lambda: first.exporter_state.state == "idle")
     first.stop()
     first.join(10)
     sender.log(50)
@@ -184,7 +184,7 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
     writer.close()
     worker = sender.worker(there.grpc_endpoint)
     worker.start()
-    sender.wait(worker, lambda: received(tmp_path / "there") == [7.0] and worker.progress.state == "idle")
+    sender.wait(worker, lambda: received(tmp_path / "there") == [7.0] and worker.exporter_state.state == "idle")
 
     end = sender.folder.segment_path("b1", 0).stat().st_size
     sender.ledger.commit([], sources=[SegmentPosition("b1", 0, end, header.to_bytes())])
@@ -204,13 +204,15 @@ def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Pat
     worker = sender.worker(there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong")
 
     worker.start()
-    sender.wait(worker, lambda: worker.progress.state == "blocked")
+    sender.wait(worker, lambda: worker.exporter_state.state == "blocked")
     worker.stop()
     worker.join(10)
     there.stop()
 
-    assert "OTEL_BRIDGE_TOKEN" in worker.progress.help
-    assert "wrong" not in " ".join([*sender.lines, worker.progress.reason, str(worker.progress.destination)])
+    assert "OTEL_BRIDGE_TOKEN" in worker.exporter_state.help
+    assert "wrong" not in " ".join(
+        [*sender.lines, worker.exporter_state.reason, str(worker.exporter_state.destination)]
+    )
 
 
 def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: int) -> list[float]:
@@ -219,11 +221,11 @@ def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: i
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     worker = sender.worker(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
     worker.start()
-    sender.wait(worker, lambda: worker.progress.state == "idle" and len(received(base)) == count)
+    sender.wait(worker, lambda: worker.exporter_state.state == "idle" and len(received(base)) == count)
     worker.stop()
     assert worker.join(10)
     there.stop()
-    assert (worker.progress.dead_letters, sender.lines) == (0, [])
+    assert (worker.exporter_state.dead_letters, sender.lines) == (0, [])
     return received(base)
 
 

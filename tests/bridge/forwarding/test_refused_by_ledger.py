@@ -63,7 +63,7 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
         return read(path, offset, **named)
 
     monkeypatch.setattr(segments, "read_segment", reading)
-    states = [made._step() and made.progress.state for _ in range(3)]
+    states = [made._step() and made.exporter_state.state for _ in range(3)]
 
     assert (states[:2], other.rows()) == (["retrying", "retrying"], [True] * 10)
     process.die()
@@ -87,7 +87,7 @@ def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
     for _ in range(10):
         made._step()
 
-    assert (other.rows(), made.progress.state) == ([True] * 10, "idle")
+    assert (other.rows(), made.exporter_state.state) == ([True] * 10, "idle")
     newer.die()
     process.die()
 
@@ -126,5 +126,5 @@ def test_a_lane_that_is_stopped_does_not_say_that_it_sent_what_it_did_not(
 
     made._step()
 
-    assert (other.rows(), made.progress.state) == ([], "writing")
+    assert (other.rows(), made.exporter_state.state) == ([], "writing")
     process.die()

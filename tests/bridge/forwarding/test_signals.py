@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def state(worker: Forwarder, name: str) -> Callable[[], bool]:
-    return lambda: worker.progress.state == name
+    return lambda: worker.exporter_state.state == name
 
 
 @pytest.mark.parametrize("kind", [404, 405, 501, "grpc"])
@@ -96,8 +96,11 @@ def test_signals_that_the_other_end_lacks_are_named_once_and_end_and_the_others_
     answered = "gRPC status 12" if kind == "grpc" else f"{kind} "
     assert backend.spans() == ["s0", "s1", "s2", "s3"]
     assert [line.partition(" are not sent: ")[0] for line in run.lines] == ["otlp: metrics", "otlp: logs"]
-    assert [sentence.partition(" are not sent: ")[0] for sentence in worker.progress.degraded] == ["metrics", "logs"]
-    assert all(f"answered {answered}" in line for line in (*run.lines, *worker.progress.degraded))
+    assert [sentence.partition(" are not sent: ")[0] for sentence in worker.exporter_state.degraded] == [
+        "metrics",
+        "logs",
+    ]
+    assert all(f"answered {answered}" in line for line in (*run.lines, *worker.exporter_state.degraded))
     assert backend.tries.count("metrics") <= 1
 
 
@@ -111,7 +114,7 @@ def test_with_the_endpoint_of_traces_alone_nothing_else_is_sent(run: Run) -> Non
     backend.close()
 
     assert (backend.spans(), set(backend.tries), run.lines) == (["s0"], {"traces"}, [])
-    assert worker.progress.destination == {"traces": f"{backend.url}/v1/traces"}
+    assert worker.exporter_state.destination == {"traces": f"{backend.url}/v1/traces"}
 
 
 def test_an_address_at_which_there_is_no_signal_at_all_is_blocked_and_nothing_is_given_up(run: Run) -> None:
@@ -120,8 +123,8 @@ def test_an_address_at_which_there_is_no_signal_at_all_is_blocked_and_nothing_is
 
     with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url) as worker:
         until(state(worker, "blocked"))
-        assert (run.forwarded(), worker.progress.degraded) == (0, ())
-        assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in worker.progress.help
+        assert (run.forwarded(), worker.exporter_state.degraded) == (0, [])
+        assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in worker.exporter_state.help
         backend.answers = dict.fromkeys(("metrics", "traces", "logs"), 200)
         worker.notify(retry=True)
         until(lambda: run.forwarded() == run.written)
@@ -141,7 +144,7 @@ def test_a_signal_whose_endpoint_is_down_waits_alone_and_every_position_survives
     run.write(1)
 
     with run.forwarder(**env) as worker:
-        until(lambda: len(traces.spans()) == 2 and worker.progress.state == "retrying")
+        until(lambda: len(traces.spans()) == 2 and worker.exporter_state.state == "retrying")
         assert run.forwarded() == 0
     run.write(2)
     metrics.answers["metrics"] = 200
@@ -161,13 +164,13 @@ def test_a_signal_that_is_refused_blocks_no_other(run: Run, status: int) -> None
     run.write(0)
 
     with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url) as worker:
-        until(lambda: backend.spans() == ["s0"] and worker.progress.state == "blocked")
+        until(lambda: backend.spans() == ["s0"] and worker.exporter_state.state == "blocked")
         run.write(1)
         worker.notify()
         until(lambda: backend.spans() == ["s0", "s1"])
     backend.close()
 
-    assert "/v1/metrics answered" in worker.progress.reason
+    assert "/v1/metrics answered" in worker.exporter_state.reason
     assert run.forwarded() == 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
-from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
@@ -128,19 +128,19 @@ class Bench:
         """Make steps, failures not waited for, until there is nothing to do."""
         for _ in range(steps):
             wait = self.delivery.step()
-            if wait is None or self.delivery.progress.state == "blocked" or (wait == 1.0 and not self._failing):
+            if wait is None or self.delivery.exporter_state.state == "blocked" or (wait == 1.0 and not self._failing):
                 return wait
         return self.delivery.step()
 
     @property
-    def destination(self) -> Destination:
+    def destination(self) -> ExporterState:
         """The tracker's row in the ledger."""
         (destination,) = self.ledger.view().destinations()
         return destination
 
     @property
     def _failing(self) -> bool:
-        return self.delivery.progress.failing_since_s is not None
+        return self.delivery.exporter_state.failing_since_s is not None
 
     def dead(self) -> list[tuple[int, str]]:
         with self.ledger.database.transaction() as sql:

@@ -1,0 +1,81 @@
+"""The state of one exporter of a run: stored in the ledger, reported, and shown. `docs/architecture.md` has the page.
+
+The delivery thread is the only writer. It replaces the whole value, so any thread may read the newest one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from otel_bridge.exporter import ExporterSettings
+from otel_bridge.journal.report import ExporterReport
+from otel_bridge.records import Position, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterState(ExporterReport):
+    """Adds to the reported state of one exporter, at one destination, what only its bridge needs: a plain value.
+
+    Attributes:
+        exporter: Name of the exporter.
+        id: Number of the destination in the ledger; 0 for ``otlp``, which delivers segments and has none.
+        resolved: Whether the exporter's settings could be read, so that it has a destination and numbers.
+        settings: These settings.
+        named: Whether the run has the destination now; else its records are kept until room is needed.
+        counted: Last position that `rows` and `rollouts` count; a record that is written again is not counted again.
+        evicted: Number of records that were evicted before they were durable here.
+        opened: Whether a writer was opened at least once.
+        ended: Position of the last end that was acted on, 0 without one.
+        end_status: Status of that end.
+        failing_since_s: `time.monotonic` of the first failure since a record was written; ``None`` while it works.
+        damaged: Whether the delivery found the ledger damaged and waits for a new one.
+        final_position: Position of the last record for it; ``None`` when there is no last one.
+    """
+
+    exporter: str
+    id: int = 0
+    resolved: bool = False
+    settings: ExporterSettings | None = None
+    named: bool = True
+    counted: Position = 0
+    evicted: int = 0
+    opened: bool = False
+    ended: Position = 0
+    end_status: Status | None = None
+    failing_since_s: float | None = None
+    damaged: bool = False
+    final_position: Position | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Return whether the exporter failed and no record has been written since."""
+        return self.failing_since_s is not None
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the tracker's run has ended or was never opened, so that no written record is in doubt."""
+        return bool(self.ended) or not self.opened
+
+    @property
+    def delivered(self) -> Position:
+        """Return the position up to which no record must be written again."""
+        return self.written if self.settled else min(self.durable, self.written)
+
+    def lacks(self, position: Position) -> int:
+        """Return the number of records up to *position* that the exporter still has to write."""
+        last = position if self.final_position is None else min(position, self.final_position)
+        return max(last - self.written, 0)
+
+    def has_all(self, position: Position) -> bool:
+        """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
+
+        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
+        """
+        return not self.lacks(position) and (self.settled or self.final_position is None)
+
+    def reported(self, *, view: str, upload: str, rows_per_s: float, dead_letters: int) -> ExporterReport:
+        """Return the reported part, with the values that are known when the report is written."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(ExporterReport)}
+        report = ExporterReport(**values)
+        return replace(report, view=view, upload=upload, rows_per_s=rows_per_s, dead_letters=dead_letters)
