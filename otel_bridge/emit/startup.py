@@ -119,34 +119,18 @@ def begin(
     for line in misspelt(env):
         console.notify(line)
     choice = choose(request.exporters, env, cwd, launched=launched, elsewhere=True)
-    offline = settings.read(OFFLINE)
-    unchosen = not (choice.names or launched or offline)
-    hold = offline or unchosen
     base = find_base(env, cwd)
-    # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started here.
-    other = None if launched or hold else find_python(env, choice.names, missing_here(choice), base.path)
     identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
     facts = RunStart(identity, choice, settings, env, cwd, variables)
     if choice.refused and not choice.names:
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
-    folder = RunFolder(base.path, identity.id)
-    delivered = BridgeStarter(folder, env, hold=True).delivered_by() is not None
-    state = _FolderState(
-        base,
-        folder,
-        present_report(folder, int(settings.read(LIVENESS_TIMEOUT_S) * 1e9)),
-        delivered,
-        launched,
-        hold,
-        unchosen,
-        other,
-    )
+    state = _folder_state(facts, base, launched=launched)
     try:
         recorder = _open(facts, state, shared)
     except ConfigError as exc:
-        if not unchosen:
+        if not state.unchosen:
             raise
         console.notify(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
         return Run(facts, None)
@@ -171,8 +155,35 @@ def _nothing() -> RequestedDestinations:
     return RequestedDestinations(dict.fromkeys(SIGNALS, ()), {})
 
 
+def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderState:
+    """Return where the run of *facts* lies, what an earlier start left there, and who delivers.
+
+    Raises:
+        MissingExtraError: No environment on this machine has the packages of the exporters.
+    """
+    offline = facts.settings.read(OFFLINE)
+    unchosen = not (facts.choice.names or launched or offline)
+    hold = offline or unchosen
+    folder = RunFolder(base.path, facts.identity.id)
+    # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started here.
+    is_started_here = not (launched or hold)
+    return _FolderState(
+        base=base,
+        folder=folder,
+        before=present_report(folder, int(facts.settings.read(LIVENESS_TIMEOUT_S) * 1e9)),
+        delivered=BridgeStarter(folder, facts.env, hold=True).delivered_by() is not None,
+        launched=launched,
+        hold=hold,
+        unchosen=unchosen,
+        other=find_python(facts.env, facts.choice.names, missing_here(facts.choice), base.path)
+        if is_started_here
+        else None,
+    )
+
+
 def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) -> Recorder:
-    settings, python = facts.settings, None if state.other is None else state.other.path
+    settings = facts.settings
+    python = None if state.other is None else state.other.path
     starter = BridgeStarter(
         state.folder,
         facts.env,
@@ -264,36 +275,48 @@ def _child_variables(
 
 
 def _notes(facts: RunStart, state: _FolderState) -> list[str]:
-    identity, before = facts.identity, _concerning(facts.choice, state.before)
+    """Return the lines that follow the first one: what was before, where the run is shown, what is unusual."""
+    choice = facts.choice
+    before = _concerning(choice, state.before)
     notes: list[str] = []
     if before is not None:
-        last = before.steps.get(axis_of(identity.role))
-        who = f" {identity.role}" if identity.role else ""
-        if last is not None:
-            notes.append(f"resuming, last{who} step {last}")
-        else:
-            under_way = any(process.alive and not process.bridge for process in before.processes.values())
-            notes.append("joining" if under_way and before.status == "running" else "resuming")
-        elsewhere = _elsewhere(before, facts.choice, delivered=state.delivered)
-        notes += elsewhere.values()
+        elsewhere = _elsewhere(before, choice, delivered=state.delivered)
         if not state.delivered:
-            before = replace(before, exporters={k: one for k, one in before.exporters.items() if k not in elsewhere})
-        notes += [*console.found(before), *console.degraded(before)]
-    notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
+            shown = {name: report for name, report in before.exporters.items() if name not in elsewhere}
+            before = replace(before, exporters=shown)
+        resumed = _resumed(before, facts.identity.role)
+        notes += [resumed, *elsewhere.values(), *console.found(before), *console.degraded(before)]
+    notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
     notes += [f"{label}: {text}" for label, text in _links(facts, state, before)]
-    notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
-    forwarded = [signal for signal, names in facts.choice.by_signal.items() if OTLP in names]
-    notes += [note for note in (destination.note(forwarded, facts.env),) if note]
+    forwarded = [signal for signal, names in choice.by_signal.items() if OTLP in names]
+    cautions = [*map(caution_of, choice.settings.values()), destination.note(forwarded, facts.env)]
+    notes += filter(None, cautions)
+    return notes + _notes_of_folder(facts, state)
+
+
+def _resumed(before: Report, role: str | None) -> str:
+    """Return what this process does with a run that has begun before: it resumes or joins that run."""
+    last_step = before.steps.get(axis_of(role))
+    if last_step is not None:
+        return f"resuming, last {role} step {last_step}" if role else f"resuming, last step {last_step}"
+    has_living = any(process.alive and not process.bridge for process in before.processes.values())
+    return "joining" if has_living and before.status == "running" else "resuming"
+
+
+def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
+    """Return lines on a bridge or folder that is not the usual one, on records that are held, and on ranks."""
+    notes: list[str] = []
     if state.other is not None:
         notes.append(f"the bridge runs in another environment: {state.other.path} (otel-bridge {state.other.version})")
     if state.base.instead_of is not None:
         notes.append(f"{state.base.instead_of} is on {state.base.file_system}, so run folders are in {state.base.path}")
+    is_chosen = bool(facts.choice.names or _before(state))
     if state.hold and not state.unchosen:
-        drain = console.held_command(state.folder, chosen=bool(facts.choice.names or _before(state)))
+        drain = console.held_command(state.folder, chosen=is_chosen)
         notes.append(f"held in {state.base.path}; deliver with: {drain}")
-    elif not facts.choice.names and not _before(state) and not state.unchosen:
+    elif not is_chosen and not state.unchosen:
         notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
-    if identity.rank and facts.settings.read(RANKS) == "0":
+    if facts.identity.rank and facts.settings.read(RANKS) == "0":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
 

@@ -148,18 +148,25 @@ class FrameworkRun:
             if self._stopped or not self.is_rank_zero():
                 return None
             current = process_runs().current
-            before = self._run
-            if current is not None and current is not before and current.facts.identity.request.adapter is None:
-                return self._take(current, own=False)  # the program's own, or that of a captured tracker
-            # After its end by the program, records are counted as late.
-            if before is not None and (before.recording or current is before or not self._own):
-                return before
-            is_one_of_several = before is not None or any(logger.run is current for logger in beside)
+            if current is not None and self._is_of_others(current):
+                return self._take(current, own=False)
+            if self._goes_on(current):
+                return self._run
+            is_one_of_several = self._run is not None or any(logger.run is current for logger in beside)
             try:
                 return self._take(self._requested(current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
+
+    def _is_of_others(self, current: Run) -> bool:
+        """Return whether *current*, new here, is the run of the program or of a captured tracker, not of an adapter."""
+        return current is not self._run and current.facts.identity.request.adapter is None
+
+    def _goes_on(self, current: Run | None) -> bool:
+        """Return whether records belong to the run that was begun last; after its end they are counted as late."""
+        before = self._run
+        return before is not None and (before.recording or current is before or not self._own)
 
     def log(self, values: Mapping[str, object] | None, step: int | None = None, **named: Any) -> None:
         """Record one row."""

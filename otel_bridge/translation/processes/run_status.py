@@ -79,21 +79,34 @@ class ForgottenEnds:
 def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_role: str) -> Status:
     """Return the status of a run, derived from those of its *processes* that have ended."""
     ended = [process for process in processes if process.status is not None]
-    # Of the processes of one attempt only the last one counts, while all show how often the run has ended.
-    generation = max((process.generation for process in ended), default=0)
     counted = without_predecessors(ended, latest_starts(processes))
-    deciding = [process for process in counted if process.determines_status]
-    owners = [process for process in deciding if process.role == owner_role]
-    owner = max(owners, key=lambda process: process.start_order, default=None)
+    # Also a process with a successor shows how often the run had ended.
+    latest = max((process.generation for process in ended), default=0)
+    owner = _last_owner(counted, owner_role)
     if owner is not None and owner.start_order > forgotten.owner_start:
-        return worst([end_of(owner), *_ends_of_launchers(counted, {generation, owner.generation})])
-    launchers = _ends_of_launchers(counted, {generation})
+        return worst([end_of(owner), *_ends_of_launchers(counted, {latest, owner.generation})])
+    launchers = _ends_of_launchers(counted, {latest})
     if forgotten.owner_status is not None:
         return worst([forgotten.owner_status, *launchers])
-    # Ends of forked children and of ranks above 0 decide where there are no others.
-    voters = deciding or [process for process in counted if not process.launcher]
-    latest = [end_of(process) for process in voters if process.generation == generation]
-    return worst([*latest, *forgotten.worst_of(generation), *launchers])
+    return worst([*_ends_of_others(counted, latest), *forgotten.worst_of(latest), *launchers])
+
+
+def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
+    """Return the process of the owner role that started last; ``None`` without one that may decide."""
+    owners = [process for process in counted if process.determines_status and process.role == owner_role]
+    return max(owners, key=lambda process: process.start_order, default=None)
+
+
+def _ends_of_others(counted: Iterable[Process], generation: int) -> list[Status]:
+    """Return the statuses of processes of *generation*; forked children and ranks above 0 only without any others."""
+    workers = [process for process in counted if not process.launcher]
+    deciding = [process for process in workers if process.determines_status] or workers
+    return [end_of(process) for process in deciding if process.generation == generation]
+
+
+def _ends_of_launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
+    """Return the statuses of launchers that ended with the processes of *generations*."""
+    return [end_of(process) for process in ended if process.launcher and process.generation in generations]
 
 
 def end_of(process: Process) -> Status:
@@ -114,7 +127,3 @@ def latest_starts(processes: Iterable[Process]) -> Mapping[RestartKey, Process]:
 def without_predecessors(processes: Iterable[Process], latest: Mapping[RestartKey, Process]) -> list[Process]:
     """Return those of *processes* that none of the *latest* starts succeeds."""
     return [process for process in processes if not latest[process.restart_key].succeeds(process)]
-
-
-def _ends_of_launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
-    return [end_of(process) for process in ended if process.launcher and process.generation in generations]
