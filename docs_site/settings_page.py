@@ -154,6 +154,7 @@ SECTIONS: Sequence[Section] = (
             settings.MAX_OPEN_TRACES,
             settings.MAX_OPEN_TRACE_BYTES,
             settings.TIMELINE_BYTES,
+            settings.TOKEN_BYTES,
             settings.CUMULATIVE_HISTOGRAMS,
         ),
     ),

@@ -401,11 +401,14 @@ LINEAGE_ID: Final = "t:"
 """Beginning of the ids of rows on the rollouts that a training step consumed."""
 ENGINES_ID: Final = "g:"
 """Beginning of the ids of rows on what inference engines measured."""
+TOKENS_ID: Final = "k:"
+"""Beginning of the ids of rows on the tokens of a step."""
 _DERIVED_FROM: Final = {
     STATISTICS_ID: "rollout statistics",
     PHASES_ID: "phases",
     LINEAGE_ID: "consumed rollouts",
     ENGINES_ID: "engines",
+    TOKENS_ID: "tokens",
 }
 
 

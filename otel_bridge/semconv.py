@@ -144,6 +144,22 @@ TRAIN_SPAN: Final = "rl.train"
 TRAIN_UNUSED: Final = "rl.train.unused"
 """Text, on such a span: reason for which its rollouts are not used; without it they are consumed."""
 
+# --- tokens -----------------------------------------------------------------------------------------------------------
+TOKENS_SPAN: Final = "rl.tokens"
+"""Span of values of each token, with a link to each of their rollouts; what it holds is in the order of the links."""
+TOKENS_FIGURES: Final = "rl.tokens.figures."
+"""Bytes, little-endian doubles: number of tokens with a value of each rollout, then sums, then maxima if there are."""
+TOKENS_DECILES: Final = "rl.tokens.deciles."
+"""Bytes, 20 doubles: number of tokens in each tenth of their rollouts, then sums."""
+TOKENS_BUCKETS: Final = "rl.tokens.buckets."
+"""Bytes, pairs of int64: upper 15 bits below the sign of a log-probability as a 32-bit float, number of tokens."""
+TOKENS_LENGTHS: Final = "rl.tokens.lengths"
+"""Bytes, int64: number of tokens of each rollout, of the first rollouts, whose streams follow."""
+TOKENS_STREAM: Final = "rl.tokens.stream."
+"""Bytes, 32-bit floats: the values of all tokens of these rollouts or of the first of them, NaN for no value."""
+TOKENS_TEXTS: Final = "rl.tokens.texts"
+"""Text: JSON object of the index of a rollout to the texts of its tokens."""
+
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"
 EVENT_CONFIG: Final = "rl.run.config"

@@ -194,6 +194,12 @@ TIMELINE_BYTES = Setting(
     size_bytes,
     "Most bytes of a run's timeline; the newest and the slowest steps are kept longest.",
 )
+TOKEN_BYTES = Setting(
+    "OTEL_BRIDGE_TOKEN_BYTES",
+    64 << 20,
+    size_bytes,
+    "Most bytes of token streams that a run keeps, to join engine and trainer and for token views.",
+)
 ROLLOUT_BYTES = Setting(
     "OTEL_BRIDGE_ROLLOUT_BYTES", 4 << 20, size_bytes, "Largest rollout; longer content is truncated and marked."
 )

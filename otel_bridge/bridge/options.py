@@ -106,6 +106,7 @@ def _translation(env: Mapping[str, str]) -> TranslationOptions:
         max_keys=settings.MAX_KEYS.read(env),
         max_open_traces=settings.MAX_OPEN_TRACES.read(env),
         max_open_trace_bytes=settings.MAX_OPEN_TRACE_BYTES.read(env),
+        token_bytes=settings.TOKEN_BYTES.read(env),
         rollout_bytes=settings.ROLLOUT_BYTES.read(env),
         content=ContentPolicy.read(env),
         hash_metric_texts=settings.truncate_for_some(env),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from otel_bridge.emit.encode import coerce
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind
@@ -78,6 +80,16 @@ def next_step(run: EmitRun, role: str | None = None) -> int:
     """Return the step of the next row of *role*: what names no step belongs to it."""
     last = run.last_step(role)
     return 0 if last is None else last + 1
+
+
+def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
+    """Return the step of a call: that of the next row of *role* for ``None``, and for what is not a number, counted."""
+    number = None if step is None else coerce.integer(step)
+    if number is not None:
+        return number
+    if step is not None:
+        run.count_drop("bad_step")
+    return next_step(run, role)
 
 
 # The run begun by ``init()``, looked up by spans that belong to no rollout.

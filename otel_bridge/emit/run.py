@@ -254,6 +254,36 @@ class Run(RecordedFacts):
 
         train_on(self, step, rollouts, unused=unused, role=role_of(role))
 
+    @counts_unknown
+    def annotate(
+        self,
+        rollouts: object = None,
+        step: int | None = None,
+        *,
+        role: str | None = None,
+        decode: Callable[[Any], Any] | None = None,
+        **streams: object,
+    ) -> None:
+        """Record values of each sampled token of rollouts: any process's, kept or sampled out, before or after them.
+
+        Trackers show one row a step over all tokens: how far engine and trainer differ, entropy, what was masked.
+
+        Args:
+            rollouts: A `Rollout` or an id; many of them; or parallel lists as a mapping with ``ids``.
+            step: The training step; ``None`` for that of the role's next row.
+            role: Another role than the run's own.
+            decode: Function from token ids to text, for the token view.
+            streams: ``logprobs`` (of the engine), ``trainer_logprobs``, ``entropies``, ``advantages``, ``is_masked``,
+                ``is_clipped``, ``token_ids``, ``tokens`` (texts), ``loss_mask``, or any other name. For one rollout an
+                array or list with an entry for each token, ``None`` for no value; for many one of these each.
+        """
+        from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415  # rare, as `train_on`
+
+        try:
+            annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
+        except any_error():  # nothing of otel-bridge may end a training run
+            self.count_drop("internal_error")
+
     # --- phases -------------------------------------------------------------------------------------------------------
 
     @counts_unknown

@@ -51,6 +51,7 @@ class TranslationOptions:
         owner_role: The role whose end decides the run's status.
         max_open_traces: Most traces that may wait for spans at one time.
         max_open_trace_bytes: Most bytes that waiting traces may take.
+        token_bytes: Most bytes of streams of tokens that wait, for their other half or for what trackers show.
         rollout_bytes: Size limit of a rollout; longer content is truncated and marked.
         content: Content policy, which translation applies to third-party producers.
         hash_metric_texts: Whether texts among the attributes of third-party metrics become hashes. Keys are the same
@@ -80,6 +81,7 @@ class TranslationOptions:
     owner_role: str = "trainer"
     max_open_traces: int = 20_000
     max_open_trace_bytes: int = 1 << 30
+    token_bytes: int = 64 << 20
     rollout_bytes: int = 4 << 20
     content: ContentPolicy = DEFAULT_POLICY
     hash_metric_texts: bool = False

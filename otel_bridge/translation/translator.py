@@ -46,6 +46,8 @@ from otel_bridge.translation.ranks import RankMerge
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.tokens.pipeline import TokenPipeline
+from otel_bridge.translation.tokens.token_span import split_token_spans
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
@@ -107,6 +109,14 @@ class Translator:
         )
         self.rollouts.listen(opened_unix_ns)
         self._lineage = LineagePipeline(
+            state,
+            options,
+            self._axes,
+            generated=generated,
+            publish=self.rollouts.value,
+            receive_clock=self._receive_clock,
+        )
+        self._tokens = TokenPipeline(
             state,
             options,
             self._axes,
@@ -185,6 +195,7 @@ class Translator:
         records += self._lineage.tick(now_unix_ns)
         if self._engines.active and not self._lifecycle.ended:
             records += self._engines.tick(now_unix_ns)
+        records += self._tokens.tick(now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
@@ -228,6 +239,7 @@ class Translator:
         self._lineage.flush()
         self._engines.flush()
         self._ranks.flush()
+        self._tokens.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -358,6 +370,10 @@ class Translator:
                     train_spans, scope = split_train_spans(scope)
                     role = context.producer.third_party_role
                     records += self._lineage.take(context.process, role, train_spans, frame.now_unix_ns)
+                if scope is not None:
+                    token_spans, scope = split_token_spans(scope)
+                    role = context.producer.third_party_role
+                    records += self._tokens.take(context.process, role, token_spans, frame.now_unix_ns)
                 if scope is None:
                     continue
                 if scope.scope.name != semconv.SCOPE_NAME:
@@ -417,8 +433,8 @@ class Translator:
 
     def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
         # The values of consumed rollouts become part of those that still wait for their step.
-        lineage = self._lineage.close(now_unix_ns)
-        return [*lineage, *self.rollouts.close(now_unix_ns)]
+        values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
+        return [*values, *self.rollouts.close(now_unix_ns)]
 
     def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:
         rows = self._ranks.rows(self._rows.forget(process), now_unix_ns)

@@ -87,6 +87,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 2, ("docs/rollouts.md", "python"): 2}
     here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1, ("docs/lineage.md", "python"): 1}
+    here |= {("docs/tokens.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
@@ -134,6 +135,16 @@ def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_
     assert [
         row["values"]["trainer/lineage/staleness/max"] for row in rows if "trainer/lineage/consumed" in row["values"]
     ] == [1]
+
+
+def test_the_program_of_the_page_on_tokens_gives_the_figures_of_its_tokens(tmp_path: Path) -> None:
+    (program,) = blocks("docs/tokens.md", "python")
+
+    run(tmp_path, program)
+
+    folder = only_folder(tmp_path / ".otel-bridge")
+    assert [value for _, value in values(folder)["trainer/tokens/mismatch/max"]] == [pytest.approx(0.1)]
+    assert sorted(each["rewards"]["tokens/entropy"] for each in rollouts(tmp_path)) == pytest.approx([0.4, 1.0])  # type: ignore[index]
 
 
 def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def _constants() -> set[str]:
         "lineage.pipeline",
         "engines.pipeline",
         "ranks",
+        "tokens.pipeline",
     )
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))
@@ -195,6 +196,9 @@ def _constants() -> set[str]:
         "UNDECODABLE",
         "OTHER_RUN",
         "SEGMENT_GAPS",
+        "TWICE",
+        "OTHER_LENGTH",
+        "EVICTED",
     )
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
         "rollout_empty_prompt"  # counted in a loop over names

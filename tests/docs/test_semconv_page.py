@@ -84,6 +84,8 @@ PROGRAM = """
         with run.rollout(step=10):
             live.reward = 1.0
     run.train_on(7, ["mine"], unused={"stale": ["other"]}, role="judge")
+    tokens = {"logprobs": [-1.0, -2.0], "trainer_logprobs": [-1.5, -2.0], "token_ids": [1, 2], "tokens": ["4", "."]}
+    run.annotate("mine", 7, role="judge", **tokens)
     with run.phase("train", step=7, role="judge"), run.phase("forward"):
         pass
     run.log({"notes": [otel_bridge.Text("x" * (1 << 20)), otel_bridge.Text("y", caption="a letter")]})

@@ -24,6 +24,7 @@ from otel_bridge.emit.messages.limits import Content
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
+from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
@@ -78,6 +79,7 @@ class LiveRollout(Rollout):
         given = coerce.name(self.id)
         self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
         self.id = given or self.trace_id
+        note_kept(bytes.fromhex(self.trace_id))
         self._carried = self._instrumented = False
         self._run, self._options, self._role = run, options, defaults.role
         self._lock = threading.Lock()

@@ -21,6 +21,7 @@ from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
+from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 from otel_bridge.emit.values.plain import CLIPPED, Losses
 from otel_bridge.emit.values.scalars import key_text, own_text
@@ -87,6 +88,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     children = child_count(content.messages)
     random = os.urandom(16 + 8 * (children + 1))
     trace_id = random[:16] if given is None else trace_id_bytes(frame.run_id, given)
+    note_kept(trace_id)
     root_id = random[16:24]
     start, end = _times(rollout, children, now_unix_ns)
     pairs = identity_attributes(frame, given or trace_id.hex())

@@ -34,7 +34,7 @@ _OWN: Final = "ownkey/"
 _STATISTICS: Final = re.compile(
     r"(?:^|/)rollouts/(?:.+/)?"
     r"(?:total|kept|zero_variance_groups|reward/(?:mean|std|min|max)|staleness/(?:mean|max))$"
-    r"|(?:^|/)(?:time|lineage)/."
+    r"|(?:^|/)(?:time|lineage|tokens)/."
 )
 ATTEMPT: Final = "attempt"
 """Key and config entry that number the second and later attempts of a role."""
@@ -42,7 +42,7 @@ ATTEMPT: Final = "attempt"
 
 def is_statistic(key: str) -> bool:
     """Return whether the statistics of a step may use *key*, in the form that trackers show."""
-    is_candidate = "rollouts" in key or "time/" in key or "lineage/" in key
+    is_candidate = "rollouts" in key or "time/" in key or "lineage/" in key or "tokens/" in key
     return is_candidate and _STATISTICS.search(key) is not None
 
 

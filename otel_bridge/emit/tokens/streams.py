@@ -1,0 +1,154 @@
+"""Per-token values of many rollouts, as a program has them -> flat streams of one length. Pure.
+
+With numpy, which is used only where the program has imported it, nothing is copied but into the flat stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, cast
+
+from otel_bridge.emit.rollouts.columns import Column
+from otel_bridge.errors import any_error
+from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, Numbers, numpy_module
+
+UNREADABLE: Final = "token_unreadable"
+OTHER_LENGTH: Final = "token_length"
+NOT_FINITE: Final = "token_not_finite"
+_REFERENCES: Final = (TOKEN_IDS, LOSS_MASK)
+_NUMBERS: Final = "fiub"
+
+CountDrop = Callable[[str, int, str], None]
+
+
+@dataclass(slots=True)
+class TokenColumn:
+    """Holds one stream: the numbers of each rollout, ``None`` where a rollout has none.
+
+    Attributes:
+        without: Number of tokens of each rollout that have ``None`` instead of a number.
+    """
+
+    rows: list[Numbers | None]
+    without: list[int]
+
+    def of(self, indices: Sequence[int]) -> TokenColumn:
+        """Return the values of some of the rollouts, in this order."""
+        return TokenColumn([self.rows[index] for index in indices], [self.without[index] for index in indices])
+
+    def missing(self, lengths: Sequence[int]) -> int:
+        """Return the number of tokens that have no value by the program's own statement."""
+        absent = sum(length for row, length in zip(self.rows, lengths, strict=True) if row is None)
+        return absent + sum(self.without)
+
+
+def column_of(name: str, given: object, rollouts: int, *, single: bool, count_drop: CountDrop) -> TokenColumn:
+    """Read a stream: an array with a row for each rollout, a list of arrays or lists, or the values of one rollout."""
+    column = TokenColumn([], [])
+    for row in _rows(given, rollouts, single=single):
+        numbers: Numbers | None = None
+        without = 0
+        if row is not None:
+            try:
+                numbers, without = _numbers(row)
+            except any_error():  # whatever the program put there
+                count_drop(UNREADABLE, 1, name)
+        column.rows.append(numbers)
+        column.without.append(without)
+    if len(column.rows) != rollouts:
+        count_drop(OTHER_LENGTH, abs(len(column.rows) - rollouts), name)
+        column.rows = [*column.rows, *[None] * rollouts][:rollouts]
+        column.without = [*column.without, *[0] * rollouts][:rollouts]
+    return column
+
+
+def _rows(given: object, rollouts: int, *, single: bool) -> Iterable[object]:
+    if single:
+        return [given]
+    if hasattr(given, "detach"):  # one copy to the CPU instead of one a rollout
+        given = _tensor(given)
+    if hasattr(given, "__array__") and hasattr(given, "__iter__"):
+        return cast("Iterable[object]", given)
+    return Column(given).at_all(range(max(rollouts, len(Column(given)))))
+
+
+def _tensor(tensor: Any) -> object:
+    """Return the numbers of a torch tensor; numpy lacks some of its types, such as bfloat16."""
+    on_cpu = tensor.detach().float().cpu()
+    return on_cpu.numpy() if numpy_module() is not None else on_cpu.tolist()
+
+
+def _numbers(row: object) -> tuple[Numbers, int]:
+    """Return the values of one rollout, NaN for ``None``, and how many are ``None``.
+
+    Raises:
+        TypeError: They are not numbers; also what the program's own objects raise.
+    """
+    numpy = numpy_module()
+    if hasattr(row, "detach"):
+        row = _tensor(row)
+    if numpy is not None and isinstance(row, numpy.ndarray):
+        array = cast("Any", row)
+        if array.dtype.kind not in _NUMBERS:
+            raise TypeError(array.dtype)
+        kind = "f8" if array.dtype.itemsize > 4 and array.dtype.kind == "f" else "f4"
+        return array.reshape(-1).astype(kind, copy=False), 0
+    values = [math.nan if value is None else float(value) for value in cast("Iterable[Any]", row)]
+    missing = sum(value is None for value in cast("Sequence[object]", row)) if any(map(math.isnan, values)) else 0
+    return (values if numpy is None else numpy.array(values)), missing
+
+
+def lengths_of(columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop) -> list[int]:
+    """Return the number of tokens of each rollout; streams of another length lose that rollout, and are counted.
+
+    The ids of the tokens decide, then their mask, else the length that most streams have.
+    """
+    sizes = {name: [None if row is None else len(row) for row in column.rows] for name, column in columns.items()}
+    if not sizes:
+        return []
+    first = next(iter(sizes.values()))
+    if None not in first and all(lengths == first for lengths in sizes.values()):
+        return cast("list[int]", first)
+    lengths: list[int] = []
+    for index in range(len(first)):
+        given = {name: size for name, rows in sizes.items() if (size := rows[index]) is not None}
+        reference = next((given[name] for name in _REFERENCES if name in given), None)
+        if reference is None:
+            reference = max(Counter(given.values()).items(), key=lambda pair: pair[1], default=(0, 0))[0]
+        for name, size in given.items():
+            if size != reference:
+                count_drop(OTHER_LENGTH, 1, f"{name} of {names[index]}")
+                columns[name].rows[index] = None
+                columns[name].without[index] = 0
+        lengths.append(reference)
+    return lengths
+
+
+def flat(column: TokenColumn, lengths: Sequence[int]) -> Numbers:
+    """Return the numbers of all rollouts, one after the other, NaN for rollouts without the stream."""
+    numpy = numpy_module()
+    if numpy is None:
+        rows = ([math.nan] * length if row is None else row for row, length in zip(column.rows, lengths, strict=True))
+        return list(chain.from_iterable(rows))
+    arrays = [
+        numpy.full(length, numpy.nan, "f4") if row is None else row
+        for row, length in zip(column.rows, lengths, strict=True)
+    ]
+    return numpy.concatenate(arrays)
+
+
+def masked(stream: Numbers, mask: Numbers) -> Numbers:
+    """Return *stream* with NaN for the tokens whose *mask* is 0: they were not sampled."""
+    numpy = numpy_module()
+    if numpy is not None:
+        return numpy.where(mask > 0, stream, numpy.nan).astype(stream.dtype, copy=False)
+    return [value if flag > 0 else math.nan for value, flag in zip(stream, mask, strict=True)]
+
+
+def sampled(mask: Numbers) -> int:
+    """Return the number of tokens that were sampled."""
+    return int((mask > 0).sum()) if hasattr(mask, "sum") else sum(flag > 0 for flag in mask)

@@ -1,0 +1,1 @@
+"""Statistics of tokens, which emission and translation share."""

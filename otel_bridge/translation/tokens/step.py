@@ -1,0 +1,184 @@
+"""The tokens of one step: sums of each quantity over all spans, and the figures of rollouts not shown yet. Pure.
+
+Owns ``tokens/step/`` of the state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import add
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from otel_bridge.records import Json
+from otel_bridge.tokens.statistics import DECILES, Figure
+from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.step_rows import Track
+
+STEPS: Final = "tokens/step/"
+_MAX_ROLLOUTS: Final = 200_000
+_MAX_SPANS: Final = 20_000
+_MAX_FIGURES: Final = 64
+HALF: Final = 16
+"""Hex digits of a trace id that are stored; a chance collision within a step is practically impossible."""
+
+
+@dataclass(slots=True)
+class Total:
+    """Holds the sums of one quantity over all tokens of a step."""
+
+    count: float = 0.0
+    sum: float = 0.0
+    max: float = 0.0
+    decile_counts: list[float] = field(default_factory=lambda: [0.0] * DECILES)
+    decile_sums: list[float] = field(default_factory=lambda: [0.0] * DECILES)
+    buckets: Counter[int] = field(default_factory=Counter[int])
+
+    def add(self, count: float, total: float, highest: float) -> None:
+        """Add the tokens of one rollout."""
+        self.count += count
+        self.sum += total
+        self.max = max(self.max, highest)
+
+    def add_positions(self, figure: Figure) -> None:
+        """Add what a figure has of all its rollouts together: tenths and buckets."""
+        self.decile_counts = list(map(add, self.decile_counts, figure.decile_counts))
+        self.decile_sums = list(map(add, self.decile_sums, figure.decile_sums))
+        self.buckets.update(figure.buckets)
+
+    def to_json(self) -> list[Json]:
+        """Return the sums as stored in the state."""
+        pairs: list[Json] = [number for pair in self.buckets.items() for number in pair]
+        return [self.count, self.sum, self.max, [*self.decile_counts], [*self.decile_sums], pairs]
+
+    @classmethod
+    def from_json(cls, facts: list[Any]) -> Total:
+        """Restore what `to_json` returned."""
+        count, total, highest, decile_counts, decile_sums, pairs = facts
+        buckets = Counter(dict(zip(pairs[::2], pairs[1::2], strict=True)))
+        return cls(count, total, highest, list(decile_counts), list(decile_sums), buckets)
+
+
+@dataclass(slots=True)
+class TokenStep:
+    """Holds the tokens of one step of one role and attempt.
+
+    Attributes:
+        last_ns: Arrival time of the last span.
+        end_unix_ns: Latest end of a span by the senders' clocks: the time of the row.
+        spans: Ids of the spans, so that a redelivered one changes nothing.
+        totals: Sums by figure.
+        counted: Half of a trace id to a bit for each figure, in the order of `totals`, that counts the rollout.
+        facts: Figures of the rollouts that trackers may show: trace id to figure to count, sum and maximum.
+        changed_ns: Arrival time of what changes the row since; ``None``: nothing.
+        revision: Number of times that the row was sent.
+    """
+
+    track: Track
+    number: int
+    last_ns: int = 0
+    end_unix_ns: int = 0
+    spans: dict[str, None] = field(default_factory=dict[str, None])
+    totals: dict[str, Total] = field(default_factory=dict[str, Total])
+    counted: dict[str, int] = field(default_factory=dict[str, int])
+    facts: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
+    changed_ns: int | None = None
+    revision: int = 0
+
+    @property
+    def role(self) -> str | None:
+        """Role of the step."""
+        return self.track[0] or None
+
+    @property
+    def state_key(self) -> str:
+        """Key of the step in the state."""
+        role, attempt = self.track
+        return f"{STEPS}{quote(role, safe='')}/{self.number}@{attempt}"
+
+    def begin(self, span_id: str, rollouts: int, now_unix_ns: int, end_unix_ns: int) -> bool | None:
+        """Note a span; return whether it is new, ``None`` when the step has no room for it."""
+        if span_id in self.spans:
+            return False
+        if len(self.counted) + rollouts > _MAX_ROLLOUTS or len(self.spans) >= _MAX_SPANS:
+            return None
+        self.spans[span_id] = None
+        self.last_ns = max(self.last_ns, now_unix_ns)
+        self.end_unix_ns = max(self.end_unix_ns, end_unix_ns)
+        self.change(now_unix_ns)
+        return True
+
+    def change(self, now_unix_ns: int) -> None:
+        """Note that the row would be another one now."""
+        self.changed_ns = now_unix_ns
+
+    def add(self, rollouts: tuple[str, ...], figures: Mapping[str, Figure], is_shown: Callable[[str], bool]) -> int:
+        """Add figures of *rollouts*; return how many of them the step has already, each of a rollout and a name.
+
+        Args:
+            rollouts: Trace ids, in the order of the figures.
+            figures: Figures by name.
+            is_shown: Callable that decides whether trackers may show a rollout.
+        """
+        twice = 0
+        shown = [is_shown(trace_id) for trace_id in rollouts]
+        for name, figure in figures.items():
+            if name not in self.totals and len(self.totals) >= _MAX_FIGURES:
+                continue
+            total = self.totals.setdefault(name, Total())
+            bit = 1 << list(self.totals).index(name)
+            repeated = 0
+            maxima = figure.maxima or [0.0] * len(rollouts)
+            for index, trace_id in enumerate(rollouts):
+                known = self.counted.get(trace_id[:HALF], 0)
+                if known & bit:
+                    repeated += 1
+                    continue
+                if not figure.counts[index]:
+                    continue
+                self.counted[trace_id[:HALF]] = known | bit
+                total.add(figure.counts[index], figure.sums[index], maxima[index])
+                if shown[index]:
+                    facts = self.facts.setdefault(trace_id, {})
+                    facts[name] = [figure.counts[index], figure.sums[index], maxima[index]]
+            if not repeated:  # these are sums over all rollouts of a span: no single one can be left out
+                total.add_positions(figure)
+            twice += repeated
+        return twice
+
+    def has(self, trace_id: str, name: str) -> bool:
+        """Return whether a figure counts a rollout."""
+        if name not in self.totals:
+            return False
+        return bool(self.counted.get(trace_id[:HALF], 0) >> list(self.totals).index(name) & 1)
+
+    def sent(self) -> None:
+        """Note that the row is sent."""
+        self.changed_ns = None
+        self.revision += 1
+
+    def store(self, state: TranslationState) -> None:
+        """Write the step to *state*."""
+        totals: list[Json] = [[name, total.to_json()] for name, total in self.totals.items()]
+        facts = cast("dict[str, Json]", self.facts)
+        stored: list[Json] = [
+            *self.track, self.number, self.last_ns, self.end_unix_ns, "".join(self.spans), totals,
+            {**self.counted}, {**facts}, self.changed_ns, self.revision,
+        ]  # fmt: skip
+        state.set(self.state_key, stored)
+
+    @classmethod
+    def from_json(cls, value: object) -> TokenStep:
+        """Restore what `store` wrote."""
+        role, attempt, number, last_ns, end_ns, spans, totals, counted, facts, changed_ns, revision = cast(
+            "list[Any]", value
+        )
+        return cls(
+            (role, attempt), number, last_ns, end_ns,
+            dict.fromkeys(spans[start : start + 16] for start in range(0, len(spans), 16)),
+            {name: Total.from_json(total) for name, total in totals},
+            dict(counted), {trace_id: dict(figures) for trace_id, figures in facts.items()},
+            changed_ns, revision,
+        )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Spans ``rl.tokens`` -> the sums and streams of the tokens of rollouts. Pure.
+
+Source: ``semconv/registry/spans.yaml``, ``span.rl.tokens``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+import orjson
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.tokens.statistics import DECILES, MISMATCH, Figure
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
+from otel_bridge.translation.decode.scope_split import split_spans
+
+_MAX_FIGURES: Final = 32
+_MAX_NAME_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """Holds one span of values of tokens, as received.
+
+    Attributes:
+        id: Id of the span, the same at every redelivery.
+        role: Role of the step, if it is not that of the process.
+        rollouts: Trace ids of the rollouts, 32 hex digits each.
+        figures: Figure by name, of these rollouts.
+        streams: 32-bit floats of each stream by name, of each rollout that has it, by trace id.
+        texts: Texts of the tokens by trace id.
+    """
+
+    id: str
+    step: int
+    role: str | None
+    end_unix_ns: int
+    rollouts: tuple[str, ...]
+    figures: Mapping[str, Figure]
+    streams: Mapping[str, Mapping[str, bytes]]
+    texts: Mapping[str, list[str]]
+
+    @property
+    def has_mismatch(self) -> bool:
+        """Return whether its sender compared the two log-probabilities."""
+        return MISMATCH[0] in self.figures
+
+
+def split_token_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None]:
+    """Separate the spans of tokens from the other spans of one scope; see `split_spans`."""
+    return split_spans(scope_spans, lambda span: span.name == semconv.TOKENS_SPAN)
+
+
+def read_token_span(span: Span) -> TokenSpan | None:
+    """Return what *span* holds; ``None`` without a step, a time, or a different rollout for each link.
+
+    What does not have the size that the number of rollouts demands makes the whole span unreadable.
+    """
+    blobs = {pair.key: pair.value.bytes_value for pair in span.attributes if pair.value.HasField("bytes_value")}
+    attributes = mapping_of(pair for pair in span.attributes if pair.key not in blobs)
+    step = int_in(attributes, semconv.STEP)
+    rollouts = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+    if step is None or not rollouts or len(set(rollouts)) < len(span.links) or not span.end_time_unix_nano:
+        return None
+    try:
+        return TokenSpan(
+            span.span_id.hex(),
+            step,
+            text_in(attributes, semconv.ROLE) or None,
+            span.end_time_unix_nano,
+            rollouts,
+            dict(_figures(blobs, len(rollouts))),
+            _streams(blobs, rollouts),
+            _texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, struct.error):  # whatever another producer sent
+        return None
+
+
+def _named(blobs: Mapping[str, bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
+    for key, data in blobs.items():
+        if key.startswith(prefix) and len(key) > len(prefix):
+            yield key[len(prefix) :][:_MAX_NAME_CHARS], data
+
+
+def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures by name.
+
+    Raises:
+        ValueError: One of them has another size.
+        struct.error: A size is not a whole number of numbers.
+    """
+    for name, data in list(_named(blobs, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
+        numbers = _doubles(data)
+        counts, sums, maxima = (numbers[start : start + rollouts] for start in range(0, 3 * rollouts, rollouts))
+        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [0.0] * (2 * DECILES)
+        if len(numbers) not in {2 * rollouts, 3 * rollouts} or len(deciles) != 2 * DECILES:
+            raise ValueError(name)
+        figure = Figure(counts, sums, maxima, deciles[:DECILES], deciles[DECILES:])
+        pairs = _integers(blobs.get(f"{semconv.TOKENS_BUCKETS}{name}", b""))
+        figure.buckets.update(dict(zip(pairs[::2], pairs[1::2], strict=True)))
+        yield name, figure
+
+
+def _streams(blobs: Mapping[str, bytes], rollouts: tuple[str, ...]) -> dict[str, dict[str, bytes]]:
+    """Return the streams by name and trace id.
+
+    Raises:
+        ValueError: A stream ends within a rollout.
+        struct.error: A size is not a whole number of numbers.
+    """
+    lengths = _integers(blobs.get(semconv.TOKENS_LENGTHS, b""))
+    streams: dict[str, dict[str, bytes]] = {}
+    for name, data in _named(blobs, semconv.TOKENS_STREAM):
+        start = 0
+        streams[name] = {}
+        for trace_id, length in zip(rollouts, lengths, strict=False):
+            if start >= len(data):
+                break
+            streams[name][trace_id] = data[start : start + 4 * length]
+            start += 4 * length
+        if start != len(data):
+            raise ValueError(name)
+    return streams
+
+
+def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
+    if not text:
+        return {}
+    indexed = cast("dict[str, list[object]]", orjson.loads(text))
+    return {rollouts[int(index)]: [str(entry) for entry in entries] for index, entries in indexed.items()}
+
+
+def _doubles(data: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 8}d", data))
+
+
+def _integers(data: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(data) // 8}q", data))

@@ -1,0 +1,226 @@
+"""Tests of `Run.annotate` at emission: which shapes are read, what leaves, and what is counted."""
+
+from __future__ import annotations
+
+import math
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from otel_bridge import Rollout
+from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
+from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.records import trace_id_of
+from otel_bridge.tokens.statistics import figures_of
+from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
+from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_samples import run_in
+
+ENGINE = [-0.5, -1.0, -0.25]
+TRAINER = [-0.75, -0.5, -1.25]
+
+
+def spans(run: MemoryRun) -> list[TokenSpan]:
+    read = [read_token_span(span) for span in run.spans if span.name == "rl.tokens"]
+    return [span for span in read if span is not None]
+
+
+def figures(span: TokenSpan) -> dict[str, tuple[list[float], list[float]]]:
+    """Counts and sums of each figure."""
+    return {name: (figure.counts, figure.sums) for name, figure in span.figures.items()}
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "given"),
+    [
+        ("a", np.array(TRAINER, "f4")),
+        (Rollout(id="a"), TRAINER),
+        (["a"], [TRAINER]),
+        (["a"], np.array([TRAINER])),
+        ({"id": "a"}, tuple(TRAINER)),
+    ],
+    ids=["array", "list", "lists", "matrix", "tuple"],
+)
+def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(rollouts: object, given: object) -> None:
+    run = MemoryRun()
+
+    annotate(run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, TokensCall(7))
+
+    (span,) = spans(run)
+    assert (span.step, span.role, span.rollouts) == (7, None, (trace_id_of(run.id, "a"),))
+    delta = np.array(TRAINER) - np.array(ENGINE)
+    assert figures(span) == {
+        "logprob/engine": ([3.0], [pytest.approx(-1.75)]),
+        "logprob/trainer": ([3.0], [pytest.approx(-2.5)]),
+        "mismatch/k1": ([3.0], [pytest.approx(-delta.sum())]),
+        "mismatch/k3": ([3.0], [pytest.approx((np.exp(delta) - 1 - delta).sum())]),
+        "mismatch/mean": ([3.0], [pytest.approx(abs(delta).sum())]),
+        "mismatch/beyond": ([3.0], [1.0]),
+    }
+    assert span.figures["mismatch/mean"].maxima == [pytest.approx(1.0)]
+    assert not run.drops
+
+
+def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_a_stream() -> None:
+    run = MemoryRun()
+
+    annotate(
+        run, {"ids": ["a", "b"], "entropies": [[1.0, None], None]}, {"is_masked": [[True, False], [True]]}, TokensCall()
+    )
+
+    (span,) = spans(run)
+    assert figures(span) == {"entropy": ([1.0, 0.0], [1.0, 0.0]), "masked": ([2.0, 1.0], [1.0, 1.0])}
+    assert span.step == 8
+    assert not run.drops
+
+
+def test_tokens_that_were_not_sampled_are_in_no_sum() -> None:
+    run = MemoryRun()
+
+    annotate(run, ["a"], {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]}, TokensCall())
+
+    (span,) = spans(run)
+    assert figures(span) == {"entropy": ([2.0], [4.0])}
+    assert not run.drops
+
+
+def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() -> None:
+    run = MemoryRun()
+    streams: dict[str, object] = {
+        "logprobs": [[-1.0, -math.inf], [-1.0]],
+        "trainer_logprobs": np.array([[-1.5, -2.0], [math.nan, -1.0]]),
+        "entropies": [[0.5, 0.5, 0.5], [0.25]],
+        "texts": ["ab", [object()]],
+    }
+
+    annotate(run, ["a", "b"], {**streams, "loss_mask": [[1, 1], [1]]}, TokensCall())
+
+    (span,) = spans(run)
+    assert figures(span)["mismatch/k1"] == ([1.0, 0.0], [0.5, 0.0])
+    assert figures(span)["entropy"] == ([0.0, 1.0], [0.0, 0.25])
+    assert run.drops == {"token_length": 2, "token_not_finite": 1, "token_unreadable": 2}
+    assert ("token_length", 1, "entropies of a") in run.keyed_drops
+    assert ("token_not_finite", 1, "logprobs") in run.keyed_drops
+
+
+def test_what_names_no_rollout_is_counted() -> None:
+    run = MemoryRun()
+
+    annotate(run, [Rollout(), "a", "a"], {"entropies": [[1.0], [2.0], [3.0]]}, TokensCall("first"))
+    annotate(run, 3.5, {"entropies": [1.0]}, TokensCall())
+    annotate(run, "a", {}, TokensCall())
+
+    (span,) = spans(run)
+    assert figures(span) == {"entropy": ([1.0], [2.0])}
+    assert run.drops == {"token_rollout_id": 1, "token_twice": 1, "bad_step": 1, "token_no_rollouts": 1}
+
+
+def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -> None:
+    run = MemoryRun(MAX_ROLLOUTS_PER_STEP="2")
+    ids = [f"kept-{index}" for index in range(6)]
+    log_rollouts(run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults())
+    kept = {span.trace_id.hex() for span in run.spans if span.name == "rollout"}
+
+    annotate(run, ids, {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6}, TokensCall())
+
+    (span,) = spans(run)
+    assert len(kept) == 2
+    assert set(span.streams["logprobs"]) == set(span.streams["trainer_logprobs"]) == kept
+    assert {struct.unpack("<3f", data) for data in span.streams["logprobs"].values()} == {tuple(ENGINE)}
+
+
+def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_can_join_them() -> None:
+    run = MemoryRun(MAX_ROLLOUTS_PER_STEP="1")
+    ids = [f"joined-{index}" for index in range(4)]
+    log_rollouts(run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults())
+
+    annotate(run, ids, {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4}, TokensCall())
+
+    (span,) = spans(run)
+    assert len(span.streams["trainer_logprobs"]) == 4
+    assert len(span.streams["entropies"]) == 1
+
+
+def test_a_large_call_is_several_spans() -> None:
+    run = MemoryRun()
+
+    annotate(run, list("abc"), {"entropies": np.ones((3, 1 << 19), "f4")}, TokensCall())
+
+    assert [len(span.rollouts) for span in spans(run)] == [2, 1]
+
+
+@pytest.mark.parametrize(("mode", "leaves"), [("full", True), ("off", False), ("truncate:5", False)])
+def test_texts_and_ids_of_tokens_are_under_the_content_policy(mode: str, leaves: bool) -> None:
+    run = MemoryRun(MESSAGE_CONTENT=mode)
+    texts = {4: "the ", 5: "answer"}
+
+    annotate(run, "a", {"token_ids": [4, 5]}, TokensCall(decode=lambda ids: texts[ids[0]]))
+
+    (span,) = spans(run)
+    assert ("token_ids" in span.streams) is leaves
+    assert span.texts == ({} if mode == "off" else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]})
+
+
+def test_a_secret_in_several_tokens_keeps_all_of_their_texts_from_leaving() -> None:
+    run = MemoryRun()
+    secret = ["the key is ", "sk-", "abcdefghij", "klmnopqrstuvwxyz0123456789"]
+
+    annotate(run, "a", {"token_ids": [1, 2, 3, 4], "tokens": secret}, TokensCall())
+
+    (span,) = spans(run)
+    assert span.texts == {}
+    assert "token_ids" not in span.streams
+    assert run.drops == {"token_text": 1}
+
+
+def test_lists_without_numpy_give_the_same_figures_and_numpy_is_not_imported() -> None:
+    program = (
+        "import sys\n"
+        "from otel_bridge.tokens.statistics import figures_of\n"
+        "from otel_bridge.emit.tokens import annotate\n"
+        "lists = {'logprobs': [-0.5, -1.0, float('nan'), -3.0], 'trainer_logprobs': [-0.25, -1.5, -1.0, -0.001]}\n"
+        "assert 'numpy' not in sys.modules\n"
+        "print(figures_of(lists, [3, 0, 1]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    nan = math.nan
+    arrays: dict[str, Any] = {
+        "logprobs": np.array([-0.5, -1.0, nan, -3.0]),
+        "trainer_logprobs": np.array([-0.25, -1.5, -1.0, -0.001]),
+    }
+
+    expected = figures_of(arrays, [3, 0, 1])
+
+    from otel_bridge.tokens.statistics import Counter, Figure  # what the printed text needs
+
+    read = eval(printed, {"Figure": Figure, "Counter": Counter})  # our own text
+    assert read.keys() == expected.keys()
+    for name, figure in expected.items():
+        for part in ("counts", "sums", "maxima", "decile_counts", "decile_sums"):
+            assert getattr(read[name], part) == pytest.approx(getattr(figure, part)), (name, part)
+        assert read[name].buckets == figure.buckets
+
+
+def test_nothing_raises_and_all_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Odd:
+        def __iter__(self) -> object:
+            raise KeyError
+
+        def __len__(self) -> int:
+            raise OSError
+
+    with run_in(tmp_path) as run:
+        run.annotate(Odd(), entropies=[1.0])
+        run.annotate(["a"], entropies=Odd(), tokens=3)
+        run.annotate("a", token_ids=[1], decode=5)  # type: ignore[arg-type]
+        run.finish(timeout_s=0)
+        run.annotate("a", entropies=[1.0])
+
+    printed = capsys.readouterr().err
+    assert "records that otel-bridge failed on" in printed
+    assert "values of tokens that are not numbers" in printed
