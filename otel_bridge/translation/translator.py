@@ -14,7 +14,7 @@ from typing import Final, cast
 from google.protobuf.message import DecodeError
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Row, Status
+from otel_bridge.records import Record, RolloutRecord, Row, Status
 from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.engines.pipeline import EnginePipeline
@@ -396,6 +396,9 @@ class Translator:
         """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise."""
         if self._engines.active:
             records = [*records, *self._engines.rows()]
+        for record in records:
+            if isinstance(record, RolloutRecord):
+                self._tokens.shown(record, now_unix_ns)
         records = self._with_restarts(records)
         if self._defined.defined:
             records = self._defined.rows(records)
@@ -434,7 +437,11 @@ class Translator:
     def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
         # The values of consumed rollouts become part of those that still wait for their step.
         values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
-        return [*values, *self.rollouts.close(now_unix_ns)]
+        rollouts = self.rollouts.close(now_unix_ns)
+        for record in rollouts:
+            if isinstance(record, RolloutRecord):
+                self._tokens.shown(record, now_unix_ns)
+        return [*values, *rollouts, *self._tokens.close_views()]
 
     def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:
         rows = self._ranks.rows(self._rows.forget(process), now_unix_ns)

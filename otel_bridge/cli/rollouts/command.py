@@ -13,6 +13,7 @@ import orjson
 
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
+from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.status.source import existing_folders
 from otel_bridge.cli.status.unread import unread
@@ -22,6 +23,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.text.printable import printable_json
+from otel_bridge.tokens.view import view_in
 
 _SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
 _LIMIT: Final = 10
@@ -76,6 +78,11 @@ class _Filter:
 @click.option("--reverse", is_flag=True, help="Sort lowest first.")
 @click.option("--limit", type=click.IntRange(min=0), help=f"Show at most N; 0: all. [default: {_LIMIT}; --json: all]")
 @click.option("--full", is_flag=True, help="Do not clip long messages on a terminal.")
+@click.option("--tokens", "overlay", metavar="NAME", help="Color tokens by entropy, mismatch, advantage, mask, …")
+@click.option(
+    "--html", "as_html", is_flag=True, help="Write the token view of one rollout as a page. DIR may be its ID."
+)
+@click.option("-o", "output", type=click.Path(path_type=Path), help="With --html: the file. [default: stdout]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rollout, complete.")
 def command(
     *,
@@ -93,6 +100,9 @@ def command(
     reverse: bool,
     limit: int | None,
     full: bool,
+    overlay: str | None,
+    as_html: bool,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Show rollouts: messages, tool calls, rewards.
@@ -101,12 +111,18 @@ def command(
     may serve the run at the same time. A rollout can be shown until every tracker has it. The exporter `file` keeps it
     longer.
     """
+    if (as_html or overlay) and directory is not None and trace is None and not directory.exists():
+        trace = str(directory)
+        directory = None
     folders = chosen_folders(directory, run)
     if not folders:
         return
     wanted = _Filter(steps, group, role, split, trace, errors, consumed, unused)
+    if as_html:
+        write_page(folders, wanted.takes, output)
+        return
     view = RolloutView(Terminal(soft_wrap=True), full=full)
-    order = _SortOrder(sort, reverse, limit, as_json)
+    order = _SortOrder(sort, reverse, limit, as_json, overlay)
     counts = [_show(folder, wanted, view, order) for folder in folders]
     if all(count is None for count in counts):
         raise SystemExit(1)
@@ -122,6 +138,7 @@ class _SortOrder:
     reverse: bool
     limit: int | None
     as_json: bool
+    overlay: str | None = None
 
     def of(self, found: Sequence[StoredRollout]) -> list[StoredRollout]:
         """Return the rollouts to show, in order; those without the value to sort by come last."""
@@ -181,7 +198,12 @@ def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrd
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))
-            shown = sum(_show_one(found, view, as_json=order.as_json) for found in chosen)
+            shown = 0
+            for found in chosen:
+                shown += _show_one(found, view, as_json=order.as_json)
+                if order.overlay is not None and not order.as_json:
+                    page = source.token_page(str(found.facts["id"]))
+                    print_tokens(None if page is None else view_in(page), order.overlay)
     except OtelBridgeError as exc:
         echo(f"{folder.run_id}: {exc}", err=True)
         return None

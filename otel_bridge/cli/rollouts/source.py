@@ -16,12 +16,12 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.bridge.ledger.codec import EVALUATION, ROLLOUT
+from otel_bridge.bridge.ledger.codec import EVALUATION, MEDIA, ROLLOUT
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import Evaluation, Json, RolloutRecord
+from otel_bridge.records import TOKENS_ID, Evaluation, Json, MediaRecord, RolloutRecord
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
@@ -34,6 +34,7 @@ ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 _BATCH: Final = 200
 _BATCH_BYTES: Final = 8 << 20
 _MARKS: Final = {b'{"kind":"rollout"': "rollout", b'{"kind":"evaluation"': "evaluation"}
+_MEDIA_MARK: Final = b'{"kind":"media"'
 _HEAVY: Final = ("messages", "spans", "metadata", "tools")
 
 
@@ -74,7 +75,8 @@ class RolloutSource:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._files = sorted((folder.path / "file").glob("records-*.jsonl"))
+        self._folder = folder.path / "file"
+        self._files = sorted(self._folder.glob("records-*.jsonl"))
         self._view = LedgerView(open_for_reading(folder.ledger_path)) if folder.ledger_path.exists() else None
 
     def __enter__(self) -> RolloutSource:
@@ -106,6 +108,37 @@ class RolloutSource:
         total = self._view.meta("rollouts") if self._view is not None else 0
         result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
         return result
+
+    def token_page(self, trace_id: str) -> str | None:
+        """Return the newest page of the tokens of a rollout, ``None`` without any."""
+        begin = f"{TOKENS_ID}{trace_id}:"
+        page: str | None = None
+        for path in self._files:
+            with contextlib.suppress(OSError), open(open_regular(path), "rb") as opened:
+                for line in opened:
+                    payload = _parsed(line) if line.startswith(_MEDIA_MARK) else None
+                    if payload is not None and str(payload["id"]).startswith(begin):
+                        page = self._file_of(payload) or page
+        view = self._view
+        after = 0
+        while view is not None:
+            batch = view.records(after, (MEDIA,), limit=_BATCH, limit_bytes=_BATCH_BYTES)
+            for record in batch.records:
+                if isinstance(record, MediaRecord) and record.id.startswith(begin):
+                    page = record.items[0].data.decode("utf-8", "replace")
+            if batch.through <= after or not (batch.records or batch.broken):
+                break
+            after = batch.through
+        return page
+
+    def _file_of(self, payload: Payload) -> str | None:
+        """Return the text of the first item of a line of media, ``None`` when its file has been deleted."""
+        items = entries(payload.get("items"))
+        try:
+            with open(open_regular(self._folder / str(items[0]["file"])), "rb") as opened:
+                return opened.read().decode("utf-8", "replace")
+        except (OSError, IndexError):
+            return None
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for path in self._files:

@@ -17,7 +17,7 @@ from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import TOKENS_ID, Record, Row, axis_of
+from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row, axis_of
 from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS, TRAINER, Figure, Numbers, figures_of, floats_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.metrics.keys import StepAxes
@@ -32,6 +32,7 @@ from otel_bridge.translation.tokens.step import STEPS, TokenStep
 from otel_bridge.translation.tokens.step_values import rollout_values, step_values
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
+from otel_bridge.translation.tokens.views import TokenViews
 
 INVALID: Final = "tokens/invalid"
 LATE: Final = "tokens/late"
@@ -80,6 +81,7 @@ class TokenPipeline:
         self._changed: dict[tuple[Track, int], TokenStep] = {}
         self._forgotten = ForgottenSteps(state, _FORGOTTEN)
         self._streams = StreamStore(state, options.token_bytes)
+        self._views = TokenViews(self._streams, options, axes)
         self._checked_ns = 0
         with contextlib.suppress(ImportError):  # it makes sums of millions of tokens fast; trackers bring it
             importlib.import_module("numpy")
@@ -100,7 +102,7 @@ class TokenPipeline:
         if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
             return []
         self._checked_ns = now_unix_ns
-        records: list[Record] = []
+        records: list[Record] = [*self._views.due(now_unix_ns)]
         for step in self._ordered():
             if step.changed_ns is None:
                 records += self._facts(step, now_unix_ns)
@@ -109,11 +111,19 @@ class TokenPipeline:
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
-        """Return everything that waits, since no more data are expected."""
+        """Return everything that waits but pages, since no more data are expected."""
         records: list[Record] = []
         for step in self._ordered():
             records += self._facts(step, now_unix_ns) if step.changed_ns is None else self._sent(step, now_unix_ns)
         return records
+
+    def close_views(self) -> list[Record]:
+        """Return the pages that wait; call after the last rollouts."""
+        return [*self._views.due(None)]
+
+    def shown(self, rollout: RolloutRecord, now_unix_ns: int) -> None:
+        """Note that trackers get *rollout*: its tokens are shown with its messages."""
+        self._views.shown(rollout, now_unix_ns, keep=bool(self._steps))
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
@@ -173,6 +183,7 @@ class TokenPipeline:
                 rollout.put(shown, span.texts.get(trace_id), span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
+                self._views.changed(rollout, now_unix_ns)
                 self._streams.put(rollout)
 
     def _join(self, rollout: RolloutStreams, now_unix_ns: int) -> None:

@@ -29,6 +29,9 @@ class RolloutStreams:
         times: Unix ns of the span that each stream is of: a later one replaces it.
         waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of the trainer.
         texts: Texts of the tokens.
+        shown: Facts of the rollout once trackers have it: key, role, step, title, and messages.
+        viewed_ns: Unix ns of the last stream in the view that trackers have; 0: none.
+        views: Number of views so far.
     """
 
     trace_id: str
@@ -36,6 +39,24 @@ class RolloutStreams:
     times: dict[str, int] = field(default_factory=dict[str, int])
     waiting: dict[tuple[Track, int], bytes] = field(default_factory=dict["tuple[Track, int]", bytes])
     texts: list[str] = field(default_factory=list[str])
+    shown: dict[str, Json] = field(default_factory=dict[str, Json])
+    viewed_ns: int = 0
+    views: int = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether trackers have the rollout, and there are streams that their view lacks."""
+        return bool(self.shown) and max(self.times.values(), default=0) > self.viewed_ns
+
+    def show(self, facts: dict[str, Json]) -> None:
+        """Note that trackers have the rollout."""
+        self.shown = facts
+
+    def viewed(self) -> int:
+        """Note that its view is sent; return how many there were before."""
+        self.viewed_ns = max(self.times.values(), default=0)
+        self.views += 1
+        return self.views - 1
 
     def put(self, streams: Mapping[str, bytes], texts: list[str] | None, time_unix_ns: int) -> None:
         """Take over *streams*, unless a later span has sent them, and the texts of the tokens, if there are any."""
@@ -50,15 +71,15 @@ class RolloutStreams:
         steps: list[Json] = [[*track, number, len(data)] for (track, number), data in self.waiting.items()]
         sizes: list[Json] = [[name, len(data), self.times[name]] for name, data in self.streams.items()]
         texts: list[Json] = [*self.texts]
-        head = orjson.dumps([steps, sizes, texts])
+        head = orjson.dumps([steps, sizes, texts, self.shown, self.viewed_ns, self.views])
         return b"".join((len(head).to_bytes(4, "little"), head, *self.waiting.values(), *self.streams.values()))
 
     @classmethod
     def from_bytes(cls, trace_id: str, data: bytes) -> RolloutStreams:
         """Restore what `to_bytes` returned."""
         start = 4 + int.from_bytes(data[:4], "little")
-        steps, sizes, texts = cast("list[list[Any]]", orjson.loads(data[4:start]))
-        restored = cls(trace_id, texts=texts)
+        steps, sizes, texts, shown, viewed_ns, views = cast("list[Any]", orjson.loads(data[4:start]))
+        restored = cls(trace_id, texts=texts, shown=shown, viewed_ns=viewed_ns, views=views)
         for role, attempt, number, size in steps:
             restored.waiting[(role, attempt), number] = data[start : start + size]
             start += size
@@ -113,6 +134,10 @@ class StreamStore:
         self._bytes += _ENTRY_BYTES + len(data) - self._sizes.get(key, 0)
         self._sizes[key] = _ENTRY_BYTES + len(data)
         self._open[rollout.trace_id] = rollout
+
+    def with_news(self) -> list[str]:
+        """Return the trace ids of the rollouts whose view is to be sent; reads all."""
+        return [trace_id for trace_id in self._keys if (rollout := self.get(trace_id)) is not None and rollout.has_news]
 
     def overdue(self) -> RolloutStreams | None:
         """Return the rollout that came first, when there is more than the limit; `forget` it."""

@@ -1,0 +1,80 @@
+"""Shows the tokens of one rollout: its page as a file, or its text on the terminal, each token colored by a value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.text import Text
+
+from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.rollouts.source import RolloutSource, StoredRollout
+from otel_bridge.cli.terminal import Terminal, echo
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.text.printable import printable
+from otel_bridge.tokens.view import TokenView, shade
+
+_LARGEST: Final = 5
+_NO_TOKENS: Final = "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
+
+
+def write_page(folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bool], output: Path | None) -> None:
+    """Write the page of the one rollout that *takes* chooses to *output*, else to stdout.
+
+    Raises:
+        WrongCallError: More than one rollout matches.
+        click.ClickException: The file cannot be written.
+    """
+    pages: list[str] = []
+    for folder in folders:
+        with RolloutSource(folder) as source:
+            chosen = [rollout for rollout in source.rollouts().found if takes(rollout)]
+            found_pages = (source.token_page(str(rollout.facts["id"])) for rollout in chosen)
+            pages += [page for page in found_pages if page is not None]
+    if len(pages) > 1:
+        raise WrongCallError(f"{len(pages)} rollouts match; name one of them: --id ID")
+    if not pages:
+        echo(_NO_TOKENS, err=True)
+        raise SystemExit(1)
+    if output is None:
+        sys.stdout.write(pages[0])
+        return
+    try:
+        output.write_text(pages[0], encoding="utf-8")
+    except OSError as exc:
+        raise click.ClickException(f"{output}: {exc.strerror}; choose a file that can be written") from exc
+    echo(f"{output}: open it in a browser", err=True)
+
+
+def print_tokens(view: TokenView | None, overlay: str) -> None:
+    """Print the tokens of *view*, colored by the values of *overlay*, and those with the largest values."""
+    terminal = Terminal(soft_wrap=True)
+    values = None if view is None else view.overlays.get(overlay)
+    if view is None:
+        terminal.print_line(f"  {_NO_TOKENS}", style="dim")
+        return
+    if values is None:
+        terminal.print_line(f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}", style="dim")
+        return
+    numbers = {index: value for index, value in enumerate(values) if value is not None}
+    highest = max(map(abs, numbers.values()), default=0.0)
+    colored = Text("    ")
+    for index, token in enumerate(view.tokens):
+        strength = shade(overlay, numbers.get(index), highest)
+        colored.append(printable(token, lines=True), style=_style(strength))
+    terminal.print_line(f"  tokens by {overlay}, at most {highest:.4g}", style="bold")
+    terminal.print(colored)
+    ordered = sorted(numbers, key=lambda index: -abs(numbers[index]))
+    for index in ordered[:_LARGEST]:
+        terminal.print_line(f"    token {index} {printable(view.tokens[index])!r}: {overlay} {numbers[index]:.4g}")
+
+
+def _style(strength: float | None) -> str:
+    """Return the style of a token: darker red for a larger value, green for an advantage above 0."""
+    if strength is None or abs(strength) < 0.05:
+        return ""
+    level = round(60 + 150 * min(abs(strength), 1.0))
+    return f"white on rgb(0,{level},60)" if strength < 0 else f"white on rgb({level},40,40)"

@@ -1,0 +1,129 @@
+"""Streams of rollouts that trackers show -> a page of each, as media beside the rollout. Pure.
+
+A page is sent when nothing came for it for `TranslationOptions.row_wait_ns`, or when the run ends; streams that come
+later give a further one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final, cast
+
+from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, Message, RolloutRecord
+from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, figures_of, floats_of
+from otel_bridge.tokens.view import page_of, view_of
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.tokens.step_values import rollout_values
+from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
+
+VIEWS: Final = "tokens"
+"""Last part of the key of the pages, below the key of the rollouts."""
+_RECENT: Final = 256
+
+
+class TokenViews:
+    """Makes the pages of one run.
+
+    Args:
+        streams: Streams of the rollouts.
+        options: Waiting time, and content policy: without content there are no pages.
+        axes: Step axes of the run.
+    """
+
+    def __init__(self, streams: StreamStore, options: TranslationOptions, axes: StepAxes) -> None:
+        self._streams = streams
+        self._options = options
+        self._axes = axes
+        self._changed = dict.fromkeys(streams.with_news(), 0)
+        # A run without tokens stores nothing of its rollouts; the first annotation finds them here.
+        self._recent: dict[str, dict[str, Json]] = {}
+
+    def shown(self, rollout: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
+        """Note that trackers get *rollout*; with *keep*, also if none of its tokens have come yet."""
+        if self._options.content.off:
+            return
+        facts = _facts_of(rollout)
+        streams = self._streams.get(rollout.id)
+        if streams is None and not keep:
+            self._recent[rollout.id] = facts
+            if len(self._recent) > _RECENT:
+                del self._recent[next(iter(self._recent))]
+            return
+        streams = streams or RolloutStreams(rollout.id)
+        streams.show(facts)
+        self.changed(streams, now_unix_ns)
+        self._streams.put(streams)
+
+    def changed(self, rollout: RolloutStreams, now_unix_ns: int) -> None:
+        """Note that streams of a rollout have come."""
+        facts = self._recent.pop(rollout.trace_id, None)
+        if facts is not None:
+            rollout.show(facts)
+        if rollout.has_news:
+            self._changed[rollout.trace_id] = now_unix_ns
+
+    def due(self, now_unix_ns: int | None) -> Iterator[MediaRecord]:
+        """Yield the pages that are due; ``None``: all of them."""
+        for trace_id, changed_ns in list(self._changed.items()):
+            if now_unix_ns is None or now_unix_ns >= changed_ns + self._options.row_wait_ns:
+                del self._changed[trace_id]
+                rollout = self._streams.get(trace_id)
+                if rollout is not None and rollout.has_news:
+                    yield self._record(rollout)
+                    self._streams.put(rollout)
+
+    def _record(self, rollout: RolloutStreams) -> MediaRecord:
+        facts = rollout.shown
+        streams = {name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()}
+        time_unix_ns = max(rollout.times.values())
+        page = page_of(
+            view_of(
+                str(facts["title"]),
+                {**cast("dict[str, str]", facts["facts"]), **_figures(streams)},
+                cast("list[Message]", facts["messages"]),
+                rollout.texts,
+                streams,
+            )
+        ).encode()
+        role = cast("str | None", facts["role"])
+        step = cast("int | None", facts["step"])
+        axis = cast("str | None", facts["axis"])
+        return MediaRecord(
+            id=f"{TOKENS_ID}{rollout.trace_id}:{rollout.viewed()}",
+            role=role,
+            key=f"{facts['key']}/{VIEWS}",
+            step=step,
+            axis=axis,
+            time_unix_ns=time_unix_ns,
+            items=[MediaItem("html", "text/html", page, hashlib.sha256(page).hexdigest(), str(facts["title"]))],
+            steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
+        )
+
+
+def _facts_of(rollout: RolloutRecord) -> dict[str, Json]:
+    given = rollout.metadata.get("rollout_id")
+    named = {"step": rollout.step, "group": rollout.group, "reward": rollout.reward, "finish": rollout.finish_reason}
+    return {
+        "key": rollout.key,
+        "role": rollout.role,
+        "step": rollout.step,
+        "axis": rollout.axis,
+        "title": given if isinstance(given, str) else rollout.id,
+        "facts": {name: str(fact) for name, fact in named.items() if fact is not None},
+        "messages": [*rollout.messages],
+    }
+
+
+def _figures(streams: dict[str, list[float]]) -> dict[str, str]:
+    values = {name: stream for name, stream in streams.items() if name not in {TOKEN_IDS, LOSS_MASK}}
+    lengths = set(map(len, values.values()))
+    if len(lengths) != 1:
+        return {}
+    figures = figures_of(values, [lengths.pop()])
+    facts = {
+        name: [figure.counts[0], figure.sums[0], figure.maxima[0] if figure.maxima else 0.0]
+        for name, figure in figures.items()
+    }
+    return {name: f"{number:.4g}" for name, number in rollout_values(facts).items()}
