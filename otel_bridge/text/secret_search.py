@@ -17,10 +17,10 @@ _LOOKS: Final = tuple(
     for anchor, literals in (
         (b"A", rb"A(?:KIA|SIA|Iza)"),
         (b"S", rb"S(?:ECRET|WORD)"),
-        (b"-", rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)"),
+        (b"-", rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xai-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)"),
         (
             b"_",
-            rb"_(?:TOKEN|(?<=[bfgopsurtI]_)(?:(?<=hf_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
+            rb"_(?:TOKEN|(?<=[bfgkopsurtI]_)(?:(?<=hf_)|(?<=gsk_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
         ),
         (b"J", rb"J(?<=eyJ)"),
         (b"9", rb"9(?<=ya29)\."),

@@ -37,6 +37,7 @@ def no_hook() -> Iterator[None]:
         KEY, "sk-proj-" + "a" * 30, "hf_" + "a" * 34, "AKIA" + "A" * 16, "ghp_" + "a" * 36, "github_pat_" + "a" * 30,
         "glpat-" + "a" * 20, "xoxb-" + "1" * 12, "AIza" + "a" * 35, f"eyJ{'a' * 12}.{'b' * 12}.{'c' * 12}",
         "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "dapi" + "0a" * 16,
+        "gsk_" + "a" * 24, "xai-" + "a" * 24,
         "nvapi-" + "a" * 24, "wandb_v1_" + "a" * 24, "ya29." + "a" * 24, "api_org_" + "a" * 24,
     ],
 )  # fmt: skip
@@ -63,7 +64,15 @@ _SHAPES = "|".join(
     (
         *("sk-[a-z0-9_-]{20,24}", "hf_[A-Za-z]{30,34}", "(AKIA|ASIA)[0-9A-Z]{16}", "gh[opsur]_[a-z]{36}"),
         *("github_pat_[a-z_]{22}", "glpat-[a-z-]{20}", "xox[abeprs]-[a-z0-9-]{10}", "AIza[a-z_-]{35}"),
-        *("dapi[0-9a-f]{32}", "nvapi-[a-z_-]{20}", "wandb_v1_[a-z]{20}", r"ya29\.[a-z_-]{20}", "api_org_[a-z]{20}"),
+        *(
+            "dapi[0-9a-f]{32}",
+            "nvapi-[a-z_-]{20}",
+            "gsk_[a-z]{20}",
+            "xai-[a-z]{20}",
+            "wandb_v1_[a-z]{20}",
+            r"ya29\.[a-z_-]{20}",
+            "api_org_[a-z]{20}",
+        ),
         *(r"\"([a-z]{1,8}_)?(password|apiKey|jwt|client_secret)\"( ?:|: )\"[a-z]{1,9}\"",),
         *(r"eyJ[a-z_-]{10}\.[a-z]{10}\.[a-z]{5}", "-----BEGIN [A-Z]{0,4} ?PRIVATE KEY-----", "[Bb]earer [a-z.]{12}"),
         r"(API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|MY_TOKEN)['\"]? ?[=:] ?['\"]?[a-z]{12}",
