@@ -25,16 +25,16 @@ help: ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(VENV)/.users: pyproject.toml
-	$(INSTALL) $(VENV) -e '.[all]'
+	@$(INSTALL) $(VENV) -e '.[all]'
 	@touch $@
 
 $(VENV)/.developers: $(VENV)/.users
-	$(INSTALL) $(VENV) --group dev
+	@$(INSTALL) $(VENV) --group dev
 	@touch $@
 
 # W&B's shared mode is refused in the newest wandb: its tests run child processes with one in which it is safe.
 $(SHARED_VENV)/.made: pyproject.toml
-	$(INSTALL) $(SHARED_VENV) -e . 'wandb==0.30.0'
+	@$(INSTALL) $(SHARED_VENV) -e . 'wandb==0.30.0'
 	@touch $@
 
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
@@ -79,7 +79,7 @@ test-versions: $(VENV)/.developers ## Test other versions of the trackers, each 
 # Real GenAI packages do not fit beside everything: they have an environment of their own.
 GENAI_VENV := .venv-genai
 $(GENAI_VENV)/.made: tests/genai/requirements.txt
-	$(INSTALL) $(GENAI_VENV) -r tests/genai/requirements.txt
+	@$(INSTALL) $(GENAI_VENV) -r tests/genai/requirements.txt
 	@touch $@
 
 test-genai: $(VENV)/.developers $(GENAI_VENV)/.made ## Run real GenAI instrumentations against a local model
@@ -88,8 +88,8 @@ test-genai: $(VENV)/.developers $(GENAI_VENV)/.made ## Run real GenAI instrument
 # Training frameworks, with otel-bridge beside them; some pin what others exclude and are installed without dependencies.
 FRAMEWORKS_VENV := .venv-frameworks
 $(FRAMEWORKS_VENV)/.made: tests/frameworks/requirements.txt tests/frameworks/requirements-alone.txt pyproject.toml
-	$(INSTALL) $(FRAMEWORKS_VENV) -e . -r tests/frameworks/requirements.txt
-	$(INSTALL) $(FRAMEWORKS_VENV) --no-deps -r tests/frameworks/requirements-alone.txt
+	@$(INSTALL) $(FRAMEWORKS_VENV) -e . -r tests/frameworks/requirements.txt
+	@$(INSTALL) $(FRAMEWORKS_VENV) --no-deps -r tests/frameworks/requirements-alone.txt
 	@touch $@
 
 test-frameworks: $(VENV)/.developers $(FRAMEWORKS_VENV)/.made ## Run the adapters in real training frameworks, on the CPU (6 GB, 10 minutes)
@@ -99,11 +99,11 @@ test-frameworks: $(VENV)/.developers $(FRAMEWORKS_VENV)/.made ## Run the adapter
 FLOOR_VENV := .venv-frameworks-floor
 TRANSFORMERS4_VENV := .venv-frameworks-transformers4
 $(FLOOR_VENV)/.made: tests/frameworks/requirements-floor.txt pyproject.toml
-	$(INSTALL) $(FLOOR_VENV) -e . -r tests/frameworks/requirements-floor.txt
+	@$(INSTALL) $(FLOOR_VENV) -e . -r tests/frameworks/requirements-floor.txt
 	@touch $@
 
 $(TRANSFORMERS4_VENV)/.made: tests/frameworks/requirements-transformers4.txt pyproject.toml
-	$(INSTALL) $(TRANSFORMERS4_VENV) -e . -r tests/frameworks/requirements-transformers4.txt
+	@$(INSTALL) $(TRANSFORMERS4_VENV) -e . -r tests/frameworks/requirements-transformers4.txt
 	@touch $@
 
 FLOOR_TESTS := $(patsubst %,tests/frameworks/test_%.py,accelerate lightning ray_tune transformers)
@@ -131,7 +131,7 @@ docs: $(VENV)/.developers ## Write the pages that are made of the code and of th
 	PYTHONPATH=. $(BIN)/python docs_site/semconv_page.py
 
 $(VENV)/.site: $(VENV)/.developers
-	$(INSTALL) $(VENV) --group site
+	@$(INSTALL) $(VENV) --group site
 	@touch $@
 
 docs-site: $(VENV)/.site ## Build the documentation site into build/site; a broken link fails

@@ -88,5 +88,5 @@ def test_records_of_all_runs_are_counted_by_tracker_and_one_that_has_ended_has_t
     assert records_in_trackers([first, second]) == {
         "records in mlflow": Amount(9, 15),
         "records in wandb": Amount(10, 10),
-        "records in trackio, retrying": Amount(0, 5),
+        "records in trackio (retrying)": Amount(0, 5),
     }

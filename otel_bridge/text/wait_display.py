@@ -74,7 +74,7 @@ def records_in_trackers(runs: Iterable[RunDelivery], *, without: Container[str] 
         for name, exporter in run.exporters.items():
             if exporter.state in without:
                 continue
-            label = f"records in {name}" + (f", {exporter.state}" if exporter.state in _TROUBLED else "")
+            label = f"records in {name}" + (f" ({exporter.state})" if exporter.state in _TROUBLED else "")
             before = amounts.get(label, Amount(0, 0))
             written = run.position if exporter.state == "ended" else min(exporter.written, run.position)
             amounts[label] = Amount(before.done + written, (before.total or 0) + run.position)

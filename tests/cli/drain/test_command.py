@@ -192,7 +192,7 @@ def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) ->
 
     def bar() -> bool:
         output.append(os.read(screen, 65536).decode())
-        return "records in gated, retrying" in "".join(output)
+        return "records in gated (retrying)" in "".join(output)
 
     with subprocess.Popen([str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env, stdout=terminal) as drain:
         os.close(terminal)
