@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 57,
+    "complexity": 54,
     "nested-ternary": 15,
-    "packed-assignment": 296,
-    "generic-name": 1288,
+    "packed-assignment": 282,
+    "generic-name": 1136,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

@@ -98,8 +98,8 @@ class ConsoleRunWriter:
         """Print a line for each of *rows*."""
         for row in rows:
             values = " ".join(f"{key}={_shown(value)}" for key, value in row.values.items())
-            where = f"{row.axis}={row.step}" if row.axis else ""
-            self._print(row.position, row.time_unix_ns, where, values)
+            axis_text = f"{row.axis}={row.step}" if row.axis else ""
+            self._print(row.position, row.time_unix_ns, axis_text, values)
         self._flush(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -107,9 +107,11 @@ class ConsoleRunWriter:
         for rollout in rollouts:
             answer = rollout.messages[-1].get("content") if rollout.messages else None
             facts = {"group": rollout.group, "reward": rollout.reward, "finish": rollout.finish_reason}
-            shown = " ".join(f"{key}={value}" for key, value in facts.items() if value is not None)
-            where = f"{rollout.axis}={rollout.step}" if rollout.axis else ""
-            self._print(rollout.position, rollout.end_unix_ns, where, f"{rollout.key} {shown} {_clipped(answer)}")
+            facts_text = " ".join(f"{key}={value}" for key, value in facts.items() if value is not None)
+            axis_text = f"{rollout.axis}={rollout.step}" if rollout.axis else ""
+            self._print(
+                rollout.position, rollout.end_unix_ns, axis_text, f"{rollout.key} {facts_text} {_clipped(answer)}"
+            )
         self._flush(rollouts)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
@@ -117,20 +119,20 @@ class ConsoleRunWriter:
         for trace in traces:
             took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
             error = next((span.error for span in trace.spans if span.error), None)
-            shown = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
+            summary = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
             failed = f" error={_clipped(error)}" if error else ""
-            self._print(trace.position, trace.end_unix_ns, trace.role or "", shown + failed)
+            self._print(trace.position, trace.end_unix_ns, trace.role or "", summary + failed)
         self._flush(traces)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Print a line for each of *media*: key, kinds and sizes."""
         for record in media:
-            shown = " ".join(
+            items = " ".join(
                 f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}" for item in record.items[:3]
             )
-            more = f" and {len(record.items) - 3} more" if len(record.items) > 3 else ""
-            where = f"{record.axis}={record.step}" if record.axis else ""
-            self._print(record.position, record.time_unix_ns, where, f"{record.key} {shown}{more}")
+            more_items = f" and {len(record.items) - 3} more" if len(record.items) > 3 else ""
+            axis_text = f"{record.axis}={record.step}" if record.axis else ""
+            self._print(record.position, record.time_unix_ns, axis_text, f"{record.key} {items}{more_items}")
         self._flush(media)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
@@ -151,16 +153,16 @@ class ConsoleRunWriter:
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Print a line for each of *alerts*."""
         for alert in alerts:
-            where = f"step={alert.step}" if alert.step is not None else ""
-            shown = f"{alert.level.upper()}: {_clipped(alert.title)} {_clipped(alert.text)}".rstrip()
-            self._print(alert.position, alert.time_unix_ns, where, shown)
+            step_text = f"step={alert.step}" if alert.step is not None else ""
+            text = f"{alert.level.upper()}: {_clipped(alert.title)} {_clipped(alert.text)}".rstrip()
+            self._print(alert.position, alert.time_unix_ns, step_text, text)
         self._flush(alerts)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Print *values*."""
         del role
-        shown = " ".join(f"{key}={value if isinstance(value, str) else _shown(value)}" for key, value in values.items())
-        self._print(None, None, "", f"summary: {_clipped(shown)}")
+        text = " ".join(f"{key}={value if isinstance(value, str) else _shown(value)}" for key, value in values.items())
+        self._print(None, None, "", f"summary: {_clipped(text)}")
 
     def durable(self) -> Position | None:
         """Return ``None``, so that what was printed counts as durable."""
@@ -174,9 +176,9 @@ class ConsoleRunWriter:
     def close(self) -> None:
         """Do nothing: standard output belongs to the process and stays open."""
 
-    def _print(self, position: Position | None, time_unix_ns: int | None, where: str, text: str) -> None:
+    def _print(self, position: Position | None, time_unix_ns: int | None, step_text: str, text: str) -> None:
         clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3] if time_unix_ns else ""
-        line = " ".join(part for part in (clock, self._name, where, text) if part)
+        line = " ".join(part for part in (clock, self._name, step_text, text) if part)
         try:
             self._stream.write(printable(line) + "\n")
         except (OSError, ValueError) as exc:
@@ -200,5 +202,5 @@ def _shown(value: Value) -> str:
 
 
 def _clipped(text: Json, width: int = 80) -> str:
-    shown = " ".join(str(text if text is not None else "").split())
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    one_line = " ".join(str(text if text is not None else "").split())
+    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"

@@ -242,18 +242,18 @@ class MediaFolder:
         self._path.mkdir(mode=0o700, exist_ok=True)
         if self._size_bytes < 0:
             self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())
-        kept = {put_media(self._path, item) for item in items}
+        new_paths = {put_media(self._path, item) for item in items}
         self._size_bytes += sum(len(item.data) for item in items)
         if self._size_bytes > self._max_bytes:
-            self._delete_oldest(kept)
+            self._delete_oldest(new_paths)
 
-    def _delete_oldest(self, kept: Collection[Path]) -> None:
+    def _delete_oldest(self, new_paths: Collection[Path]) -> None:
         files = sorted((path.stat().st_mtime_ns, path) for path in self._path.iterdir())
         self._size_bytes = sum(path.stat().st_size for _, path in files)
         for _, path in files:
             if self._size_bytes <= self._max_bytes:
                 return
-            if path not in kept:
+            if path not in new_paths:
                 self._size_bytes -= path.stat().st_size
                 path.unlink(missing_ok=True)
 

@@ -129,9 +129,9 @@ class WebhookRunWriter:
         self._memory.delete(_BEGUN)
         raise _error(status, retry_s, alert.position)
 
-    def _unknown(self, alert: Alert, why: str) -> None:
+    def _unknown(self, alert: Alert, reason: str) -> None:
         self.left_out[UNKNOWN_OUTCOME] += 1
-        _log.warning("webhook: the alert %r may not have arrived (%s); it is not sent again", alert.title, why)
+        _log.warning("webhook: the alert %r may not have arrived (%s); it is not sent again", alert.title, reason)
         self._through(alert)
 
     def _through(self, alert: Alert) -> None:
@@ -166,9 +166,9 @@ class WebhookRunWriter:
 def message(run: RunInfo, alert: Alert) -> bytes:
     """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take."""
     text = alert.text if len(alert.text) <= _MAX_TEXT_CHARS else f"{alert.text[:_MAX_TEXT_CHARS]}…"
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9))
+    time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9))
     step = None if alert.step is None else f"step {alert.step}"
-    facts = [f"{run.project}/{run.name}", alert.role, step, when]
+    facts = [f"{run.project}/{run.name}", alert.role, step, time_text]
     lines = [
         f"{_SIGNS.get(alert.level, '')} *{_escaped(alert.title)}* ({alert.level})",
         _escaped(text),

@@ -79,25 +79,25 @@ class Names:
         """Assign names to the new keys of *keys*, to legal ones first, so that they keep their names."""
         self.add_paths({key: key for key in keys})
 
-    def add_paths(self, wanted: Mapping[str, str]) -> None:
-        """Assign names to the new keys of *wanted*, which maps each argument of `name` to its preferred name.
+    def add_paths(self, preferred_names: Mapping[str, str]) -> None:
+        """Assign names to the new keys of *preferred_names*, which maps each argument of `name` to its preferred name.
 
         Legal names are assigned first, and among them first those that equal their key.
         """
-        new = [(identity, name) for identity, name in wanted.items() if identity not in self._names]
+        new = [(identity, name) for identity, name in preferred_names.items() if identity not in self._names]
         for identity, name in sorted(new, key=lambda item: (not self._fits(item[1]), item[0] != item[1])):
             self._add(identity, name)
 
     def name(self, key: str) -> str:
         """Return the name of *key*; a new one that must be changed is logged once. `store` keeps it."""
-        known = self._names.get(key)
-        return self._add(key, key) if known is None else known
+        name = self._names.get(key)
+        return self._add(key, key) if name is None else name
 
     def part(self, key: str, part: str) -> str:
         """Return the name of a part of *key*, ``<name>/<part>``."""
         identity = f"{key}\0{part}"
-        known = self._names.get(identity)
-        return self._add(identity, f"{key}/{part}") if known is None else known
+        name = self._names.get(identity)
+        return self._add(identity, f"{key}/{part}") if name is None else name
 
     def store(self) -> None:
         """Store the new names in memory. Call it before data is sent under these names."""
@@ -111,8 +111,8 @@ class Names:
     def _slot(self) -> str:
         return f"names/{self._kind}"
 
-    def _add(self, identity: str, wanted: str) -> str:
-        name = wanted if self._fits(wanted) else self._clean(wanted)
+    def _add(self, identity: str, preferred_name: str) -> str:
+        name = preferred_name if self._fits(preferred_name) else self._clean(preferred_name)
         salt = identity
         while name in self._taken:
             name = self._cut(name, salt)
@@ -120,8 +120,10 @@ class Names:
         self._names[identity] = name
         self._new[identity] = name
         self._taken.add(name)
-        if name != wanted:
-            _log.warning("%s %r is shown as %r: MLflow refuses the name, or another has it", self._kind, wanted, name)
+        if name != preferred_name:
+            _log.warning(
+                "%s %r is shown as %r: MLflow refuses the name, or another has it", self._kind, preferred_name, name
+            )
         return name
 
     def _fits(self, name: str) -> bool:

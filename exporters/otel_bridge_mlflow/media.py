@@ -77,13 +77,13 @@ class MediaWriter:
     def _write(self, record: MediaRecord) -> None:
         with tempfile.TemporaryDirectory(prefix="otel-bridge-") as name:
             folder = Path(name)
-            for at, item in enumerate(record.items):
+            for index, item in enumerate(record.items):
                 if item.kind == "image":
-                    self._image(folder, record, item, at)
+                    self._image(folder, record, item, index)
                 elif item.kind == "table":
                     self._table(folder, record, item)
                 else:
-                    path = f"media/{_path(record.key)}/{_stem(record)}-{at}.{extension_of(item)}"
+                    path = f"media/{_path(record.key)}/{_stem(record)}-{index}.{extension_of(item)}"
                     _put(folder, path, item.data)
                 self._left_out[_NO_CAPTION] += bool(item.caption)
             if not record.items:
@@ -95,10 +95,16 @@ class MediaWriter:
                     raise Refused(f"the artifact store: {exc}") from exc
         self._tag(record)
 
-    def _image(self, folder: Path, record: MediaRecord, item: MediaItem, at: int) -> None:
+    def _image(self, folder: Path, record: MediaRecord, item: MediaItem, index: int) -> None:
         key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY]
         key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace("/", "~")
-        facts = ("step", str(record.step or 0), "timestamp", str(record.time_unix_ns // 1_000_000), _uuid(record, at))
+        facts = (
+            "step",
+            str(record.step or 0),
+            "timestamp",
+            str(record.time_unix_ns // 1_000_000),
+            _uuid(record, index),
+        )
         stem = self._mark.join((key, *facts))
         whole, small = pictures_of(item)
         _put(folder, f"images/{stem}.png", whole)
@@ -140,12 +146,12 @@ class MediaWriter:
         """Return the tables that the run names, of other programs too."""
         if self._tables is None:
             with as_bridge_errors("reading the run's tables"):
-                held: str = self._connection.client.get_run(self._run_id).data.tags.get(_TABLES_TAG, "[]")
+                tag: str = self._connection.client.get_run(self._run_id).data.tags.get(_TABLES_TAG, "[]")
             try:
-                found: object = json.loads(held)
+                tables: object = json.loads(tag)
             except ValueError:
-                found = []
-            self._tables = cast("list[Json]", found) if isinstance(found, list) else []
+                tables = []
+            self._tables = cast("list[Json]", tables) if isinstance(tables, list) else []
         return self._tables
 
     def _set(self, key: str, value: str) -> None:
@@ -158,9 +164,9 @@ def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
     from PIL import Image as Pillow  # noqa: PLC0415  # slow to import, and most runs have no images
 
     try:
-        with Pillow.open(io.BytesIO(item.data)) as found:
-            found.load()
-            picture: Any = found if found.mode in {"L", "LA", "RGB", "RGBA"} else found.convert("RGBA")
+        with Pillow.open(io.BytesIO(item.data)) as image:
+            image.load()
+            picture: Any = image if image.mode in {"L", "LA", "RGB", "RGBA"} else image.convert("RGBA")
             whole = item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
             picture.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
             return whole, _saved(picture.convert("RGBA"), "WEBP")
@@ -198,8 +204,8 @@ def _path(key: str) -> str:
     )
 
 
-def _uuid(record: MediaRecord, at: int) -> str:
-    return str(uuid.UUID(_hash(f"{record.id}:{at}")[:32]))
+def _uuid(record: MediaRecord, index: int) -> str:
+    return str(uuid.UUID(_hash(f"{record.id}:{index}")[:32]))
 
 
 def _hash(text: str) -> str:

@@ -189,9 +189,11 @@ class Counts:
     def __init__(self, memory: WriterMemory) -> None:
         self._memory = memory
         stored = memory.get(_COUNT_SLOT)
-        held = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
-        self._next = cast("dict[str, int]", held.get("next", {}))
-        self._given = {key: dict(cast("list[tuple[int, int]]", pairs)) for key, pairs in held.get("given", {}).items()}
+        counts = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
+        self._next = cast("dict[str, int]", counts.get("next", {}))
+        self._given = {
+            key: dict(cast("list[tuple[int, int]]", pairs)) for key, pairs in counts.get("given", {}).items()
+        }
         self._last_first = 0
 
     def of(self, rows: Sequence[Row]) -> dict[tuple[int, str], int]:
@@ -200,12 +202,12 @@ class Counts:
         new = False
         for row in rows:
             for key in row.values:
-                given = self._given.setdefault(key, {})
-                count = given.get(row.position)
+                counts_by_position = self._given.setdefault(key, {})
+                count = counts_by_position.get(row.position)
                 if count is None:
                     count = self._next.get(key, 0)
                     self._next[key] = count + 1
-                    given[row.position] = count
+                    counts_by_position[row.position] = count
                     new = True
                 counts[row.position, key] = count
         if new:
@@ -215,13 +217,13 @@ class Counts:
     def _store(self, first: int) -> None:
         oldest = min(self._last_first, first)
         self._last_first = first
-        for key, given in list(self._given.items()):
-            kept = {position: count for position, count in given.items() if position >= oldest}
-            if kept:
-                self._given[key] = kept
+        for key, counts in list(self._given.items()):
+            recent_counts = {position: count for position, count in counts.items() if position >= oldest}
+            if recent_counts:
+                self._given[key] = recent_counts
             else:
                 del self._given[key]
-        pairs = {key: list(given.items()) for key, given in self._given.items()}
+        pairs = {key: list(counts.items()) for key, counts in self._given.items()}
         self._memory.put(_COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode())
 
 

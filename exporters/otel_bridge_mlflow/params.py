@@ -59,19 +59,19 @@ class ParamWriter:
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
         entries = {_identity(role, path): (path, value) for path, value in leaves(config)}
-        above = (role,) if role else ()
-        self._names.add_paths({identity: "/".join((*above, *path)) for identity, (path, _) in entries.items()})
+        parent_path = (role,) if role else ()
+        self._names.add_paths({identity: "/".join((*parent_path, *path)) for identity, (path, _) in entries.items()})
         self._names.store()
         for identity, (_, value) in entries.items():
             name = self._names.name(identity)
             text = value[: self._connection.rules.param_length]
-            held = self._params.get(name)
-            if held is None:
+            stored_text = self._params.get(name)
+            if stored_text is None:
                 params[name] = text
                 continue
             tag = self._tag(name)
             changed = value[: self._connection.rules.tag_length]
-            if (held != text or tag in self._tags) and self._tags.get(tag) != changed:
+            if (stored_text != text or tag in self._tags) and self._tags.get(tag) != changed:
                 tags[tag] = changed
         self._send("params", list(params.items()), self._params, halve=halve)
         self._send("tags", list(tags.items()), self._tags, halve=halve)
@@ -85,13 +85,13 @@ class ParamWriter:
         digits = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
         return f"{tag[: length - 9]}-{digits}"
 
-    def _send(self, kind: _Kind, items: Sequence[tuple[str, str]], held: dict[str, str], *, halve: bool) -> None:
+    def _send(self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool) -> None:
         size = self._connection.rules.params
         for start in range(0, len(items), size):
             batch = items[start : start + size]
             try:
                 self._log(kind, batch)
-                held.update(batch)
+                stored.update(batch)
             except Refused as exc:
                 if not halve:
                     raise
@@ -99,8 +99,8 @@ class ParamWriter:
                     _log.warning("%s %r is left out: %s", kind[:-1], batch[0][0], exc)
                     continue
                 middle = len(batch) // 2
-                self._send(kind, batch[:middle], held, halve=True)
-                self._send(kind, batch[middle:], held, halve=True)
+                self._send(kind, batch[:middle], stored, halve=True)
+                self._send(kind, batch[middle:], stored, halve=True)
 
     def _log(self, kind: _Kind, items: Sequence[tuple[str, str]]) -> None:
         entities = self._connection.entities

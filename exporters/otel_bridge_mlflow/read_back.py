@@ -38,7 +38,7 @@ def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is unt
     place = [experiment.experiment_id]
     numbers = 0
     rollouts = 0
-    for one in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
-        numbers += sum(len(client.get_metric_history(one.info.run_id, key)) for key in one.data.metrics)
-        rollouts += len(client.search_traces(locations=place, run_id=one.info.run_id, max_results=_TRACES))
+    for mlflow_run in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
+        numbers += sum(len(client.get_metric_history(mlflow_run.info.run_id, key)) for key in mlflow_run.data.metrics)
+        rollouts += len(client.search_traces(locations=place, run_id=mlflow_run.info.run_id, max_results=_TRACES))
     return TrackerCounts(numbers, rollouts)

@@ -69,28 +69,30 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
     try:
         with as_bridge_errors(f"opening run {run.name!r} in {connection.shown}"):
             ours = memory.get(_RUN_SLOT)
-            found = _named(connection, run, memory) or _searched(connection, run)
-            memory.put(_RUN_SLOT, str(found.info.run_id).encode())
-            _rename(connection, found, run, memory)
-            opened = _reopened(connection, found, run)
-            known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
-            is_adopted = semconv.RUN_ID not in found.data.tags
-            return opened if known else dataclasses.replace(opened, found=_found_line(found, is_adopted=is_adopted))
+            mlflow_run = _named(connection, run, memory) or _searched(connection, run)
+            memory.put(_RUN_SLOT, str(mlflow_run.info.run_id).encode())
+            _rename(connection, mlflow_run, run, memory)
+            opened = _reopened(connection, mlflow_run, run)
+            is_known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
+            is_adopted = semconv.RUN_ID not in mlflow_run.data.tags
+            if is_known:
+                return opened
+            return dataclasses.replace(opened, found=_found_line(mlflow_run, is_adopted=is_adopted))
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
 
-def _rename(connection: Connection, found: Any, run: RunInfo, memory: WriterMemory) -> None:
+def _rename(connection: Connection, mlflow_run: Any, run: RunInfo, memory: WriterMemory) -> None:
     """Rename a run that has a generated name; a name that a person gave the run in MLflow stays."""
     name = run_name(run, connection.rules.name_length)
-    shown = str(found.info.run_name)
+    current_name = str(mlflow_run.info.run_name)
     if run.name_generated:
-        if shown == name:
-            memory.put(_GENERATED_SLOT, shown.encode())
+        if current_name == name:
+            memory.put(_GENERATED_SLOT, current_name.encode())
         return
     # A process that knows only the id uses the id as the generated name.
-    if shown != name and shown in {run.id, (memory.get(_GENERATED_SLOT) or b"").decode()}:
-        connection.client.update_run(str(found.info.run_id), name=name)
+    if current_name != name and current_name in {run.id, (memory.get(_GENERATED_SLOT) or b"").decode()}:
+        connection.client.update_run(str(mlflow_run.info.run_id), name=name)
 
 
 def require_active(connection: Connection, run: OpenMlflowRun) -> None:
@@ -104,13 +106,13 @@ def require_active(connection: Connection, run: OpenMlflowRun) -> None:
         _require_active(connection, connection.client.get_run(run.id))
 
 
-def _found_line(found: Any, *, is_adopted: bool) -> str:
+def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
     """Return what ``init()`` prints of a run that the store held, empty for a new one."""
     if is_adopted:  # also an empty run: another program began it, and may end it
-        return f"MLflow's own run of this name ({found.info.run_id}) gets the records; {NEW_RUN_HINT}"
-    if not found.data.metrics and not found.data.params:
+        return f"MLflow's own run of this name ({mlflow_run.info.run_id}) gets the records; {NEW_RUN_HINT}"
+    if not mlflow_run.data.metrics and not mlflow_run.data.params:
         return ""
-    return f"MLflow already holds this run ({found.info.run_id}), continuing it; {NEW_RUN_HINT}"
+    return f"MLflow already holds this run ({mlflow_run.info.run_id}), continuing it; {NEW_RUN_HINT}"
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:
@@ -141,8 +143,8 @@ def quoted(text: str) -> tuple[str, str]:
 def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | None:
     """Return the run whose id is known, because it was requested or written to before."""
     requested_id = run.identity.get(semconv.MLFLOW_RUN_ID)
-    known = memory.get(_RUN_SLOT)
-    run_id = requested_id or (known.decode() if known else None)
+    stored_id = memory.get(_RUN_SLOT)
+    run_id = requested_id or (stored_id.decode() if stored_id else None)
     if not run_id:
         return None
     try:
@@ -170,28 +172,32 @@ def _searched(connection: Connection, run: RunInfo) -> Any:
 
 def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
     operator, literal = quoted(run.id)
-    found = connection.client.search_runs(
+    mlflow_runs = connection.client.search_runs(
         [experiment_id],
         f"tags.`{semconv.RUN_ID}` {operator} {literal}",
         max_results=_SEARCHED,
         order_by=_OLDEST_FIRST,
     )
-    ours = [each for each in found if each.data.tags.get(semconv.RUN_ID) == run.id]
-    return min(ours, key=lambda each: (each.info.start_time, each.info.run_id), default=None)
+    ours = [mlflow_run for mlflow_run in mlflow_runs if mlflow_run.data.tags.get(semconv.RUN_ID) == run.id]
+    return min(ours, key=lambda mlflow_run: (mlflow_run.info.start_time, mlflow_run.info.run_id), default=None)
 
 
 def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
     """Return the newest run of this name, unless it belongs to another run of otel-bridge with the same name."""
     name = run_name(run, connection.rules.name_length)
     operator, literal = quoted(name)
-    found = connection.client.search_runs(
+    mlflow_runs = connection.client.search_runs(
         [experiment_id],
         f"attributes.run_name {operator} {literal}",
         max_results=_SEARCHED,
         order_by=_NEWEST_FIRST,
     )
     return next(
-        (each for each in found if each.info.run_name == name and semconv.RUN_ID not in each.data.tags),
+        (
+            mlflow_run
+            for mlflow_run in mlflow_runs
+            if mlflow_run.info.run_name == name and semconv.RUN_ID not in mlflow_run.data.tags
+        ),
         None,
     )
 
@@ -209,31 +215,31 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     return mine
 
 
-def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenMlflowRun:
-    run_id = str(found.info.run_id)
-    experiment_id = str(found.info.experiment_id)
-    _require_active(connection, found)
-    if found.info.status != _RUNNING:
+def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlflowRun:
+    run_id = str(mlflow_run.info.run_id)
+    experiment_id = str(mlflow_run.info.experiment_id)
+    _require_active(connection, mlflow_run)
+    if mlflow_run.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)
-    held: dict[str, str] = dict(found.data.tags)
-    new = wanted(run, connection.rules.tag_length, held)
+    tags: dict[str, str] = dict(mlflow_run.data.tags)
+    new = wanted(run, connection.rules.tag_length, tags)
     if new:
-        tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
-        connection.client.log_batch(run_id, tags=tags, synchronous=True)
-    if found.data.metrics or found.data.params or found.info.status != _RUNNING:
-        _log.warning("resuming MLflow run %s (%r) in %s", run_id, found.info.run_name, connection.shown)
-    return OpenMlflowRun(run_id, experiment_id, dict(found.data.params), held | new)
+        run_tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
+        connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
+    if mlflow_run.data.metrics or mlflow_run.data.params or mlflow_run.info.status != _RUNNING:
+        _log.warning("resuming MLflow run %s (%r) in %s", run_id, mlflow_run.info.run_name, connection.shown)
+    return OpenMlflowRun(run_id, experiment_id, dict(mlflow_run.data.params), tags | new)
 
 
-def _require_active(connection: Connection, found: Any) -> None:
+def _require_active(connection: Connection, mlflow_run: Any) -> None:
     # The experiment is checked first: deleting it deletes its runs, and restoring it restores them.
-    experiment = connection.client.get_experiment(found.info.experiment_id)
+    experiment = connection.client.get_experiment(mlflow_run.info.experiment_id)
     if experiment.lifecycle_stage != _ACTIVE:
         raise _deleted_experiment(connection, experiment)
-    if found.info.lifecycle_stage != _ACTIVE:
-        run_id = str(found.info.run_id)
+    if mlflow_run.info.lifecycle_stage != _ACTIVE:
+        run_id = str(mlflow_run.info.run_id)
         raise BlockedError(
-            f"MLflow run {run_id} ({found.info.run_name!r}) was deleted in {connection.shown}",
+            f"MLflow run {run_id} ({mlflow_run.info.run_name!r}) was deleted in {connection.shown}",
             help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow runs restore --run-id {run_id}",
         )
 

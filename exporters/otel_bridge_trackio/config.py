@@ -28,34 +28,34 @@ def config_payload(
 
     A hash distinguishes keys that become equal.
     """
-    found: dict[str, list[tuple[_Path, Json]]] = {}
+    entries_by_name: dict[str, list[tuple[_Path, Json]]] = {}
     for role in sorted(configs, key=lambda name: name or ""):
         for path, value in _leaves(configs[role], (role,)):
-            found.setdefault(_name(path), []).append((path, value))
+            entries_by_name.setdefault(_name(path), []).append((path, value))
     for key, value in summary.items():
-        found.setdefault(_name((_SUMMARY, key)), []).append(((_SUMMARY, key), value))
-    flat: Payload = {name: entries[0][1] for name, entries in found.items()}
-    for name, entries in found.items():
+        entries_by_name.setdefault(_name((_SUMMARY, key)), []).append(((_SUMMARY, key), value))
+    flat: Payload = {name: entries[0][1] for name, entries in entries_by_name.items()}
+    for name, entries in entries_by_name.items():
         for path, value in entries[1:]:
             flat[_other_name(name, path, flat)] = value
     # A config that cannot be stored would also prevent its row from being stored.
     return {key: _storable(value) for key, value in encodable(flat).items()}
 
 
-def beside(held: Payload, ours: Payload, *, group: str | None, created: str) -> Payload:
-    """Return *ours* with the entries of *held* that *ours* lacks, and with the fields that Trackio expects."""
-    above = {*_above(ours)}
-    kept = {
-        key: value for key, value in held.items()
+def beside(stored: Payload, ours: Payload, *, group: str | None, created: str) -> Payload:
+    """Return *ours* with the entries of *stored* that *ours* lacks, and with the fields that Trackio expects."""
+    parents = {*_above(ours)}
+    stored_entries = {
+        key: value for key, value in stored.items()
         # When a map became a number, or a number a map, its old entries are not kept.
-        if key not in above and ours.keys().isdisjoint(_above([key]))
+        if key not in parents and ours.keys().isdisjoint(_above([key]))
     }  # fmt: skip
-    own: Payload = {
-        "_Group": group or held.get("_Group"),
-        "_Created": held.get("_Created") or created,
-        "_Username": held.get("_Username"),
+    trackio_fields: Payload = {
+        "_Group": group or stored.get("_Group"),
+        "_Created": stored.get("_Created") or created,
+        "_Username": stored.get("_Username"),
     }
-    return {**kept, **ours, **own}
+    return {**stored_entries, **ours, **trackio_fields}
 
 
 def _above(keys: Iterable[str]) -> Iterable[str]:
@@ -90,9 +90,9 @@ def _name(path: _Path) -> str:
 def _other_name(name: str, path: _Path, taken: Container[str]) -> str:
     """Return another name for the entry at *path*, because *name* is taken; the same at each call."""
     text = json.dumps(path)
-    other = name
-    while other in taken:
+    other_name = name
+    while other_name in taken:
         digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
-        other = f"{name}-{digits}"
+        other_name = f"{name}-{digits}"
         text = f"{text} "
-    return other
+    return other_name

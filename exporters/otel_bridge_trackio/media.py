@@ -34,11 +34,11 @@ _MAX_DEPTH: Final = 8
 
 def local_put(project: str, run: str) -> Put | None:
     """Return what stores files in the local Trackio's folder, ``None`` when this Trackio has no such folder."""
-    found = next(filter(None, map(_folder_finder, _HOMES)), None)
+    finder = next(filter(None, map(_folder_finder, _HOMES)), None)
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
-    if found is None or root is None:
+    if finder is None or root is None:
         return None
-    folder_of = found
+    folder_of = finder
     media_dir = Path(str(root))
     run_folder = folder_name(run)
 
@@ -80,20 +80,20 @@ def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: st
 
     def put(item: MediaItem, step: int) -> str:
         path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
-        shown = f"{media_dir}/{path}"
+        server_path = f"{media_dir}/{path}"
         size = len(item.data)
-        if server.file_bytes(shown) == size:
+        if server.file_bytes(server_path) == size:
             return path
         sent: Payload = {
             **fields, "run": run_folder, "step": step, "relative_path": None,
             "uploaded_file": server.upload(file_name(item), item.data),
         }  # fmt: skip
         server.call(UPLOAD, uploads=[sent], hf_token=hf_token)
-        held = server.file_bytes(shown)
-        if held != size:
+        stored_size = server.file_bytes(server_path)
+        if stored_size != size:
             raise PermanentError(
-                f"Trackio's server shows {held} bytes of a file of {size} under {path}: its Trackio names files itself;"
-                " upgrade Trackio on the server"
+                f"Trackio's server shows {stored_size} bytes of a file of {size} under {path}: its Trackio names files"
+                " itself; upgrade Trackio on the server"
             )
         return path
 
@@ -132,7 +132,7 @@ def media_metrics(record: MediaRecord, put: Put, step: int) -> Payload:
     if all(item.kind == "image" for item in items):
         rows: list[Json] = [{"image": _file(item, put, step), "caption": item.caption} for item in items]
         return {key: {"_type": "trackio.table", "_value": rows}}
-    return {f"{key}/{at}": _shown(record, item, put, step) for at, item in enumerate(items)}
+    return {f"{key}/{index}": _shown(record, item, put, step) for index, item in enumerate(items)}
 
 
 def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload:
@@ -141,8 +141,8 @@ def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload
     if item.kind in _FILES:
         return _file(item, put, step)
     text = item.data.decode("utf-8", "replace")
-    shown = text if item.kind == "markdown" else _fenced(text)
-    return {"_type": "trackio.markdown", "_value": f"**{item.caption}**\n\n{shown}" if item.caption else shown}
+    markdown = text if item.kind == "markdown" else _fenced(text)
+    return {"_type": "trackio.markdown", "_value": f"**{item.caption}**\n\n{markdown}" if item.caption else markdown}
 
 
 def _rows(record: MediaRecord, item: MediaItem, put: Put, step: int) -> list[Json]:

@@ -78,8 +78,8 @@ def _stored_key(key: str, row: Row) -> str:
 def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     """Return whether no name of a row has to be changed."""
     # Cached: the same few sets of names recur, and checking each key each time would be a fifth of a row's cost.
-    taken = RESERVED.union(axes)
-    return AXIS not in axes and not any(key in taken or key.startswith("__") for key in keys)
+    taken_names = RESERVED.union(axes)
+    return AXIS not in axes and not any(key in taken_names or key.startswith("__") for key in keys)
 
 
 def histogram(value: Distribution) -> Payload:

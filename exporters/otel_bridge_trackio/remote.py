@@ -177,12 +177,14 @@ class RemoteStore:
         """
         try:
             self.call(UPLOAD, uploads=[], hf_token=self._server.hf_token)
-            known = self.call("get_settings")
+            server_settings = self.call("get_settings")
         except BlockedError as exc:
             if "Unknown API" in str(exc):
                 return None
             raise
-        folder = cast("dict[str, object]", known).get("media_dir") if isinstance(known, dict) else None
+        folder = (
+            cast("dict[str, object]", server_settings).get("media_dir") if isinstance(server_settings, dict) else None
+        )
         return remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
 
     def upload(self, name: str, data: bytes) -> Payload:
@@ -259,7 +261,7 @@ class RemoteStore:
             with self._size.request(len(entries)):
                 self._post("bulk_log", body)
                 ids = ",".join(_quoted(entry.log_id) for entry in entries)
-                held = self._count(f"log_id IN ({ids})")
+                stored_count = self._count(f"log_id IN ({ids})")
         except PermanentError as exc:
             if len(entries) == 1:
                 raise PermanentError(f"{entries[0].log_id}: {exc}", position=entries[0].position) from exc
@@ -270,7 +272,7 @@ class RemoteStore:
         except ExporterError as exc:
             exc.position = entries[0].position
             raise
-        if held < len({entry.log_id for entry in entries}):
+        if stored_count < len({entry.log_id for entry in entries}):
             raise RetryableError(
                 f"{self.url} answered before it had stored {len(entries)} entries: its database is busy",
                 position=entries[0].position,
@@ -280,10 +282,10 @@ class RemoteStore:
         rows = self._select(f"COUNT(*) AS held FROM metrics WHERE {condition}")
         return int(str(rows[0]["held"])) if rows else 0
 
-    def _select(self, what: str) -> list[dict[str, object]]:
+    def _select(self, columns: str) -> list[dict[str, object]]:
         """Query the project's database; a project without records has no database, which means no rows."""
         try:
-            answer = self.call("query_project", project=self._project, query=f"SELECT {what}")
+            answer = self.call("query_project", project=self._project, query=f"SELECT {columns}")
         except RetryableError as exc:
             if "not found" in str(exc):
                 return []
@@ -292,11 +294,11 @@ class RemoteStore:
 
     def _probe(self) -> TrackioAbilities:
         answer = self._answer("GET", "version", None)
-        known = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
-        version = str(known.get("version") or "")
-        if known.get("api_version") != _API_VERSION:
+        facts = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+        version = str(facts.get("version") or "")
+        if facts.get("api_version") != _API_VERSION:
             raise BlockedError(
-                f"{self.url}: version {version or 'unknown'}, api_version {known.get('api_version')}; expected a "
+                f"{self.url}: version {version or 'unknown'}, api_version {facts.get('api_version')}; expected a "
                 f"server of api_version {_API_VERSION}",
                 help="check the address, and upgrade Trackio on the server",
             )

@@ -141,8 +141,8 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     path = parts.path.rstrip("/")
     # A self-hosted server never gets the token of the Hub (trackio/remote_client.py).
     hf_token = _hf_token(env, cwd) if host.lower().endswith(".hf.space") else None
-    left = f"?{urlencode(query)}" if query else ""
-    return Remote(f"{parts.scheme}://{host}{path}/{left}", None, token, hf_token, timeout_s)
+    query_text = f"?{urlencode(query)}" if query else ""
+    return Remote(f"{parts.scheme}://{host}{path}/{query_text}", None, token, hf_token, timeout_s)
 
 
 def _inbox(env: Mapping[str, str], directory: Path) -> bool:
@@ -154,9 +154,9 @@ def _inbox(env: Mapping[str, str], directory: Path) -> bool:
 
 def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
     """Return the token that ``hf auth login`` has stored, or that a variable holds."""
-    named = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
-    if named:
-        return named.strip()
+    variable = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
+    if variable:
+        return variable.strip()
     file = env.get("HF_TOKEN_PATH")
     with contextlib.suppress(OSError, UnicodeDecodeError):
         path = _absolute(file, cwd) if file else _hugging_face_home(env, cwd) / "token"

@@ -82,12 +82,12 @@ class LocalStore:
         if not accepts(self._storage, "get_run_config", "project", "run", "run_id"):
             return {}
         try:
-            found: Payload | None = self._storage.get_run_config(
+            stored_config: Payload | None = self._storage.get_run_config(
                 project=self._project, run=self._name, run_id=self._run_id
             )
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
-        return found or {}
+        return stored_config or {}
 
     def name_held(self) -> str:
         """Return the name of the run's rows, empty when it has none.
@@ -248,7 +248,7 @@ def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not block the writer
         try:
-            found = storage_of(importlib.import_module("trackio"))
+            storage_and_abilities = storage_of(importlib.import_module("trackio"))
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
         except (ImportError, AttributeError, TypeError) as exc:
             _raise_if_unusable(exc)
@@ -258,7 +258,7 @@ def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
             f"this process writes to Trackio's folder {used} and can know but one; wanted {directory}",
             help="run `otel-bridge drain` for this run once the other one has ended",
         )
-    return found
+    return storage_and_abilities
 
 
 def _raise_if_unusable(exc: Exception) -> None:

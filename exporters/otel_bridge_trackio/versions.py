@@ -103,11 +103,11 @@ class TrackioAbilities:
         degraded: One sentence for each ability that it lacks.
     """
 
-    def __init__(self, found: Capabilities, *, spans: bool, tracker: str) -> None:
-        self.spans = found.prefer(
+    def __init__(self, capabilities: Capabilities, *, spans: bool, tracker: str) -> None:
+        self.spans = capabilities.prefer(
             spans, f"{tracker} shows the spans of a rollout as text in its metadata, as a tree from 0.37"
         )
-        self.degraded = found.degraded
+        self.degraded = capabilities.degraded
 
 
 def storage_of(trackio: ModuleType) -> tuple[Storage, TrackioAbilities]:
@@ -118,16 +118,16 @@ def storage_of(trackio: ModuleType) -> tuple[Storage, TrackioAbilities]:
     """
     storage: Storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
     tracker = f"Trackio {trackio.__version__}"
-    found = Capabilities(tracker, INSTALL)
-    found.require(storage, "bulk_log", *_BULK_LOG)
-    found.require(storage, "get_traces", "project", "run_id")
-    found.prefer(
+    capabilities = Capabilities(tracker, INSTALL)
+    capabilities.require(storage, "bulk_log", *_BULK_LOG)
+    capabilities.require(storage, "get_traces", "project", "run_id")
+    capabilities.prefer(
         accepts(storage, "get_run_config", "project", "run", "run_id"),
         f"{tracker} does not return the config of a run: what another bridge of the same run stored is replaced",
     )
     # The argument came with the table of traces.
-    found.prefer(accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker))
-    return storage, TrackioAbilities(found, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker)
+    capabilities.prefer(accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker))
+    return storage, TrackioAbilities(capabilities, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker)
 
 
 def of_inbox() -> TrackioAbilities:
@@ -153,10 +153,10 @@ def of_server(server_version: str) -> TrackioAbilities:
     The version decides, because before the project has a trace no other answer shows the abilities.
     """
     tracker = f"the server's Trackio {server_version}"
-    found = Capabilities(tracker, INSTALL)
+    capabilities = Capabilities(tracker, INSTALL)
     release = release_of(server_version)
-    found.prefer(release >= _IDS_FROM, _SAME_IDS.format(tracker))
-    return TrackioAbilities(found, spans=release >= _SPANS_FROM, tracker=tracker)
+    capabilities.prefer(release >= _IDS_FROM, _SAME_IDS.format(tracker))
+    return TrackioAbilities(capabilities, spans=release >= _SPANS_FROM, tracker=tracker)
 
 
 def unusable(exc: Exception) -> BlockedError | None:
@@ -178,4 +178,4 @@ def _takes_spans(source: Path) -> bool:
     except (OSError, SyntaxError):
         return False
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
-    return any(one.arg == "spans" for node in functions for one in (*node.args.args, *node.args.kwonlyargs))
+    return any(argument.arg == "spans" for node in functions for argument in (*node.args.args, *node.args.kwonlyargs))

@@ -289,9 +289,9 @@ class TrackioRunWriter:
         if self._check_config_s is None or not (now or self._clock_s() >= self._check_config_s):
             return
         self._check_config_s = None
-        held = self._store.config()
+        stored_config = self._store.config()
         # Empty is what a store returns that cannot be read.
-        if held and self._repairs < _MAX_REPAIRS and not self._own_config().keys() <= held.keys():
+        if stored_config and self._repairs < _MAX_REPAIRS and not self._own_config().keys() <= stored_config.keys():
             self._repairs += 1
             self._config_due = True
 
@@ -305,9 +305,9 @@ class TrackioRunWriter:
         for row in done:
             if row.step is None:
                 steps.next(row)
-        for key, known in steps.counts.items():
-            self._counts[key] = known
-            self._memory.put(_COUNT + key, str(known).encode())
+        for key, number in steps.counts.items():
+            self._counts[key] = number
+            self._memory.put(_COUNT + key, str(number).encode())
 
 
 def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
@@ -325,15 +325,15 @@ def _found(store: EntrySink, project: str) -> str:
     rows = store.rows()
     if not rows:
         return ""
-    what = f"{rows:,} row{'' if rows == 1 else 's'}"
-    return f"the Trackio project {project} already holds this run with {what}, continuing it; {NEW_RUN_HINT}"
+    size = f"{rows:,} row{'' if rows == 1 else 's'}"
+    return f"the Trackio project {project} already holds this run with {size}, continuing it; {NEW_RUN_HINT}"
 
 
 class _Steps:
     """Assigns running counts of their keys as steps to rows without one, because Trackio requires a step."""
 
-    def __init__(self, known: Mapping[str, int]) -> None:
-        self._known = known
+    def __init__(self, stored_counts: Mapping[str, int]) -> None:
+        self._known = stored_counts
         self.counts: dict[str, int] = {}
 
     def next(self, row: Row) -> int:

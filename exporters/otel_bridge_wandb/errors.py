@@ -172,8 +172,8 @@ def _last_refusal(log: Path) -> str:
     try:
         with log.open("rb") as opened:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
-            found = _LINE.findall(opened.read().decode("utf-8", "replace"))
-        return str(orjson.loads(found[-1]).get("error", "")) if found else ""
+            lines = _LINE.findall(opened.read().decode("utf-8", "replace"))
+        return str(orjson.loads(lines[-1]).get("error", "")) if lines else ""
     except (OSError, orjson.JSONDecodeError):
         return ""
 

@@ -133,13 +133,13 @@ def _open_shared(
 
 def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> RunInfo:
     """Return the run of a role that is not listed, which is beside the shared run and in its group."""
-    named = run.identity.get(semconv.WANDB_RUN_ID) or run.id
+    shared_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
     axis = axis_of(role)
     return dataclasses.replace(
         run,
         name=f"{run.name} ({role or 'no role'})",
-        group=group_of(run, settings) or named,
-        identity={**run.identity, semconv.WANDB_RUN_ID: f"{named}-{part_of_id(role or '')}"},
+        group=group_of(run, settings) or shared_id,
+        identity={**run.identity, semconv.WANDB_RUN_ID: f"{shared_id}-{part_of_id(role or '')}"},
         keys={key: its_axis for key, its_axis in run.keys.items() if its_axis == axis},
     )
 

@@ -36,10 +36,10 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
         with as_bridge_errors("reading the run back"):
             api = sdk.api(wandb, chosen)
             server = Server(api, entity=entity_of(run, chosen), project=project_of(run), run_id=run_id_of(run, chosen))
-            found = server.find()
-            if found is None:
+            server_run = server.find()
+            if server_run is None:
                 raise BlockedError(f"W&B has no run {run_id_of(run, chosen)} in {project_of(run)}")
-            lines = server.history(found.lines)
+            lines = server.history(server_run.lines)
     return _counted(lines)
 
 
@@ -74,8 +74,10 @@ def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
                 table = cast("dict[str, object]", value)
                 if str(table.get("_type", "")).endswith("table-file") and EVALUATIONS_SUFFIX not in key:
                     rows = int(cast("int", table.get("nrows", 0)))
-                    before = last.get(key, 0)
-                    rollouts += rows - before if rows > before else rows  # a resumed table counts from the beginning
+                    last_rows = last.get(key, 0)
+                    rollouts += (
+                        rows - last_rows if rows > last_rows else rows
+                    )  # a resumed table counts from the beginning
                     last[key] = rows
             elif key not in _OWN and key.rpartition("/")[2] != "step":
                 numbers += 1

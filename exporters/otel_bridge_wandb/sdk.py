@@ -79,9 +79,9 @@ def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
     """Return whether wandb finds no API key and would have to prompt for it; this function does not prompt."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return False
-    known = wandb.setup().settings
-    base_url = str(getattr(known, "base_url", "")).rstrip("/")
-    if getattr(known, "api_key", None) and settings.base_url in {"", base_url}:
+    wandb_settings = wandb.setup().settings
+    base_url = str(getattr(wandb_settings, "base_url", "")).rstrip("/")
+    if getattr(wandb_settings, "api_key", None) and settings.base_url in {"", base_url}:
         return False
     return not _in_netrc(settings.base_url or base_url)
 
@@ -251,8 +251,8 @@ _QUIET: Final[Mapping[str, object]] = {
 
 
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
-    known = cast("Mapping[str, object]", wandb.Settings.model_fields)
-    return wandb.Settings(**{name: value for name, value in values.items() if name in known and value is not None})
+    fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
+    return wandb.Settings(**{name: value for name, value in values.items() if name in fields and value is not None})
 
 
 def _keep_this_machine_unproxied() -> None:
@@ -260,8 +260,8 @@ def _keep_this_machine_unproxied() -> None:
     if not any(os.environ.get(name) for name in _PROXIES):
         return
     # Readers differ in the variable that they check first.
-    for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
-        excepted = (os.environ.get(name) or os.environ.get(other) or "").split(",")
+    for name, twin in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
+        excepted = (os.environ.get(name) or os.environ.get(twin) or "").split(",")
         excepted = [host.strip() for host in excepted if host.strip()]
         os.environ[name] = ",".join([*excepted, *(host for host in _THIS_MACHINE if host not in excepted)])
 
@@ -273,10 +273,10 @@ def _in_netrc(base_url: str) -> bool:
     hosts = {host, *(_DEFAULT_HOSTS if not host or host in _DEFAULT_HOSTS else ())}
     for file in paths:
         try:
-            known = netrc.netrc(file.expanduser())
+            entries = netrc.netrc(file.expanduser())
         except (OSError, netrc.NetrcParseError):
             continue
-        if any(name in known.hosts for name in hosts):
+        if any(name in entries.hosts for name in hosts):
             return True
     return False
 

@@ -141,14 +141,14 @@ class WandbSettings:
     @property
     def destination(self) -> Mapping[str, str]:
         """Return the variables that define the destination, without unset ones."""
-        named = {
+        variables = {
             "WANDB_MODE": "offline" if self.offline else "online",
             "WANDB_BASE_URL": "" if self.offline else self.base_url,
             "WANDB_DIR": str(self.directory or "") if self.offline else "",
             "WANDB_ENTITY": self.entity,
             shared_mode.SHARED.name: "1" if self.sharing or self.unshared else "",
         }
-        return {name: value for name, value in named.items() if value}
+        return {name: value for name, value in variables.items() if value}
 
     @property
     def caution(self) -> str:
@@ -235,8 +235,8 @@ def entity_of(run: RunInfo, settings: WandbSettings) -> str:
 
 def resume_of(run: RunInfo, settings: WandbSettings) -> str:
     """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's."""
-    asked = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
-    if asked and asked not in RESUMES:
-        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; ignored", asked[:80], " or ".join(RESUMES))
+    requested = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
+    if requested and requested not in RESUMES:
+        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; ignored", requested[:80], " or ".join(RESUMES))
         return settings.resume
-    return asked or settings.resume
+    return requested or settings.resume

@@ -48,18 +48,18 @@ class WandbAlerts:
                 self._raise(alert)
             return
         for alert in alerts:
-            at = str(alert.position).encode()
+            position = str(alert.position).encode()
             if alert.position <= int(memory.get(_THROUGH) or 0):
                 continue
-            if memory.get(_BEGUN) == at:
+            if memory.get(_BEGUN) == position:
                 self.left_out[UNKNOWN_OUTCOME] += 1
                 _log.warning("W&B: the alert %r may not have arrived; it is not raised again", alert.title)
             else:
-                self._once(alert, memory, at)
-            memory.put(_THROUGH, at)
+                self._once(alert, memory, position)
+            memory.put(_THROUGH, position)
 
-    def _once(self, alert: Alert, memory: WriterMemory, at: bytes) -> None:
-        memory.put(_BEGUN, at)
+    def _once(self, alert: Alert, memory: WriterMemory, position: bytes) -> None:
+        memory.put(_BEGUN, position)
         try:
             self._raise(alert)
         except Exception:  # wandb did not take it

@@ -70,8 +70,8 @@ class WandbMedia:
             raise
         except Exception as exc:
             raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
-        most = self._table_bytes if record.cells else _MAX_KEY_BYTES
-        key = shown_key(safe_key(record.key, most), record.axis)
+        max_bytes = self._table_bytes if record.cells else _MAX_KEY_BYTES
+        key = shown_key(safe_key(record.key, max_bytes), record.axis)
         if len(record.items) == 1:
             return {key: values[0]}
         kinds = {_BATCHED.get(item.kind) for item in record.items}
@@ -128,9 +128,9 @@ class WandbMedia:
 def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
     """Return *key* as wandb can name files by it; a key that must change ends with a digest of what it was."""
     parts = ["".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")]
-    named = "/".join("_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts)
-    named = _cut(named, most_bytes)
-    return named if named == key else f"{named}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    safe = "/".join("_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts)
+    safe = _cut(safe, most_bytes)
+    return safe if safe == key else f"{safe}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def _cut(text: str, size: int) -> str:

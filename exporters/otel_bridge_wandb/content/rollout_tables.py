@@ -96,7 +96,7 @@ class Tables:
     def _increment(self, key: str, columns: Sequence[str], rows: Sequence[list[CellValue]]) -> Increment:
         key += self._suffix
         opened = self._current(key, columns)
-        before = len(opened.table.data)
+        row_count = len(opened.table.data)
 
         def add() -> Any:
             for row in rows:
@@ -106,8 +106,8 @@ class Tables:
             self._remember(key, opened)
             return opened.table
 
-        shown = key if opened.part == 1 else f"{key}_{opened.part}"
-        return Increment(shown, add, undo=lambda: _undo(opened, before))
+        table_key = key if opened.part == 1 else f"{key}_{opened.part}"
+        return Increment(table_key, add, undo=lambda: _undo(opened, row_count))
 
     def _current(self, key: str, columns: Sequence[str]) -> _Open:
         opened = self._open.get(key) or self._remembered(key, columns)
@@ -126,13 +126,13 @@ class Tables:
             self._memory.put(f"table/{key}", json.dumps([opened.part, opened.increments]).encode())
 
 
-def _undo(opened: _Open, before: int) -> None:
-    """Remove the rows behind the first *before*; a table that wandb takes them for logged in is closed."""
+def _undo(opened: _Open, row_count: int) -> None:
+    """Remove the rows behind the first *row_count*; a table that wandb takes them for logged in is closed."""
     logged: object = getattr(opened.table, "_last_logged_idx", None)
-    if isinstance(logged, int) and logged >= before:
+    if isinstance(logged, int) and logged >= row_count:
         opened.increments = INCREMENTS
     else:
-        del opened.table.data[before:]
+        del opened.table.data[row_count:]
 
 
 def _text_chars(rows: Sequence[list[CellValue]]) -> int:
@@ -141,7 +141,7 @@ def _text_chars(rows: Sequence[list[CellValue]]) -> int:
 
 def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     """Return one row of `COLUMNS`."""
-    answers = [at for at, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
+    answers = [index for index, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
     last = answers[-1] if answers else len(rollout.messages)
     answer = _content(rollout.messages[last]) if answers else ""
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")

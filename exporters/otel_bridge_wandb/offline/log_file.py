@@ -52,13 +52,13 @@ class LogReader:
 
     def _next(self) -> tuple[int, bytes] | None:
         while self.at + _CHUNK.size <= len(self.data):
-            left = BLOCK_BYTES - self.at % BLOCK_BYTES
-            if left < _CHUNK.size:
-                self.at += left
+            block_rest = BLOCK_BYTES - self.at % BLOCK_BYTES
+            if block_rest < _CHUNK.size:
+                self.at += block_rest
                 continue
             crc, size, kind = _CHUNK.unpack_from(self.data, self.at)
             if (crc, size, kind) == (0, 0, 0):
-                self.at += left
+                self.at += block_rest
                 continue
             body = self.data[self.at + _CHUNK.size : self.at + _CHUNK.size + size]
             if len(body) < size or zlib.crc32(body, zlib.crc32(bytes([kind]))) != crc:

@@ -72,8 +72,8 @@ class OfflineStore:
         """Note the existing directories, so that a directory made just before a kill is known as this writer's."""
         stored = self._memory.get("offline/opening")
         if stored is not None:
-            before = {Path(path) for path in json.loads(stored)}
-            strays = self._present() - before - {directory.path for directory in self._known}
+            known_paths = {Path(path) for path in json.loads(stored)}
+            strays = self._present() - known_paths - {directory.path for directory in self._known}
             self._known += [_Directory(path) for path in sorted(strays)]
             self._save()  # first: the list below holds them, so a second kill before after_init() would hide them
         self._memory.put("offline/opening", json.dumps([str(path) for path in self._present()]).encode())
@@ -93,8 +93,8 @@ class OfflineStore:
         if self._current is None or self._current.first is not None or not positions:
             return
         self._current = _Directory(self._current.path, first=positions[0])
-        kept = [directory for directory in self._known if not self._replaced(directory)]
-        self._known = [_Directory(directory.path, directory.first, kept=True) for directory in kept]
+        remaining = [directory for directory in self._known if not self._replaced(directory)]
+        self._known = [_Directory(directory.path, directory.first, kept=True) for directory in remaining]
         self._save()
 
     def announce_table(self, _key: str, positions: Sequence[Position]) -> None:

@@ -67,7 +67,7 @@ class LineLedger:
         held: Lines that the server held when the run was opened.
     """
 
-    def __init__(self, memory: WriterMemory, held: int) -> None:
+    def __init__(self, memory: WriterMemory, server_lines: int) -> None:
         self._memory = memory
         self._entries: deque[LineEntry] = deque()
         self._pending: list[LineEntry] = []
@@ -75,13 +75,13 @@ class LineLedger:
         self._lost: dict[Position, LineEntry] = {}  # their records, until logged again, and as what they were sent last
         self._listing = VersionListing(memory)
         self._held, self._position = _read_held(memory)
-        if held == 0 or held < self._held:
-            self._forget_more_than(held)
-        self._load(held)
-        self.next = held
+        if server_lines == 0 or server_lines < self._held:
+            self._forget_more_than(server_lines)
+        self._load(server_lines)
+        self.next = server_lines
         self._logged = self._position
         self._tail = self._position
-        self.advance(held)
+        self.advance(server_lines)
 
     @property
     def outstanding(self) -> int:
@@ -112,9 +112,9 @@ class LineLedger:
 
     def announce_table(self, key: str, positions: Sequence[Position], at_unix_ms: int) -> None:
         """Store the next line, an increment of table *key*, in the memory."""
-        before = [self._lost[position] for position in positions if position in self._lost]
-        sent = max((e.sent for e in before), default=0)
-        unseen = max((e.unseen for e in before), default=0)
+        lost_entries = [self._lost[position] for position in positions if position in self._lost]
+        sent = max((entry.sent for entry in lost_entries), default=0)
+        unseen = max((entry.unseen for entry in lost_entries), default=0)
         self._put(LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen))
 
     def logged_table(self, until_unix_ms: int) -> None:
@@ -140,10 +140,10 @@ class LineLedger:
         """Note that the record at *position* has no line."""
         self._tail = max(self._tail, position)
 
-    def advance(self, held: int) -> None:
-        """Note that the server holds *held* lines."""
+    def advance(self, server_lines: int) -> None:
+        """Note that the server holds *server_lines* lines."""
         popped = False
-        while self._entries and self._entries[0].end <= held:
+        while self._entries and self._entries[0].end <= server_lines:
             entry = self._entries.popleft()
             self._position = max(self._position, entry.positions[-1])
             if entry.table and not self._listing.given_up:
@@ -151,34 +151,34 @@ class LineLedger:
             else:
                 self._memory.delete(_key(entry.start))
             popped = True
-        if self._entries and self._entries[0].start < held:
+        if self._entries and self._entries[0].start < server_lines:
             first = self._entries[0]
-            self._position = max(self._position, first.positions[held - first.start - 1])
-        self._held = max(self._held, min(held, self.next))
+            self._position = max(self._position, first.positions[server_lines - first.start - 1])
+        self._held = max(self._held, min(server_lines, self.next))
         if popped:
             self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
         self._logged = max(self._logged, self._position)
 
     def awaited_tables(self) -> dict[str, int]:
         """Return the tables with pending increments and the time (Unix milliseconds) of the oldest."""
-        since: dict[str, int] = {}
+        first_times: dict[str, int] = {}
         for entry in self._pending:
-            since[entry.table] = min(entry.at_unix_ms, since.get(entry.table, entry.at_unix_ms))
-        return since
+            first_times[entry.table] = min(entry.at_unix_ms, first_times.get(entry.table, entry.at_unix_ms))
+        return first_times
 
-    def committed(self, seen: Callable[[str], Iterable[int]]) -> None:
+    def committed(self, times_of: Callable[[str], Iterable[int]]) -> None:
         """Drop pending increments whose file is committed.
 
         Args:
-            seen: Returns, for a table's key, the times (Unix milliseconds) in the names of its committed files.
+            times_of: Returns, for a table's key, the times (Unix milliseconds) in the names of its committed files.
         """
         for key in self.awaited_tables():
-            times = list(seen(key))
+            times = list(times_of(key))
             if times:
                 self._listing.seen()
             for start in [entry.start for entry in self._pending if entry.table == key]:
-                entry = next((found for found in self._pending if found.start == start), None)
-                if entry is not None and any(entry.may_have(at) for at in times):
+                entry = next((pending for pending in self._pending if pending.start == start), None)
+                if entry is not None and any(entry.may_have(time_ms) for time_ms in times):
                     self._drop(entry)
 
     def uploaded(self) -> None:
@@ -202,8 +202,8 @@ class LineLedger:
         for entry in self._pending:
             self._lost |= dict.fromkeys(entry.positions, entry)
             # Its process is gone: a file with a later time is another increment's.
-            until = entry.until_unix_ms or now_unix_ms
-            self._stale.append(dataclasses.replace(entry, until_unix_ms=until))
+            until_unix_ms = entry.until_unix_ms or now_unix_ms
+            self._stale.append(dataclasses.replace(entry, until_unix_ms=until_unix_ms))
             self._memory.put(_key(entry.start), _encode(self._stale[-1]))
         self._pending = []
 
@@ -225,37 +225,39 @@ class LineLedger:
         self._stale = self._without(entry, self._stale)
 
     def _without(self, done: LineEntry, entries: list[LineEntry]) -> list[LineEntry]:
-        left: list[LineEntry] = []
+        remaining: list[LineEntry] = []
         for entry in entries:
             rest = tuple(position for position in entry.positions if position not in done.positions)
             if len(rest) == len(entry.positions):
-                left.append(entry)
+                remaining.append(entry)
             elif rest:
-                left.append(dataclasses.replace(entry, positions=rest))
-                self._memory.put(_key(entry.start), _encode(left[-1]))
+                remaining.append(dataclasses.replace(entry, positions=rest))
+                self._memory.put(_key(entry.start), _encode(remaining[-1]))
             else:
                 self._memory.delete(_key(entry.start))
-        return left
+        return remaining
 
-    def _load(self, held: int) -> None:
+    def _load(self, server_lines: int) -> None:
         """Load what the previous writer announced, up to the lines that arrived; later lines are discarded."""
         for key, value in list(self._memory.items(_PREFIX)):
             entry = _decode(key, value)
-            if entry.start >= held:
+            if entry.start >= server_lines:
                 self._memory.delete(key)
-            elif entry.end > held:
-                cut = dataclasses.replace(entry, positions=entry.positions[: held - entry.start])
+            elif entry.end > server_lines:
+                cut = dataclasses.replace(entry, positions=entry.positions[: server_lines - entry.start])
                 self._put(cut)
             else:
                 self._entries.append(entry)
 
-    def _forget_more_than(self, held: int) -> None:
-        """Discard lines after *held*, because the server has lost them: the run was deleted or replaced."""
-        if self._held > held:
-            _log.warning("W&B holds %d lines of the run, it held %d: lines were deleted there", held, self._held)
-        if held == 0:
+    def _forget_more_than(self, server_lines: int) -> None:
+        """Discard lines after *server_lines*, because the server has lost them: the run was deleted or replaced."""
+        if self._held > server_lines:
+            _log.warning(
+                "W&B holds %d lines of the run, it held %d: lines were deleted there", server_lines, self._held
+            )
+        if server_lines == 0:
             self._position = 0
-        self._held = held
+        self._held = server_lines
         self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
 
 
@@ -290,7 +292,7 @@ def _encode(entry: LineEntry) -> bytes:
 
 def _decode(key: str, value: bytes) -> LineEntry:
     stored = json.loads(value)
-    positions = tuple(first + at for first, count in stored["p"] for at in range(count))
+    positions = tuple(first + offset for first, count in stored["p"] for offset in range(count))
     start = int(key.removeprefix(_PREFIX))
     at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
     return LineEntry(

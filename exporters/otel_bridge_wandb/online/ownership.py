@@ -32,9 +32,9 @@ class RunOwnership:
         assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made the run itself.
     """
 
-    def __init__(self, memory: WriterMemory, found: ServerRun | None, *, assigned: bool = False) -> None:
+    def __init__(self, memory: WriterMemory, existing: ServerRun | None, *, assigned: bool = False) -> None:
         self._memory = memory
-        self._found = found
+        self._found = existing
         self._assigned = assigned
         self._opened = _number(memory.get(_OPENED))
         self._opening = _number(memory.get(_OPENING))
@@ -57,9 +57,9 @@ class RunOwnership:
         """
         if self._opened is not None or (self._assigned and self._found is not None and self._found.lines == 0):
             return True
-        found = self._found
+        existing = self._found
         opening = self._opening
-        return found is not None and opening is not None and found.lines <= max(opening, 0)
+        return existing is not None and opening is not None and existing.lines <= max(opening, 0)
 
     def require_allowed(self, run_id: str, resume: str) -> None:
         """Check WANDB_RESUME; wandb itself cannot, because it does not know which runs belong to this folder.
@@ -84,8 +84,8 @@ class RunOwnership:
                 "one is dead, W&B marks the run crashed after some minutes and this one goes on",
                 help=OTHER_RUN_HELP,
             )
-        known = self._opened if self._opened is not None else self._opening
-        announced = max(known or 0, announced_before(self._memory))
+        own_lines = self._opened if self._opened is not None else self._opening
+        announced = max(own_lines or 0, announced_before(self._memory))
         if self._found.lines > announced:
             raise other_writers(self._found.lines - announced)
 
@@ -101,9 +101,9 @@ class RunOwnership:
         elif self._opened is None:
             self._memory.put(_OPENING, str(self._opening).encode())
 
-    def opened(self, held: int) -> None:
-        """Note that ``init()`` has succeeded, with *held* lines at the server."""
-        self._memory.put(_OPENED, str(held).encode())
+    def opened(self, line_count: int) -> None:
+        """Note that ``init()`` has succeeded, with *line_count* lines at the server."""
+        self._memory.put(_OPENED, str(line_count).encode())
         self._memory.delete(_OPENING)
 
 

@@ -156,8 +156,8 @@ class OnlineStore:
         if dead is not None:
             return dead
         tables = ", ".join(sorted({entry.table for entry in self._lines.pending}))
-        what = f"{progress.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
-        return RetryableError(f"W&B holds {what} after the end of the run")
+        size = f"{progress.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
+        return RetryableError(f"W&B holds {size} after the end of the run")
 
     def close(self) -> None:
         """Stop watching the upload."""

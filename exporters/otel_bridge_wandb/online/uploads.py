@@ -111,8 +111,8 @@ class Server:
         The server's history is sampled, and its summary is the last derived value. Each may lag; neither runs ahead.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
-        known = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
-        return max((int(number) for number in known if isinstance(number, (int, float))), default=0)
+        markers = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
+        return max((int(number) for number in markers if isinstance(number, (int, float))), default=0)
 
     def history(self, lines: int) -> list[dict[str, object]]:
         """Return the run's history, *lines* lines of it."""
@@ -130,9 +130,9 @@ class Server:
         try:
             for version in islice(self._versions(name), _MAX_VERSIONS):
                 entries: Iterable[str] = version.manifest.entries
-                held = [int(found[1]) for found in map(_ENTRY.match, entries) if found]
-                times.update(held)
-                if held and max(held) < since_unix_ms:
+                version_times = [int(match[1]) for match in map(_ENTRY.match, entries) if match]
+                times.update(version_times)
+                if version_times and max(version_times) < since_unix_ms:
                     break
         except Exception as exc:
             if _MISSING.search(str(exc)):
@@ -210,10 +210,10 @@ class Uploads:
         with self._changed:
             return self._progress
 
-    def wait(self, known: ServerProgress, timeout_s: float) -> bool:
-        """Wait for an answer other than *known*; return whether there is one."""
+    def wait(self, last_progress: ServerProgress, timeout_s: float) -> bool:
+        """Wait for an answer other than *last_progress*; return whether there is one."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._progress is not known, timeout_s)
+            return self._changed.wait_for(lambda: self._progress is not last_progress, timeout_s)
 
     def wait_lines(self, lines: int, timeout_s: float) -> bool:
         """Wait until the server holds *lines* or the upload is dead; return whether it holds them."""
@@ -255,20 +255,21 @@ class Uploads:
                 if self._closing:
                     return
                 tables = self._tables
-                before = self._progress
-                if self._expected <= before.lines and not tables:
+                last_progress = self._progress
+                if self._expected <= last_progress.lines and not tables:
                     continue
             try:
                 server = server or self._connect()
-                found = server.find()
+                server_run = server.find()
                 progress = ServerProgress(
-                    found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()}
+                    server_run.lines if server_run else 0,
+                    {key: server.committed(key, first_ms) for key, first_ms in tables.items()},
                 )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 progress = ServerProgress(
-                    before.lines, before.committed, error=outcome(exc, "asking which lines it holds")
+                    last_progress.lines, last_progress.committed, error=outcome(exc, "asking which lines it holds")
                 )
-            self._publish(before, progress)
+            self._publish(last_progress, progress)
 
     def _await_turn(self) -> None:
         """Wait until the next query is due, or the watch ends; the lock is held."""
@@ -278,8 +279,8 @@ class Uploads:
         )
         self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
-    def _publish(self, before: ServerProgress, progress: ServerProgress) -> None:
-        grown = progress.lines > before.lines or progress.files > before.files
+    def _publish(self, last_progress: ServerProgress, progress: ServerProgress) -> None:
+        grown = progress.lines > last_progress.lines or progress.files > last_progress.files
         fatal = "" if grown else fatal_error(self._log_file)
         with self._changed:
             now = time.monotonic()
@@ -300,8 +301,8 @@ def fatal_error(log_file: Path) -> str:
             tail = opened.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    found = _FATAL.findall(tail)
-    return redact_and_cut(found[-1], 500) if found else ""
+    messages = _FATAL.findall(tail)
+    return redact_and_cut(messages[-1], 500) if messages else ""
 
 
 def artifact_name(run_id: str, key: str) -> str:

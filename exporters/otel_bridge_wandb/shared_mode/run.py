@@ -85,17 +85,23 @@ class SharedRun:
             mine: Entries of the config that this writer is about to set.
         """
         if mine:
-            held = self._mine
-            self._former |= {key: held[key] for key, value in mine.items() if key in held and held[key] != value}
-            held |= mine
+            entries = self._mine
+            self._former |= {
+                key: entries[key] for key, value in mine.items() if key in entries and entries[key] != value
+            }
+            entries |= mine
             self._repairs = 0
             self._adopted_s = self._clock_s() + self._every_s + _UPLOADED_S
         self.take_over(self._stored())
 
     def take_over(self, stored: Stored) -> None:
         """Adopt the config of the other writers, and an axis for each key that they logged."""
-        found = {key: _value(item) for key, item in stored.config.items() if key != "_wandb" and key not in self._mine}
-        changed = {key: value for key, value in found.items() if key not in self._others or self._others[key] != value}
+        stored_entries = {
+            key: _value(item) for key, item in stored.config.items() if key != "_wandb" and key not in self._mine
+        }
+        changed = {
+            key: value for key, value in stored_entries.items() if key not in self._others or self._others[key] != value
+        }
         if changed:
             self._run.config.update(changed, allow_val_change=True)
             self._others |= changed
