@@ -68,6 +68,19 @@ def log_rollouts(
         columns = _columns(run, given_columns if len(indices) == len(entries) else given_columns.of(indices), indices)
         defaults_of_group = of_group if state is None else _of_state(of_group, state)
         emit(run, options, defaults_of_group, columns, build=build, key=key)
+        if defaults_of_group.split in {None, TRAIN}:
+            _annotate(run, [entries[index] for index in indices], defaults_of_group)
+
+
+def _annotate(run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults) -> None:
+    """Record the tokens that turns of rollouts carry; most rollouts have none."""
+    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
+    with_turns = [(one.get("id"), one["turns"]) for one in fields if one.get("turns")]
+    if with_turns:
+        from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
+        from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
+
+        annotate_turns(run, with_turns, TokensCall(defaults.step, defaults.role))
 
 
 def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:

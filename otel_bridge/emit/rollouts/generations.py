@@ -31,12 +31,21 @@ if TYPE_CHECKING:
 _LISTS: Final = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
     "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
-    "metadata", "states", "ids", "errors",
+    "metadata", "states", "ids", "errors", "logprobs",
 )  # fmt: skip
 COLUMNS: Final = frozenset({
     *_LISTS, "rewards", "samples_per_prompt", "tool_facts", "decode", "model", "step", "split", "role",
 })  # fmt: skip
-_A_SAMPLE: Final = ("advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "ids")
+_A_SAMPLE: Final = (
+    "advantages",
+    "finish_reasons",
+    "groups",
+    "trajectory_ids",
+    "policy_versions",
+    "loss_masks",
+    "logprobs",
+    "ids",
+)
 
 
 def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, Any]) -> None:
@@ -55,6 +64,12 @@ def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, A
     if columns.indices:
         defaults = batch.defaults_of(run, given.get("step"), given.get("split"), given.get("role"))
         batch.emit(run, options, defaults, columns, build=generations.build, key=generations.key)
+        if given.get("logprobs") is not None and defaults.split in {None, batch.TRAIN}:
+            from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # few programs have them
+            from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
+
+            call = TokensCall(defaults.step, defaults.role, given.get("decode"))
+            annotate_turns(run, generations.tokens(columns.indices), call)
 
 
 class Generations:
@@ -66,8 +81,8 @@ class Generations:
             ``response_token_ids``, ``rewards`` (numbers, per-token lists, or ``{name: list}``), ``advantages``,
             ``finish_reasons``, ``groups``, ``trajectory_ids``, ``prompt_trajectory_ids``, ``samples_per_prompt`` (a
             number, or one a prompt), ``policy_versions``, ``datasets``, ``dataset_indices``, ``tool_facts`` (dicts, or
-            a dict of lists), ``loss_masks``, ``decode``, ``metadata`` (one dict, or one a sample), ``states``, ``ids``,
-            ``errors``, ``model``.
+            a dict of lists), ``loss_masks``, ``logprobs``, ``decode``, ``metadata`` (one dict, or one a sample),
+            ``states``, ``ids``, ``errors``, ``model``.
     """
 
     def __init__(self, run: EmitRun, given: Mapping[str, Any]) -> None:
@@ -173,6 +188,17 @@ class Generations:
             if column.given and (named := coerce.name(column.at(entry))) is not None:
                 return named
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
+
+    def tokens(self, rollouts: Sequence[int]) -> list[tuple[object, list[dict[str, Any]]]]:
+        """Return the id of each rollout with the tokens of its turns."""
+        names = {"token_ids": "response_token_ids", "logprobs": "logprobs", "loss_mask": "loss_masks"}
+        return [
+            (
+                self._at("ids", self._turns[rollout][0]),
+                [{name: self._at(column, entry) for name, column in names.items()} for entry in self._turns[rollout]],
+            )
+            for rollout in rollouts
+        ]
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)

@@ -39,7 +39,7 @@ class Rollout:
         model: Name of the policy, for its spans.
         tools: Facts of tool use: ``calls``, ``timeouts``, ``errors``, ``runtimes``, …
         turns: Facts of each assistant message, in order: ``reward``, ``finish_reason``, ``input_tokens``,
-            ``output_tokens``.
+            ``output_tokens``; and of its tokens ``token_ids``, ``logprobs``, ``loss_mask``.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answers.
         metadata: Anything else.

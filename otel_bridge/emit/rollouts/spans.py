@@ -146,7 +146,7 @@ _TOKEN_FIELDS: Final = {
     "input_tokens": semconv.GEN_AI_INPUT_TOKENS,
     "output_tokens": semconv.GEN_AI_OUTPUT_TOKENS,
 }
-_TURN_FIELDS: Final = frozenset({"reward", "finish_reason", *_TOKEN_FIELDS})
+_TURN_FIELDS: Final = frozenset({"reward", "finish_reason", *_TOKEN_FIELDS, "token_ids", "logprobs", "loss_mask"})
 Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
 """Attributes in order."""
 

@@ -14,6 +14,7 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
+from otel_bridge.emit.rollouts.calls import log_generations
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
@@ -144,6 +145,42 @@ def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_
     (span,) = spans(run)
     assert len(span.streams["trainer_logprobs"]) == 4
     assert len(span.streams["entropies"]) == 1
+
+
+def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum() -> None:
+    run = MemoryRun()
+    turns = [
+        {"token_ids": [1, 2], "logprobs": [-1.0, -2.0]},
+        {"token_ids": [3, 4], "logprobs": [0.0, -3.0], "loss_mask": [0, 1]},
+    ]
+
+    messages = [{"role": role, "content": "a"} for role in ("user", "assistant", "tool", "assistant")]
+    log_rollouts(run, run.rollout_options, [Rollout(messages, id="turns", turns=turns)], RolloutDefaults(4))
+
+    (span,) = spans(run)
+    assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}
+    assert span.step == 4
+    assert struct.unpack("<4f", span.streams["token_ids"][span.rollouts[0]]) == (1, 2, 3, 4)
+    assert not run.drops
+
+
+def test_parallel_lists_may_have_log_probabilities_of_their_tokens() -> None:
+    run = MemoryRun()
+
+    log_generations(
+        run,
+        prompts=["q", "p"],
+        response_token_ids=[[1, 2], [3]],
+        logprobs=[[-1.0, -2.0], [-0.5]],
+        ids=["g-0", "g-1"],
+        step=4,
+        decode=str,
+    )
+
+    (span,) = spans(run)
+    assert figures(span) == {"logprob/engine": ([2.0, 1.0], [-3.0, -0.5])}
+    assert span.texts[span.rollouts[0]] == ["[1]", "[2]"]
+    assert not run.drops
 
 
 def test_a_large_call_is_several_spans() -> None:

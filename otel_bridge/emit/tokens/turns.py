@@ -1,0 +1,40 @@
+"""Tokens that the turns of rollouts carry -> what `annotate` takes: the tokens of a rollout, turn after turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.emit.rollouts.columns import token_ids
+from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+_NO_VALUE: Final = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
+"""What stands for a token of a turn that lacks the stream."""
+
+
+def annotate_turns(
+    run: EmitRun, rollouts: Sequence[tuple[object, Sequence[Mapping[str, Any]]]], call: TokensCall
+) -> None:
+    """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does."""
+    ids: list[object] = []
+    streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
+    for rollout_id, turns in rollouts:
+        rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in turns]
+        if not any(row[ENGINE] or row[TOKEN_IDS] for row in rows):
+            continue
+        ids.append(rollout_id)
+        for name, missing in _NO_VALUE.items():
+            values: list[object] = []
+            for row in rows:
+                length = max(map(len, row.values()))
+                values += row[name] or [missing] * length
+            has_any = any(row[name] for row in rows)
+            streams[name].append(values if has_any else None)
+    given = {name: stream for name, stream in streams.items() if any(row is not None for row in stream)}
+    if given:
+        annotate(run, ids, given, call)
