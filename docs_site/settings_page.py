@@ -139,7 +139,7 @@ SECTIONS: Sequence[Section] = (
     Section(
         "Alerts",
         "The bridge reads them ([alerts.md](alerts.md)).",
-        (settings.ALERTS, settings.ALERT_WEBHOOK),
+        (settings.ALERTS, settings.ALERT_WEBHOOK, settings.FEATURED),
     ),
     Section(
         "Run folders",

@@ -222,6 +222,13 @@ FILE_BYTES = Setting(
     "Size limit of the file exporter's folder; the oldest file is deleted first.",
 )
 
+FEATURED = Setting(
+    "OTEL_BRIDGE_FEATURED",
+    NO_NAMES,
+    names,
+    "Keys that trackers show in a first section too, e.g. reward/mean, time/step; read in the bridge's environment.",
+)
+
 # --- alerts -----------------------------------------------------------------------------------------------------------
 ALERTS = Setting(
     "OTEL_BRIDGE_ALERTS",

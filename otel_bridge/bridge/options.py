@@ -87,6 +87,7 @@ class BridgeOptions:
 def _translation(env: Mapping[str, str]) -> TranslationOptions:
     return TranslationOptions(
         alert_rules=settings.ALERTS.read(env),
+        featured=settings.FEATURED.read(env),
         watching_since_ns=time.time_ns(),
         row_wait_ns=_ns(settings.ROW_WAIT_S.read(env)),
         end_of_stream_wait_ns=_ns(settings.END_OF_STREAM_WAIT_S.read(env)),

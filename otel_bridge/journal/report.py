@@ -147,6 +147,7 @@ class Report:
         awaited_ranks: Role to the rank that all others of the role wait for: ``rank``, ``phase``, ``step``,
             ``since_unix_ns`` and the number of ``others``.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
+        featured: The keys that are watched, each to its last values.
     """
 
     time_unix_ns: int = 0
@@ -183,6 +184,7 @@ class Report:
     alerts: int = 0
     awaited_ranks: dict[str, dict[str, str | int]] = field(default_factory=dict[str, "dict[str, str | int]"])
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
+    featured: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
 
     @property
     def has_exporter(self) -> bool:

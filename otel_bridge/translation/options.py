@@ -61,6 +61,7 @@ class TranslationOptions:
         cumulative_histograms: Whether cumulative histograms of third-party producers are shown as sent, instead of
             the increment of each point.
         alert_rules: Rules that raise alerts.
+        featured: Keys that are shown first; empty: a default, in `status` only.
         watching_since_ns: Unix ns when this bridge began; a role is overdue only at a later time.
         max_keys: Most distinct keys of metrics; values of further keys are left out of their rows and counted.
     """
@@ -90,5 +91,6 @@ class TranslationOptions:
     cumulative_histograms: bool = False
     max_keys: int = 100_000
     alert_rules: tuple[AlertRule, ...] = NO_RULES
+    featured: tuple[str, ...] = ()
     watching_since_ns: int = 0
     run_id: str = ""

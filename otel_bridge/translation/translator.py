@@ -20,6 +20,7 @@ from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.events import Events
+from otel_bridge.translation.featured import FeaturedKeys
 from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.lineage.pipeline import LineagePipeline
@@ -70,7 +71,7 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Twenty attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Twenty-one attributes: one for each kind of data, since the parts are wired here and nowhere else.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
@@ -125,6 +126,7 @@ class Translator:
             receive_clock=self._receive_clock,
         )
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
+        self._featured = FeaturedKeys(state, self._axes, options.featured)
         self._ranks = RankMerge(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._engines = EnginePipeline(state, options, self._axes)
         self._media = MediaAssembler(state, options, self._axes)
@@ -180,8 +182,10 @@ class Translator:
                     self._lifecycle.on_row(process, now_unix_ns)
                 if process.merge_world:
                     return self._finished(self._ranks.take(process, record, now_unix_ns), now_unix_ns)
-                if self._engines.active or self._alerts is not None or self._defined.defined or self._axes.restarted:
+                is_used = self._alerts is not None or self._defined.defined or self._axes.restarted
+                if is_used or self._engines.active or self._featured.has_section:
                     return self._finished([record], now_unix_ns)
+                self._featured.note(record)
                 return [record]
         records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
@@ -240,6 +244,7 @@ class Translator:
         self._engines.flush()
         self._ranks.flush()
         self._tokens.flush()
+        self._featured.flush()
         self._lifecycle.flush()
         self._defined.flush()
         if self._alerts is not None:
@@ -399,7 +404,7 @@ class Translator:
         for record in records:
             if isinstance(record, RolloutRecord):
                 self._tokens.shown(record, now_unix_ns)
-        records = self._with_restarts(records)
+        records = self._featured.rows(self._with_restarts(records))
         if self._defined.defined:
             records = self._defined.rows(records)
         return records if self._alerts is None else self._alerts.rows(records, now_unix_ns)

@@ -30,6 +30,7 @@ from otel_bridge.journal.report import (
     write_report,
 )
 from otel_bridge.translation.alerts import LAST, RAISED
+from otel_bridge.translation.featured import FEATURED
 from otel_bridge.translation.metrics.media import COUNTED
 from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.state import FIRST_KEY
@@ -176,6 +177,7 @@ class ReportWriter:
             alerts=_int(state.get(RAISED)),
             awaited_ranks={role: _awaited(rank) for role, rank in translator.awaited_ranks(time.time_ns()).items()},
             last_alert=_last_alert(state.get(LAST)),
+            featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )
 
     def _exporter(self, state: ExporterState, stored: ExporterState | None, run: RunInfo) -> ExporterReport:

@@ -30,6 +30,7 @@ from otel_bridge.text.printable import printable, shown
 _AWAITED_S: Final = 5.0
 """Time that ranks have waited for one before `status` names it."""
 _OLD_NS: Final = 10_000_000_000
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 _DELIVERING: Final = frozenset({"idle", "writing"})
 _STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
@@ -141,8 +142,24 @@ def overview_view(found: Overview) -> RenderableType:
     """Return all runs and what uses the disk space, for a terminal that is watched."""
     parts: list[RenderableType] = []
     for state in found.runs:
-        parts += [run_view(state, found), ""]
+        parts += [run_view(state, found), *_curves(state.report), ""]
     return Group(*parts, Text(shown(space_line(found)), style="dim"))
+
+
+def _curves(report: Report | None) -> Sequence[Text]:
+    """Return one line for each featured key: a small curve of its last values, and the last one."""
+    featured = {} if report is None else report.featured
+    width = max(map(len, featured), default=0)
+    return [
+        Text(f"  {printable(key):<{width}}  {_curve(values)}  {values[-1]:.4g}") for key, values in featured.items()
+    ]
+
+
+def _curve(values: Sequence[float]) -> str:
+    low = min(values)
+    height = max(values) - low
+    top = len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[round((value - low) / height * top) if height else 0] for value in values)
 
 
 def run_view(state: RunState, found: Overview) -> RenderableType:

@@ -229,3 +229,14 @@ def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
 
     lines = [line.strip() for line in console.export_text().splitlines()]
     assert lines[lines.index("p/b (b) running") - 1] == ""
+
+
+def test_the_keys_that_are_watched_are_small_curves() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    report = Report(project="p", name="a", featured={"loss": [1.0, 0.5, 0.0], "trainer/lr": [0.1, 0.1]})
+
+    console.print(overview_view(Overview("/", [RunState("a", "/a", bridge_alive=True, report=report)])))
+
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert "  loss        █▅▁  0" in lines
+    assert "  trainer/lr  ▁▁  0.1" in lines

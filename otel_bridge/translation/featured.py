@@ -1,0 +1,98 @@
+"""The dozen keys that a person watches -> curves of `status --watch`, and a section of their own in trackers. Pure.
+
+Trackers sort sections by name. With ``OTEL_BRIDGE_FEATURED`` the values of these keys are shown once more under a
+prefix that comes first, in the order of the setting; without it rows stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, cast
+
+from otel_bridge.records import Record, Row, Value
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.state import TranslationState
+
+FEATURED: Final = "featured"
+"""Key of the state: key to its last values."""
+_DEFAULT: Final = (
+    "rollouts/reward/mean",
+    "reward/mean",
+    "reward",
+    "loss",
+    "kl",
+    "entropy",
+    "grad_norm",
+    "lineage/staleness/mean",
+    "time/step",
+    "time/idle",
+    "engine/vllm:generation_tokens/per_s",
+    "engine/sglang:generation_tokens/per_s",
+)
+_PREFIX: Final = "0_featured/"
+_MAX_KEYS: Final = 12
+_MAX_VALUES: Final = 40
+
+
+class FeaturedKeys:
+    """Holds the featured keys of one run.
+
+    Args:
+        state: Key ``featured``.
+        axes: Axes of the run, which admit further keys.
+        patterns: Keys with or without their beginning, such as a role; empty: a default for reinforcement learning.
+    """
+
+    def __init__(self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]) -> None:
+        self._state, self._axes = state, axes
+        self._patterns = tuple(patterns) or _DEFAULT
+        self.has_section = bool(patterns)
+        """Whether rows show the values once more, in a section of their own."""
+        stored = cast("dict[str, list[float]] | None", state.get(FEATURED)) or {}
+        self._curves = {key: list(values) for key, values in stored.items()}
+        self._places: dict[str, int | None] = {}
+        """Key to the place of its pattern, so that a row costs a look-up a key; ``None``: the key is not featured."""
+        self._is_changed = False
+
+    def rows(self, records: Iterable[Record]) -> list[Record]:
+        """Return *records* with the section, where the setting asks for it, and note the values of the curves."""
+        return [self._noted(record) if isinstance(record, Row) else record for record in records]
+
+    def note(self, row: Row) -> dict[str, Value]:
+        """Note the values of a row; return those of featured keys, each under its key in the section."""
+        section: dict[str, Value] = {}
+        for key, value in row.values.items():
+            place = self._places[key] if key in self._places else self._learn(key)
+            if place is None:
+                continue
+            section[f"{_PREFIX}{place + 1:02} {key}"] = value
+            if isinstance(value, int | float) and math.isfinite(value):
+                curve = self._curves.setdefault(key, [])
+                curve.append(float(value))
+                del curve[:-_MAX_VALUES]
+                self._is_changed = True
+        return section
+
+    def flush(self) -> None:
+        """Write the curves to the state, in the order of the setting."""
+        if self._is_changed:
+            ordered = sorted(self._curves, key=lambda key: (self._places.get(key) or 0, key))
+            self._state.set(FEATURED, {key: list(self._curves[key]) for key in ordered})
+            self._is_changed = False
+
+    def _noted(self, row: Row) -> Row:
+        section = self.note(row)
+        if not section or not self.has_section:
+            return row
+        shown: Mapping[str, Value] = self._axes.admit(section, row.axis)
+        return dataclasses.replace(row, values={**row.values, **shown})
+
+    def _learn(self, key: str) -> int | None:
+        """Return the place of a new key; ``None`` also when there are enough featured ones."""
+        featured = sum(place is not None for place in self._places.values())
+        matching = (place for place, pattern in enumerate(self._patterns) if f"/{key}".endswith(f"/{pattern}"))
+        place = next(matching, None) if featured < _MAX_KEYS else None
+        self._places[key] = place
+        return place
