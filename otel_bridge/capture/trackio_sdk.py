@@ -17,7 +17,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts
-from otel_bridge.capture.wandb.values.plain_values import text_of
+from otel_bridge.capture.wandb.values.shown_values import text_in
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
@@ -27,6 +27,7 @@ from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
+from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
@@ -184,24 +185,24 @@ class TrackioRecording:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
         counts.captured("trackio.log", run=self.run)
         try:
-            values: dict[Any, Any] = (
-                dict(cast("Mapping[object, object]", metrics)) if isinstance(metrics, Mapping) else {}
-            )
-            if not isinstance(metrics, Mapping):  # counted by its kind; Trackio writes an empty row
+            values: dict[str, Any] = {}
+            if isinstance(metrics, Mapping):
+                values = by_text(cast("Mapping[object, object]", metrics), self.run.count_drop)
+            else:  # counted by its kind; Trackio writes an empty row
                 self.run.log(metrics)
             given = None if step is None else to_step(step, self.run.count_drop)
             at = self.next_step if given is None else given
             self.next_step = max(self.next_step, at + 1)
             row, texts, rollouts = dict[str, Any](), dict[str, str](), list[Rollout]()
             for name, value in values.items():
-                key = f"__{name}" if name in _RESERVED or str(name).startswith("__") else name
+                key = f"__{name}" if name in _RESERVED or name.startswith("__") else name
                 traces = _traces(value)
-                if (text := text_of(value)) is not None:
-                    texts[str(key)] = text
+                if (text := text_in(value)) is not None:
+                    texts[key] = text
                 elif value is not None and not traces:  # nothing to show, as in Trackio
                     row[key] = self._value(value)
                 for trace in traces:
-                    self._take(trace, str(key), rollouts)
+                    self._take(trace, key, rollouts)
             if texts:
                 counts.captured("trackio.log: texts", len(texts), run=self.run)
                 self._texts.note(texts)

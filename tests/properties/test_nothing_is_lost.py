@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
+from otel_bridge.capture.trackio_sdk import TrackioRecording
+from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.frames import Signal
 from support.values.drawn_values import (
@@ -203,6 +205,39 @@ def test_every_evaluation_is_found_or_counted(runs: RunRecorder, nodes: dict[str
         run.log_reward(rollout_id, fields.pop("value"), **fields)
 
     check_fields(runs, nodes, record, "evaluation_")  # one record, counted as a whole
+
+
+def wandb_table(value: Any) -> Any:
+    import wandb
+
+    table = wandb.Table(columns=["prompt", "response", "fact"], allow_mixed_types=True)
+    table.data.append(["q", "a", value])
+    return table
+
+
+def log_trace(run: Run, value: Any) -> None:
+    import trackio
+
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    TrackioRecording(run).log({"trace": trackio.Trace(messages=messages, metadata={"fact": value})})
+
+
+CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] = {
+    "wandb.log": (lambda run, value: WandbRecording(run).log(value), row_values()),
+    "wandb.summary": (lambda run, value: WandbRecording(run).last.update(value), flat()),
+    "wandb.config": (lambda run, value: WandbRecording(run).config(value), nested()),
+    "wandb.Table": (lambda run, value: WandbRecording(run).log({"samples": wandb_table(value)}), FACTS),
+    "trackio.log": (lambda run, value: TrackioRecording(run).log(value), row_values()),
+    "trackio.Trace": (log_trace, FACTS),
+}
+
+
+@pytest.mark.parametrize("entry", CAPTURED)
+@EXAMPLES
+@given(data=st.data())
+def test_every_captured_value_is_found_or_counted(runs: RunRecorder, entry: str, data: st.DataObject) -> None:
+    record, values = CAPTURED[entry]
+    check(runs, data.draw(several(values)), record)
 
 
 def any_value(value: Any) -> AnyValue:

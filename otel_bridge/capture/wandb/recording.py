@@ -17,9 +17,10 @@ from otel_bridge.capture.wandb.run_files import RunFiles
 from otel_bridge.capture.wandb.values.logged_tables import TableRecorder
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSorter
 from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
-from otel_bridge.capture.wandb.values.plain_values import recorded_value
+from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.emit.run import Run
+from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
 
 _KEYS: Final = frozenset({str})
@@ -56,7 +57,7 @@ class WandbRecording:
         self._files = RunFiles(lambda name: run.count_drop("not_captured", key=name))
         self._began = time.time()
         self._tables = TableRecorder(run)
-        self._sorter, self._texts = ValueSorter(), LatestTexts(run.summary)
+        self._sorter, self._texts = ValueSorter(run.count_drop), LatestTexts(run.summary)
         self._summaries = ShownSummaries()
         run.call_before_end(lambda _run: self._end())
 
@@ -69,7 +70,7 @@ class WandbRecording:
                 return
             values = cast("Mapping[str, Any]", data)
             if not _KEYS.issuperset(map(type, values)):
-                values = {str(key): value for key, value in values.items()}
+                values = by_text(values, self.run.count_drop)
             if not _OWN_KEYS.isdisjoint(values):
                 values = {key: value for key, value in values.items() if key not in _OWN_KEYS}
             if _NUMBERS.issuperset(map(type, values.values())):
@@ -142,11 +143,13 @@ class WandbRecording:
         """Record a change of a ``wandb.Config``: one entry, or several."""
         self.config({str(key): val} if data is None else data)
 
-    def summary(self, changed: Mapping[str, Any]) -> None:
+    def summary(self, changed: Mapping[Any, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
         counts.captured("wandb.summary", len(changed), run=self.run)
-        self._define_summaries(dict.fromkeys(self._summaries.forget(changed), ""))
-        self.run.summary({key: recorded_value(value) for key, value in changed.items()})
+        drop = self.run.count_drop
+        values = by_text(changed, drop)
+        self._define_summaries(dict.fromkeys(self._summaries.forget(values), ""))
+        self.run.summary({key: recorded_value(value, key, drop) for key, value in values.items()})
 
     def not_captured(self, call: str) -> None:
         """Count a call that has no counterpart."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import array
 import math
-import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.emit.media.values import media_in
 from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop
 from otel_bridge.emit.values.reading import ReadBudget, Unreadable, bases_of, entries_of, is_list_like, is_text
-from otel_bridge.emit.values.scalars import Array, is_array, is_missing, is_scalar, key_text, number_of
+from otel_bridge.emit.values.scalars import Array, is_array, is_missing, is_scalar, key_text, number_of, single_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
@@ -258,7 +257,7 @@ def to_step(step: object, drop: CountDrop) -> int | None:
     """
     if isinstance(step, int):
         return int(step)
-    number = to_value(_single(step), lambda _reason, _count: None)
+    number = to_value(single_of(step), lambda _reason, _count: None)
     if isinstance(number, float) and math.isfinite(number):
         if not number.is_integer():
             drop("fractional_step", 1)
@@ -267,16 +266,6 @@ def to_step(step: object, drop: CountDrop) -> int | None:
         drop("bad_step", 1)
         return None
     return number
-
-
-def _single(step: object) -> object:
-    """Return the number in an array of one, or of an object with ``__index__``; any other value as it is."""
-    try:
-        if is_array(step) and math.prod(tuple(step.shape)) == 1:
-            return step.item()
-        return operator.index(cast("SupportsIndex", step)) if hasattr(type(step), "__index__") else step
-    except any_error():  # an object of the user's
-        return None
 
 
 # Arrays and lists of numbers -> distributions, with numpy when the program itself imported numpy.

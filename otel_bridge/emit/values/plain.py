@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
@@ -253,6 +253,11 @@ class PlainReader:
         self._lose_key(reason, number, ".".join((*self._path, *key)))
 
 
+def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, object]:
+    """Return the entries of a mapping as they are, by the texts of their keys; of equal keys the last counts."""
+    return PlainReader(ReadingRules(), str, drop).entries(values, values)
+
+
 def mapping_of(value: object) -> Mapping[object, object] | None:
     """Return the fields of an object: a mapping, dataclass, attrs or pydantic object, namespace or pandas object.
 
@@ -295,7 +300,7 @@ class _Fields(Mapping[object, object]):
 
 
 def dumps(value: Json) -> bytes:
-    """Encode JSON data as UTF-8; lone surrogates become question marks."""
+    """Encode JSON data as UTF-8; lone surrogates become question marks, integers beyond 64 bits their digits."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -305,6 +310,8 @@ def dumps(value: Json) -> bytes:
 def _encodable(value: Json) -> Json:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int):
+        return json_number(value)
     if isinstance(value, dict):
         return {str(_encodable(key)): _encodable(item) for key, item in value.items()}
     return [_encodable(item) for item in value] if isinstance(value, list) else value

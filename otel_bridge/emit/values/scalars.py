@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import enum
 import hashlib
+import math
 import operator
 import os
 import re
@@ -130,6 +131,14 @@ def _number_of_object(value: object) -> Plain | None:
     if hasattr(kind, "__float__"):
         return float(cast("SupportsFloat", value))
     return operator.index(cast("SupportsIndex", value)) if hasattr(kind, "__index__") else None
+
+
+def single_of(value: object) -> object:
+    """Return the content of an array of one element, of any shape; any other value as it is."""
+    try:
+        return value.item() if is_array(value) and math.prod(tuple(value.shape)) == 1 else value
+    except any_error():  # an object of the user's
+        return value
 
 
 def number_of(value: object) -> int | float | None:

@@ -7,9 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.values.plain_values import NUMBERS, shown_value, single_number, text_of
+from otel_bridge.capture.wandb.values.shown_values import shown_value, text_in
+from otel_bridge.emit.values.plain import CountKeyedDrop, by_text
+from otel_bridge.emit.values.reading import ReadBudget
+from otel_bridge.emit.values.scalars import single_of
 
+NUMBERS: Final = frozenset({int, float, bool})
 _MAX_DEPTH: Final = 32
+_MAX_ENTRIES: Final = 100_000
+"""Most entries of nested dicts that are sorted; the row reads what is beyond, within its own limits."""
+_TEXTS: Final = frozenset({str})
 _EVERY_S: Final = 10.0
 _MAX_KEYS: Final = 10_000
 _OBJECTS: Final = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
@@ -36,39 +43,51 @@ class LoggedValues:
 
 
 class ValueSorter:
-    """Sorts the values of calls; remembers which types are media."""
+    """Sorts the values of calls; remembers which types are media.
 
-    def __init__(self) -> None:
+    Args:
+        drop: Counts keys that cannot be recorded.
+    """
+
+    def __init__(self, drop: CountKeyedDrop) -> None:
+        self._drop = drop
         self._special: dict[type, bool] = {}
 
-    def sort(self, given: Mapping[str, Any]) -> LoggedValues:
+    def sort(self, values: Mapping[str, Any]) -> LoggedValues:
         """Return the values of one call by what becomes of them."""
-        found = LoggedValues({})
-        found.row, found.shown = self._sort(given, "", found, 0)
-        return found
+        logged = LoggedValues({})
+        logged.row, logged.shown = self._sort(values, "", logged, ReadBudget(_MAX_ENTRIES), 0)
+        return logged
 
     def _sort(
-        self, given: Mapping[str, Any], prefix: str, found: LoggedValues, depth: int
+        self, values: Mapping[Any, Any], prefix: str, logged: LoggedValues, budget: ReadBudget, depth: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        row, shown = dict(given), dict[str, Any]()
-        for key, value in given.items():
-            kind = cast("type[object]", type(value))
+        """Return the part of *values* for the row and what the summary shows; add media and texts to *logged*."""
+        row = dict(values) if _TEXTS.issuperset(map(type, values)) else by_text(values, self._drop)
+        shown: dict[str, Any] = {}
+        for key, value in list(row.items()):
+            kind = type(value)
             if kind in NUMBERS:
                 continue
             full = f"{prefix}{key}"
-            if kind is dict:
-                if depth < _MAX_DEPTH:
-                    row[key], inner = self._sort(cast("dict[str, Any]", value), f"{full}/", found, depth + 1)
+            if isinstance(value, Mapping):
+                nested = cast("Mapping[object, object]", value)
+                if depth < _MAX_DEPTH and budget.share(nested, len(nested)) == len(nested):
+                    row[key], inner = self._sort(nested, f"{full}/", logged, budget, depth + 1)
                     shown |= {key: inner} if inner else {}
             elif value is None:  # shown, as in W&B; there is nothing to record
                 shown[key] = row.pop(key)
-            elif (text := text_of(value)) is not None:
-                found.texts[full], shown[key] = text, shown_value(row.pop(key))
+            elif (text := text_in(value)) is not None:
+                logged.texts[full] = text
+                shown[key] = shown_value(row.pop(key))
             elif self._is_special(value):
-                found.media[full], shown[key] = row.pop(key), shown_value(value)
+                logged.media[full] = row.pop(key)
+                shown[key] = shown_value(value)
             else:
-                row[key] = number = single_number(value)
-                if type(number) not in NUMBERS:
+                number = single_of(value)
+                if type(number) in NUMBERS:
+                    row[key] = number
+                else:
                     shown[key] = shown_value(value)
         return row, shown
 

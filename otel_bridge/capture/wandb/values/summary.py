@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.values.plain_values import shown_value
+from otel_bridge.capture.wandb.values.shown_values import shown_value
 
 _PLAIN: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _SHOWN: Final[frozenset[type]] = _PLAIN | {list}
@@ -89,7 +89,7 @@ class RecordedSummary(AttributeDict):
             return
         for key, value in values.items():
             if isinstance(value, dict):
-                entries = cast("dict[str, Any]", value)
+                entries: dict[str, Any] = shown_value(value)  # a dict that holds itself ends there
                 known = self.get(key)
                 if isinstance(known, RecordedSummary) and "_type" not in entries:
                     known._set(entries, kinds)
@@ -99,7 +99,7 @@ class RecordedSummary(AttributeDict):
     def _nested(self, key: str, values: Mapping[str, Any]) -> RecordedSummary:
         """Return a dict of the summary, whose entries are attributes and whose changes are recorded too."""
         inner = RecordedSummary(partial(self._record_below, key))
-        inner.show({str(name): value for name, value in values.items()})
+        inner.show(values)
         return inner
 
     def _record_below(self, key: str, changed: Mapping[str, Any]) -> None:
