@@ -112,20 +112,19 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
         ConfigError: A name, id or rank cannot be used.
     """
     resource = {} if launched else resource_attributes(env)
-    project, project_generated = _project(request, env, resource)
+    project, project_generated = _project(request, env, resource, cwd)
     run_id = _first(("id", request.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
     name, name_generated = _given_name(request, env, resource)
     if name_generated and request.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
     if not name or name != request.generated_name:  # no other run has a name that was generated for this request
         name = _completed_name(name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else "")
-    project = project or cwd.name or "default"
     role = _first(("role", request.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
     rank, world_size = _rank(request.rank, env)
     return Identity(
         project=project,
         name=name,
-        id=_checked_id(run_id) if run_id else run_id_of(project, name),
+        id=_checked_id(run_id or run_id_of(project, name)),
         id_given=bool(run_id),
         role=role or None,
         rank=rank,
@@ -138,8 +137,8 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
     )
 
 
-def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the project, empty where nothing gives it, and whether it counts as generated."""
+def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str], cwd: Path) -> tuple[str, bool]:
+    """Return the project, and whether it counts as generated: the working folder's name, or a launcher's."""
     project = _first(
         ("project", request.project),
         (PROJECT.name, PROJECT.read(env)),
@@ -147,7 +146,9 @@ def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str,
         ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
         ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
     )
-    return project, not project or (request.project is None and project == GENERATED_PROJECT.read(env))
+    if not project:
+        return cwd.name or "default", True
+    return project, request.project is None and project == GENERATED_PROJECT.read(env)
 
 
 def _given_name(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]) -> tuple[str, bool]:

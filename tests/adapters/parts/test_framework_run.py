@@ -97,6 +97,16 @@ def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(tmp_path: Pa
         assert sorted(steps.values()) == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        for rank in (1, 0):
+            recording = FrameworkRun("fake", RunNames("p", "a"), is_rank_zero=lambda rank=rank: rank == 0)
+            recording.log({"loss": 1.0}, rank)
+            recording.finish("failed")
+
+        assert [seen.steps for seen in seen_in(tmp_path)] == [[0]]
+
+
 def test_a_record_after_finish_begins_the_run_again_where_it_was(tmp_path: Path) -> None:
     with environment_of(held(tmp_path)):
         recording = FrameworkRun("fake", RunNames("p", "a"))
