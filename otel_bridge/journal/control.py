@@ -89,7 +89,7 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
 
 
 def receive_control(
-    folder: RunFolder, malformed: Callable[[str], None] = lambda _: None, known: Container[str] = ()
+    folder: RunFolder, malformed: Callable[[str], None] = lambda _: None, read_before: Container[str] = ()
 ) -> list[ControlRequest]:
     """Return the requests, oldest first.
 
@@ -99,7 +99,7 @@ def receive_control(
         folder: The run folder.
         malformed: Called with the file name and what is wrong, for each file that is not a control request. Such a
             file is deleted.
-        known: Names of files that were read before.
+        read_before: Names of files that were read before.
     """
     try:
         names = sorted(os.listdir(folder.control_dir))
@@ -111,7 +111,7 @@ def receive_control(
         if name.startswith("."):
             _delete_left(path)
             continue
-        if name in known:
+        if name in read_before:
             continue
         try:
             data = read_regular(path)
@@ -121,14 +121,14 @@ def receive_control(
             if exc.errno in _PASSING:
                 continue  # the error may pass: the next call reads the file
             data = b""
-            why = exc.strerror or str(exc)
+            reason = exc.strerror or str(exc)
         else:
-            why = "expected an object with kind, values and time_unix_ns"
-        found = _parsed(data, name)
-        if found is not None:
-            requests.append(found)
+            reason = "expected an object with kind, values and time_unix_ns"
+        request = _parsed(data, name)
+        if request is not None:
+            requests.append(request)
         elif _deleted(path):  # an entry that cannot be deleted, e.g. a folder, would be reported at every poll
-            malformed(f"{name}: {why}")
+            malformed(f"{name}: {reason}")
     return requests
 
 

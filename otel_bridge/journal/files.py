@@ -79,9 +79,9 @@ def to_high_number(descriptor: int) -> int:
     A program may close all descriptors of its process. The numbers of its next files begin at the lowest, so that none
     of them gets this one, and a write fails instead of going into a file of the program.
     """
-    for least in _HIGH_NUMBERS:
+    for lowest in _HIGH_NUMBERS:
         try:
-            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
         except OSError:  # the process may have fewer descriptors
             continue
         os.close(descriptor)

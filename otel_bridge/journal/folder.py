@@ -352,7 +352,7 @@ def _unusable(path: Path, exc: OSError) -> JournalError:
 def _folder_name(run_id: str) -> str:
     """Return a safe file name for a run id, which any client may send."""
     raw = run_id.encode("utf-8", "surrogatepass")
-    name = _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode()
+    name = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], raw).decode()
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     if name.endswith(_LOCK):  # reserved for files of the base directory, e.g. the lock of a service
@@ -363,7 +363,7 @@ def _folder_name(run_id: str) -> str:
 
 
 def _run_id_of(path: Path) -> str:
-    raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(path.name))
+    raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), os.fsencode(path.name))
     with contextlib.suppress(UnicodeDecodeError):
         run_id = raw.decode("utf-8", "surrogatepass")
         if _folder_name(run_id) == path.name:

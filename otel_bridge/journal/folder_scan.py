@@ -42,13 +42,13 @@ def scan_folder(folder: RunFolder) -> FolderScan:
     """Return the sizes and stamps of the files in *folder*; files that are deleted meanwhile are skipped."""
     files, directories = _entries(str(folder.path))
     segments = list[SegmentFile]()
-    others = list[str]()
+    other_paths = list[str]()
     if SEGMENTS in directories:
-        segments, others = list_segments(directories.pop(SEGMENTS))
+        segments, other_paths = list_segments(directories.pop(SEGMENTS))
     total_bytes = (
         sum(stamp.size_bytes for stamp in files.values())
         + sum(segment.size_bytes for segment in segments)
-        + sum(map(_bytes_at, others))
+        + sum(map(_bytes_at, other_paths))
         + sum(map(bytes_below, directories.values()))
     )
     of_sqlite = [files[name].size_bytes for end in ("", "-wal", "-shm") if (name := f"{LEDGER}{end}") in files]

@@ -191,8 +191,8 @@ def header_end(data: bytes) -> int | None:
     end = _PREFIX.size + length
     if magic != HEADER_MAGIC or length > MAX_HEADER_BYTES or end > len(data):
         return None
-    seen = crc32(memoryview(data)[_PREFIX.size : end], crc32(_CHECKED.pack(version, length)))
-    return end if seen == crc else None
+    checksum = crc32(memoryview(data)[_PREFIX.size : end], crc32(_CHECKED.pack(version, length)))
+    return end if checksum == crc else None
 
 
 def _from_json(body: dict[str, object], version: int) -> SegmentHeader:

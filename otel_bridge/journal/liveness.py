@@ -244,22 +244,25 @@ def _roles(
     report: Report, processes: Mapping[str, ProcessReport], running: Iterable[SegmentHeader]
 ) -> dict[str, RoleReport]:
     """Return the roles of *report* without the processes that died, and with those that started after it."""
-    here: Counter[str] = Counter()
-    new: Counter[str] = Counter()
+    running_counts: Counter[str] = Counter()
+    new_counts: Counter[str] = Counter()
     for header in running:
         if header.kind == _COUNTED:
             role = header.role or ""
-            here[role] += 1
+            running_counts[role] += 1
             if header.instance_id not in processes:
-                new[role] += 1
+                new_counts[role] += 1
     died: Counter[str] = Counter()
     for name, process in report.processes.items():
         if process.alive and not processes[name].alive:
             died[process.role or ""] += 1
     roles: dict[str, RoleReport] = {}
-    for role in dict.fromkeys([*report.roles, *new]):
+    for role in dict.fromkeys([*report.roles, *new_counts]):
         reported = report.roles.get(role, RoleReport())
         # A process that has ended and goes on is reported as alive for a moment, but its role does not count it.
-        remaining = min(reported.alive, max(reported.alive - died[role], here[role] - new[role])) + new[role]
+        remaining = (
+            min(reported.alive, max(reported.alive - died[role], running_counts[role] - new_counts[role]))
+            + new_counts[role]
+        )
         roles[role] = RoleReport(remaining, max(reported.processes, remaining))
     return roles

@@ -60,11 +60,11 @@ class RecordLock:
             LockUnsupportedError: The file system has no record locks.
             JournalError: The file cannot be created or opened.
         """
-        taken = self._take()
-        while blocking and not taken:
+        is_held = self._take()
+        while blocking and not is_held:
             time.sleep(_WAIT_S)  # not in lockf, which would block every other lock of this process
-            taken = self._take()
-        return taken
+            is_held = self._take()
+        return is_held
 
     def held(self) -> bool:
         """Return whether this process holds the lock and the file at the path is still the locked one."""
@@ -101,15 +101,15 @@ class RecordLock:
                 return True
             self._unlock()
             for _ in range(_REPLACED_TRIES):
-                taken = self._try()
-                if taken is not None:
-                    return taken
+                is_held = self._try()
+                if is_held is not None:
+                    return is_held
         raise JournalError(f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?")
 
     def _try(self) -> bool | None:
         """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
-        seen = _identity_at(self.path)
-        if seen is not None and seen in _registry:
+        file_identity = _identity_at(self.path)
+        if file_identity is not None and file_identity in _registry:
             return False
         fd = to_high_number(
             _open(self.path, os.O_RDWR | os.O_CREAT)
@@ -153,10 +153,10 @@ def probe(path: Path) -> bool:
         JournalError: The file cannot be opened.
     """
     with _mutex:
-        seen = _identity_at(path)
-        if seen is None:
+        file_identity = _identity_at(path)
+        if file_identity is None:
             return False
-        if seen in _registry:
+        if file_identity in _registry:
             return True
         fd = _open(path, os.O_RDONLY)
         try:
@@ -170,8 +170,8 @@ def probe(path: Path) -> bool:
 def content(path: Path) -> bytes:
     """Return the content that a lock's holder wrote; empty when there is no such file."""
     with _mutex:
-        seen = _identity_at(path)
-        holder = None if seen is None else _registry.get(seen)
+        file_identity = _identity_at(path)
+        holder = None if file_identity is None else _registry.get(file_identity)
         if holder is not None:
             return holder.read()
         try:

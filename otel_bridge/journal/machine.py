@@ -135,9 +135,9 @@ def _mounts() -> list[tuple[str, str]]:
 def _parse(mountinfo: str) -> list[tuple[str, str]]:
     mounts: list[tuple[str, str]] = []
     for line in mountinfo.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields = left.split()
+        place, separator, right = line.partition(" - ")
+        fields = place.split()
         kinds = right.split()
         if separator and len(fields) > 4 and kinds:
-            mounts.append((_ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4]), kinds[0]))
+            mounts.append((_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]), kinds[0]))
     return mounts

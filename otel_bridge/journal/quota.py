@@ -101,7 +101,7 @@ class Quota:
         """
         if self.is_due():
             now = time.monotonic()
-            before = self._taken
+            taken_before = self._taken
             used = self.used_bytes()
             limit = self.limit_bytes(used)
             room = limit - used
@@ -110,12 +110,12 @@ class Quota:
                 room = of_run
                 self.reason = "run_full"
             # Another thread may append during the count: what it appends counts twice until the next one.
-            self._full_at = before + room
-            after = time.monotonic()
-            pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (after - now))
-            self._count_again = after + min(pause_s, _LONGEST_S)
-            early_s = pause_s if room <= 0 else _EARLY_COST_FACTOR * (after - now)
-            self._count_early = after + min(early_s, _LONGEST_S)
+            self._full_at = taken_before + room
+            counted_s = time.monotonic()
+            pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (counted_s - now))
+            self._count_again = counted_s + min(pause_s, _LONGEST_S)
+            early_s = pause_s if room <= 0 else _EARLY_COST_FACTOR * (counted_s - now)
+            self._count_early = counted_s + min(early_s, _LONGEST_S)
         return self.was_full
 
 

@@ -20,7 +20,7 @@ def test_what_was_asked_is_read_in_order_until_it_is_deleted(tmp_path: Path) -> 
     send_control(folder, "handover", credentials={"WANDB_API_KEY": "secret"})
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.control_dir.iterdir()}
     first, second = receive_control(folder)
-    again = receive_control(folder, known={first.name})
+    again = receive_control(folder, read_before={first.name})
     deleted = [delete_control_request(folder, one) for one in (first, second, second)]
 
     assert (first.kind, first.values) == ("retry", {"exporter": "mlflow"})

@@ -100,7 +100,11 @@ def producer_of(attributes: Mapping[str, object]) -> Producer:
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)
     system = attributes.get(semconv.SYSTEM) is True
-    third_party_role = None if system else role or (None if instance else _service_role(attributes))
+    third_party_role = role
+    if system:  # a bridge's measurements of a machine have no role
+        third_party_role = None
+    elif role is None and not instance:
+        third_party_role = _service_role(attributes)
     return Producer(
         attributes=attributes,
         run=run_of(attributes),

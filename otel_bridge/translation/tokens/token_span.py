@@ -63,8 +63,8 @@ def read_token_span(span: Span) -> TokenSpan | None:
     blobs = {pair.key: pair.value.bytes_value for pair in span.attributes if pair.value.HasField("bytes_value")}
     attributes = mapping_of(pair for pair in span.attributes if pair.key not in blobs)
     step = int_in(attributes, semconv.STEP)
-    rollouts = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
-    if step is None or not rollouts or len(set(rollouts)) < len(span.links) or not span.end_time_unix_nano:
+    rollouts = _rollouts(span)
+    if step is None or not rollouts or not span.end_time_unix_nano:
         return None
     try:
         return TokenSpan(
@@ -79,6 +79,12 @@ def read_token_span(span: Span) -> TokenSpan | None:
         )
     except (ValueError, TypeError, LookupError, AttributeError, struct.error):  # whatever another producer sent
         return None
+
+
+def _rollouts(span: Span) -> tuple[str, ...]:
+    """Return the trace ids that *span* links to; none of them unless all are valid and different."""
+    trace_ids = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+    return trace_ids if len(set(trace_ids)) == len(span.links) else ()
 
 
 def _named(blobs: Mapping[str, bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
