@@ -13,6 +13,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.values import Html, Markdown, Table, media_in
 from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
+from otel_bridge.emit.values import scalars
 
 _PROMPT: Final = re.compile(r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$")
 _RESPONSE: Final = re.compile(
@@ -35,8 +36,6 @@ _EVAL: Final = ("val", "eval", "test")
 _EVAL_TABLES: Final = frozenset({"sample_completions"})
 """Tables of an evaluation whose key does not say so: open-instruct's."""
 _PLAIN: Final = frozenset({str, int, float, bool})
-_ABSENT: Final = frozenset({"NAType", "NaTType"})
-"""Types by which pandas means an absent value."""
 _SHOWN_ONLY: Final = frozenset({"wandb", "trackio", "plotly", "bokeh", "PIL", "matplotlib"})
 """Packages whose objects are shown, and have no text."""
 CountCell: TypeAlias = Callable[[str, str], None]
@@ -258,7 +257,7 @@ def is_missing(cell: Any) -> bool:
     """Return whether a cell is empty: ``None``, what a data frame has for it, an empty text or list."""
     if isinstance(cell, str | list | tuple | Mapping):
         return not cell
-    if cell is None or type(cell).__name__ in _ABSENT:
+    if scalars.is_missing(cell):
         return True
     is_number = isinstance(cell, float) or (hasattr(cell, "dtype") and not getattr(cell, "shape", None))
     return is_number and cell != cell  # noqa: PLR0124  # a NaN equals no other

@@ -100,8 +100,8 @@ class _Keyed:
         self._budget: ReadBudget | None = None
 
     def share(self, nested: Mapping[object, object]) -> int:
-        """Return how many entries of a nested mapping are read; the others are counted."""
-        if self._budget is None:  # most rows hold none
+        """Return how many entries of a mapping are read; the others are counted."""
+        if self._budget is None:
             self._budget = ReadBudget(MAX_KEYS)
         share = self._budget.share(nested, len(nested))
         if share < len(nested):
@@ -149,7 +149,7 @@ def _flatten_into(
     if id(values) in parents or len(parents) >= MAX_DEPTH:
         drop("cyclic" if id(values) in parents else "too_deep", 1)
         return
-    for raw_key, value in entries_of(values, drop.share(values) if parents else MAX_KEYS):
+    for raw_key, value in entries_of(values, drop.share(values)):
         key = _key(prefix, raw_key, drop)
         if key is None:
             continue

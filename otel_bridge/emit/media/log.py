@@ -16,12 +16,12 @@ from otel_bridge.emit.encode.protobuf import Attribute
 
 if TYPE_CHECKING:
     from otel_bridge.emit.media.encode import EncodedMedium
+    from otel_bridge.emit.values.plain import CountKeyedDrop
 
 PART_BYTES: Final = 1 << 20
 """Most bytes of one event: a Collector and gRPC take 4 MiB a request by default."""
 _MAX_KEYS: Final = 10_000
 
-CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
 """Appends one event with its attributes and its body; returns whether that was possible."""
 

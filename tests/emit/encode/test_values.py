@@ -183,6 +183,16 @@ def test_numbers_that_no_bucket_holds_leave_a_distribution() -> None:
     assert dict(drops) == {"not_finite_in_distribution": 2, "text": 1, "none": 1}
 
 
+def test_keys_of_a_row_beyond_their_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_bridge.emit.encode.values.MAX_KEYS", 3)
+    drops: list[object] = []
+
+    row = flatten(dict.fromkeys("abcde", 1.0), lambda *drop: drops.append(drop))
+
+    assert row == dict.fromkeys("abc", 1.0)
+    assert drops == [("clipped", 2, "")]
+
+
 def test_keys_become_text_and_those_that_cannot_are_left_out() -> None:
     class Raising:
         def __str__(self) -> str:
