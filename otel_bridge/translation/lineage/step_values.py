@@ -62,7 +62,7 @@ def _staleness_values(step: int, consumed: Sequence[GeneratedRollout]) -> dict[s
     staleness = [steps_behind for steps_behind in stalenesses if steps_behind is not None]
     if not staleness:
         return {}
-    return {f"{PREFIX}staleness": _histogram(staleness), **_mean_and_max("staleness", staleness)}
+    return {f"{PREFIX}staleness/distribution": _histogram(staleness), **_mean_and_max("staleness", staleness)}
 
 
 def _staleness(step: int, rollout: GeneratedRollout) -> int | None:

@@ -90,7 +90,7 @@ def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: 
     base = held(tmp_path, "ppo", "wandb,mlflow,trackio", **places)
     over_ms = time.time() * 1000
 
-    env = environment(tmp_path, OTEL_BRIDGE_TRACKIO_ALL_SERIES="1")
+    env = environment(tmp_path, OTEL_BRIDGE_TRACKIO_ALL_SERIES="1", OTEL_BRIDGE_MLFLOW_ALL_SERIES="1")
     done = otel_bridge("drain", str(base), cwd=tmp_path / "home", env=env)
 
     run = run_info(base)

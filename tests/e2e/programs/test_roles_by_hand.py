@@ -35,6 +35,7 @@ def places(folder: Path) -> dict[str, str]:
         "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",  # relative: meant from the working folder
         "TRACKIO_DIR": str(folder / "trackio"),
         "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1",
+        "OTEL_BRIDGE_MLFLOW_ALL_SERIES": "1",
         "WANDB_MODE": "offline",
         "WANDB_DIR": ".",
     }

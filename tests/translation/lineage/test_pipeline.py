@@ -76,7 +76,7 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(ben
     deliver(bench, run)
     values = values_of(lineage_rows(bench.close())[6])
 
-    histogram = values.pop("lineage/staleness")
+    histogram = values.pop("lineage/staleness/distribution")
     assert isinstance(histogram, Distribution)
     assert (histogram.count, histogram.edges, histogram.counts) == (2, (2.5, 3.5), (2,))
     ages = values.pop("lineage/age_s/mean"), values.pop("lineage/age_s/max")
