@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
 from support.bridge.bridge_doubles import run_folder
 from support.engines.engine import Engine
+from support.engines.served import answer, served
 from support.otlp.otlp_samples import RUN, source
 from support.trainers import e2e_jobs as job
 from support.waiting import HANG_S
@@ -34,37 +34,6 @@ JOB = """
     print(threading.active_count(), "prometheus_client" in sys.modules)
     run.finish()
 """
-
-
-@contextmanager
-def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """Serve answers on a port of this machine; yields host and port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            respond(self)
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def answer(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 def header(*addresses: str) -> SegmentHeader:
