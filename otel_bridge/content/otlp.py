@@ -181,10 +181,7 @@ class _Attribute:
         """
         value_kind = value.WhichOneof("value")
         if value_kind == "string_value":
-            text = value.string_value
-            allowed = REDACTED if secret and text else self._allowed(text, name)
-            if allowed != text:
-                value.string_value = allowed
+            self._apply_to_text(value, name, secret=secret)
         elif value_kind == "bytes_value":
             self._apply_to_bytes(value, name, secret=secret)
         elif value_kind == "array_value":
@@ -197,6 +194,12 @@ class _Attribute:
             for pair in value.kvlist_value.values:
                 self.apply(pair.value, pair.key, secret=secret)
                 pair.key = self._allowed_key(pair.key)
+
+    def _apply_to_text(self, value: AnyValue, name: str, *, secret: bool) -> None:
+        text = value.string_value
+        allowed = REDACTED if secret and text else self._allowed(text, name)
+        if allowed != text:
+            value.string_value = allowed
 
     def _apply_to_bytes(self, value: AnyValue, name: str, *, secret: bool) -> None:
         if secret or self._is_secret(name, value.bytes_value.hex()):
@@ -256,16 +259,18 @@ def _limit_name(span: Span, limit: int) -> None:
     """Keep the name of *span* when it is one word, or made of words that a convention or the span's names declare."""
     if is_identifier(span.name) or len(span.name) <= limit:
         return
-    declared = set(SPAN_WORDS)
-    for pair in span.attributes:
-        if _kind(pair, ()) is TextKind.NAME:
-            declared.update(pair.value.string_value.strip('"').split())
+    declared = SPAN_WORDS.union(*(_words_of(pair) for pair in span.attributes))
     words = span.name.split()
     if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return
     operations = [pair.value.string_value for pair in span.attributes if pair.key == semconv.GEN_AI_OPERATION]
     names = [name for name in (*operations, *words[:1]) if name in declared and is_identifier(name)]
     span.name = cut(span.name, limit) or next(iter(names), _NO_NAME)
+
+
+def _words_of(pair: KeyValue) -> list[str]:
+    """Return the words of *pair* when it is a name, else none."""
+    return pair.value.string_value.strip('"').split() if _kind(pair, ()) is TextKind.NAME else []
 
 
 def hash_texts(metric: Metric) -> int:
