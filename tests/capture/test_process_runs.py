@@ -84,7 +84,9 @@ for number in range(2):
 
     captured(tmp_path, code)
 
-    assert captured_points(tmp_path) == {"rollout/length": [(0, 0.0), (1, 0.5)]}
+    points = captured_points(tmp_path)
+    assert points["rollout/length"] == [(0, 0.0), (1, 0.5)]
+    assert points["rollout/lineage/consumed"] == [(0, 2), (1, 2)]
     assert [(one["role"], one["step"], one["reward"]) for one in rollouts(tmp_path)] == [
         ("rollout", step, reward) for step in range(2) for reward in (0.0, 1.0)
     ]

@@ -64,7 +64,7 @@ def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(tmp_path
         again = command("drain", base, env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert f"deliver it with: otel-bridge drain {base}" in done.stderr.splitlines()[-1]
+    assert f"deliver them with: otel-bridge drain {base}" in done.stderr.splitlines()[-1]
     assert (drained.returncode, again.returncode) == (1, 0)
     assert remedy in drained.stdout
     assert any("not delivered" in line and remedy in line for line in done.stderr.splitlines()[:5])
