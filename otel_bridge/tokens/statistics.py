@@ -275,6 +275,8 @@ def quantile(buckets: Mapping[int, int], share: float) -> float:
     ordered = sorted(buckets)
     for bucket, reached in zip(ordered, accumulate(buckets[bucket] for bucket in ordered), strict=True):
         if reached >= rank:
+            if not bucket:  # tokens that were certain
+                return 0.0
             low, high = _bucket_edges(bucket)
             inside = (rank - (reached - buckets[bucket])) / buckets[bucket]
             return -(low + (high - low) * inside)

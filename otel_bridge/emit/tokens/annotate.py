@@ -56,8 +56,8 @@ TOKENS: Final = "tokens"
 _REASON: Final = "token"
 _MAX_STREAMS: Final = 12
 _MAX_NAME_CHARS: Final = 64
-_MAX_TEXTS: Final = 64
-"""Most rollouts of a call whose tokens are decoded."""
+_MAX_TEXTS: Final = 1 << 17
+"""Most tokens of a call that are decoded, those of its first rollouts."""
 _SPAN_TOKENS: Final = 1 << 20
 """Most tokens of one span, unless one rollout has more: so a span stays below the limit of a record."""
 _SENT_TOKENS: Final = 1 << 24
@@ -211,10 +211,12 @@ def _texts(
         rows = [rows]
     ids = batch.columns.get(TOKEN_IDS)
     texts: list[list[str] | None] = [None] * len(order)
+    decoded = 0
     for index in range(len(order)):
         token_ids = None if ids is None else ids.rows[index]
         whole: list[str] | None = None
-        if index < min(batch.shown, _MAX_TEXTS) and not filtered.is_off:
+        decoded += batch.lengths[index]
+        if index < batch.shown and decoded <= _MAX_TEXTS and not filtered.is_off:
             if rows is not None and order[index] < len(rows):
                 whole = [str(text) for text in rows[order[index]]]
             elif token_ids is not None:

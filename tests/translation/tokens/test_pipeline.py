@@ -114,6 +114,14 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(bench: Bench, run: Memor
         assert values[f"entropy/tenth_{tenth + 1:02d}"] == pytest.approx(chosen.mean(), rel=1e-5)
 
 
+def test_tokens_that_were_certain_have_a_log_probability_of_zero(bench: Bench, run: MemoryRun) -> None:
+    annotate(run, "a", {"logprobs": [0.0, -0.0, -1.0]}, TokensCall(3))
+
+    deliver(bench, sent(run))
+
+    assert token_rows(bench.close())[3]["logprob/engine/p90"] == 0.0
+
+
 def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_either_order(bench: Bench) -> None:
     explorer = MemoryRun(RUN, "explorer")
     trainer = MemoryRun(RUN)
