@@ -258,12 +258,12 @@ def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
     if folder is None:
         return
     run_files = Path(str(opened.dir))
-    for old_run in folder.glob(f"run-*-{run_id}*"):
-        if old_run == run_files.parent:
+    for old_run in folder.glob(f"run-*-{run_id}"):
+        # W&B names a folder run-<time>-<id>; in shared mode each role has an id of its own, which may end in another's.
+        is_of_this_run = old_run.name.split("-", 2)[2] == run_id
+        if old_run == run_files.parent or not is_of_this_run:
             continue
-        # Only media of this very run are sent; the glob also matches ids that begin with this one.
-        media = (old_run / "files" / "media").rglob("*") if old_run.name.endswith(f"-{run_id}") else ()
-        for file in media:
+        for file in (old_run / "files" / "media").rglob("*"):
             if file.is_file():
                 target = run_files / file.relative_to(old_run / "files")
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,6 @@ def test_every_line_of_a_service_that_delivers_to_mlflow_is_json(tmp_path: Path)
         _, rest = running.end()
 
     messages = [json.loads(line)["message"] for line in [running.first, *rest.splitlines()]]
-    assert any("mlflow.store.db.utils: Creating initial MLflow database tables" in one for one in messages)
     assert messages[-1] == "ended; nothing remains"
     assert "is already served by" in json.loads(taken.stderr)["message"]
     assert taken.returncode == 1

@@ -261,7 +261,7 @@ def test_the_state_is_written_only_when_it_is_flushed() -> None:
     assert state.snapshot() == before
     translator.flush()
     changed = {key for key, value in state.snapshot().items() if before.get(key) != value}
-    assert changed == {"axis/trainer/step", "furthest/trainer/step", "proc/i1"}
+    assert changed == {"axis/trainer/step", "featured", "furthest/trainer/step", "proc/i1"}
 
 
 def test_what_waits_is_reported() -> None:

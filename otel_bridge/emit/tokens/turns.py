@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit.rollouts.columns import token_ids
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
@@ -17,14 +17,16 @@ _NO_VALUE: Final = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 """What stands for a token of a turn that lacks the stream."""
 
 
-def annotate_turns(
-    run: EmitRun, rollouts: Sequence[tuple[object, Sequence[Mapping[str, Any]]]], call: TokensCall
-) -> None:
-    """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does."""
+def annotate_turns(run: EmitRun, rollouts: Sequence[tuple[object, Sequence[object]]], call: TokensCall) -> None:
+    """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does.
+
+    A turn of another type than a mapping has no tokens; the rollout's own reader counts it.
+    """
     ids: list[object] = []
     streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
     for rollout_id, turns in rollouts:
-        rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in turns]
+        readable = [cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)]
+        rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in readable]
         if not any(row[ENGINE] or row[TOKEN_IDS] for row in rows):
             continue
         ids.append(rollout_id)
