@@ -145,8 +145,8 @@ class LightningLogger:
         """Return the calling trainer or Fabric that has this logger; ``None`` outside of them."""
         from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
 
-        found = calling_object(lambda one: any(logger is self for logger in _loggers_of(one)))
-        return getattr(found, "trainer", found)
+        caller = calling_object(lambda owner: any(logger is self for logger in _loggers_of(owner)))
+        return getattr(caller, "trainer", caller)
 
     def _is_called_by_lightning(self) -> bool:
         """Return whether Lightning itself calls, and so gives every logger the same; else the user's code does."""
@@ -156,8 +156,9 @@ class LightningLogger:
 
     def _path_part(self, which: str) -> str:
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
-        found: object = getattr(self.experiment if self._recording.is_rank_zero() else self._recording.names, which)
-        return str(found or "otel_bridge").replace("/", "_")
+        holder = self.experiment if self._recording.is_rank_zero() else self._recording.names
+        name: object = getattr(holder, which)
+        return str(name or "otel_bridge").replace("/", "_")
 
 
 class LightningAttachment:

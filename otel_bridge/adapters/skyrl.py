@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import os
 import threading
 import traceback
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.timers import time_skyrl
+from otel_bridge.adapters.parts.training_batch import new_rollout_id
 from otel_bridge.settings import RUN_NAME, environment
 
 if TYPE_CHECKING:
@@ -301,8 +301,8 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
 def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
     """Return an id of the rollout of each response; responses of one trajectory are one rollout."""
     if trajectory_ids is None:
-        return [os.urandom(16).hex() for _ in range(responses)]
-    ids = {trajectory_id: os.urandom(16).hex() for trajectory_id in trajectory_ids}
+        return [new_rollout_id() for _ in range(responses)]
+    ids = {trajectory_id: new_rollout_id() for trajectory_id in trajectory_ids}
     return [ids[trajectory_id] for trajectory_id in trajectory_ids]
 
 

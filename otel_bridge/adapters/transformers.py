@@ -219,11 +219,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         trainer = self._trainer()
         if trainer is None or not state.is_world_process_zero:
             return
-        rollouts = self._completions.setdefault(trainer, CompletionReader()).new(trainer, step, split)
+        reader = self._completions.setdefault(trainer, CompletionReader())
+        rollouts = reader.new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
         if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(recording.begin()):
-            self._completions[trainer].training_ids = []
+            reader.forget_training()
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
 

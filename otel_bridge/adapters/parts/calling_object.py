@@ -10,53 +10,41 @@ from typing import Any, Final
 
 from otel_bridge.errors import any_error
 
-_SEARCHED_FRAMES: Final = 12
+_SEARCHED_FRAMES: Final = 13
+"""The first is of the search itself."""
 
 
 def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
     """Return ``self`` of the nearest calling method for which *is_wanted* is true, ``None`` without one.
 
-    The search leaves no frame alive, and so no local variable of a caller. Before Python 3.13 ``f_locals`` is a
-    snapshot that stays in its frame. So it is not read in the adapter's own frame, which the snapshot would then
-    contain, nor in a function without ``self``, such as the user's ``main()``, where a later ``del`` must free a model.
-
     Args:
         is_wanted: Returns whether an object is the wanted one; one on which it raises is not.
     """
-    own = inspect.currentframe()
-    frame = None if own is None else own.f_back
-    try:
-        for _ in range(_SEARCHED_FRAMES):
-            if frame is None:
-                return None
-            if frame.f_code.co_varnames[:1] == ("self",):
-                found = frame.f_locals.get("self")
-                if _holds(is_wanted, found):
-                    return found
-            frame = frame.f_back
-        return None
-    finally:
-        del own, frame
+    method = _calling_method(lambda frame: _holds(is_wanted, frame.f_locals.get("self")))
+    return None if method is None else method.f_locals.get("self")
 
 
 def calling_argument(name: str) -> Any:
-    """Return the argument *name* of the nearest calling method that has it, ``None`` without one.
+    """Return the argument *name* of the nearest calling method that has it, ``None`` without one."""
+    method = _calling_method(lambda frame: name in frame.f_code.co_varnames[: frame.f_code.co_argcount])
+    return None if method is None else method.f_locals[name]
 
-    As in `calling_object`, only the variables of methods are read.
+
+def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | None:
+    """Return the frame of the nearest calling method for which *is_searched* is true, ``None`` without one.
+
+    The search leaves no frame alive, and so no local variable of a caller. Before Python 3.13 ``f_locals`` is a
+    snapshot that stays in its frame. So it is not read in the adapter's own frame, which the snapshot would then
+    contain, nor in a function without ``self``, such as the user's ``main()``, where a later ``del`` must free a model.
     """
-    own = inspect.currentframe()
-    frame = None if own is None else own.f_back
-    try:
-        for _ in range(_SEARCHED_FRAMES):
-            if frame is None:
-                return None
-            arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-            if arguments[:1] == ("self",) and name in arguments:
-                return frame.f_locals[name]
-            frame = frame.f_back
-        return None
-    finally:
-        del own, frame
+    frame = inspect.currentframe()
+    for _ in range(_SEARCHED_FRAMES):
+        frame = None if frame is None else frame.f_back
+        if frame is None:
+            return None
+        if frame.f_code.co_varnames[:1] == ("self",) and is_searched(frame):
+            return frame
+    return None
 
 
 def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
@@ -100,16 +88,8 @@ class ReturnPlace:
 
 def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:
     """Return ``self`` of the nearest calling method *name*, and where it returns to; ``None`` for both without one."""
-    own = inspect.currentframe()
-    frame = None if own is None else own.f_back
-    try:
-        for _ in range(_SEARCHED_FRAMES):
-            if frame is None:
-                break
-            code, caller = frame.f_code, frame.f_back
-            if code.co_name == name and code.co_varnames[:1] == ("self",) and caller is not None:
-                return frame.f_locals.get("self"), ReturnPlace(code, caller.f_code, caller.f_lasti)
-            frame = caller
+    method = _calling_method(lambda frame: frame.f_code.co_name == name)
+    caller = None if method is None else method.f_back
+    if method is None or caller is None:
         return None, None
-    finally:
-        own = frame = caller = None
+    return method.f_locals.get("self"), ReturnPlace(method.f_code, caller.f_code, caller.f_lasti)

@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from otel_bridge.emit.rollouts.rollout import Rollout
-
 if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts.rollout import Rollout
     from otel_bridge.emit.run import Run
+
+
+def new_rollout_id() -> str:
+    """Return an id for a rollout: frameworks have none that is unique in the run."""
+    return os.urandom(16).hex()
 
 
 def log_training_batch(
@@ -19,16 +23,16 @@ def log_training_batch(
 
     Args:
         run: The run.
-        rollouts: Rollouts without ids, which this gives them: frameworks have none that is unique in the run.
+        rollouts: Rollouts without ids, which this gives them.
         step: The training step.
         role: Another role than the run's own.
     """
-    ids = [os.urandom(16).hex() for _ in rollouts]
+    ids = [new_rollout_id() for _ in rollouts]
     for rollout, rollout_id in zip(rollouts, ids, strict=True):
-        if isinstance(rollout, Rollout):
-            rollout.id = rollout_id
-        else:
+        if isinstance(rollout, dict):
             rollout["id"] = rollout_id
+        else:
+            rollout.id = rollout_id
     run.log_rollouts(rollouts, step=step, split="train", role=role)
     run.train_on(step, ids, role=role)
     return ids

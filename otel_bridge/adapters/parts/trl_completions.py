@@ -8,10 +8,10 @@ identity of its entries.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from otel_bridge.adapters.parts.training_batch import new_rollout_id
 from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -65,7 +65,7 @@ class CompletionReader:
                     group=group,
                     sample=sample,
                     metadata={name: values[place] for name, values in extra.items() if place < len(values)},
-                    id=os.urandom(16).hex(),
+                    id=new_rollout_id(),
                 )
             )
         if split == "train":
@@ -74,6 +74,10 @@ class CompletionReader:
                 self.training_ids = []
             self.training_ids += [rollout.id for rollout in rollouts if rollout.id is not None]
         return rollouts
+
+    def forget_training(self) -> None:
+        """Forget the last rollouts to train on: what else records them gives them ids of its own."""
+        self.training_ids = []
 
     def _group_names(self, number: int, size: int, step: int, split: str) -> list[tuple[str, int]]:
         """Return group and place in it: TRL repeats each prompt *size* times in a row. Parts of a step count on."""
