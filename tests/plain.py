@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 60,
+    "complexity": 58,
     "nested-ternary": 13,
-    "packed-assignment": 280,
-    "generic-name": 1131,
+    "packed-assignment": 278,
+    "generic-name": 1123,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
