@@ -70,11 +70,12 @@ class MemoryState:
         return dict(self._values)
 
 
-def count(state: TranslationState, reason: str, number: int = 1) -> None:
-    """Add *number* to the drop counter ``drop/<reason>``."""
+def count(state: TranslationState, reason: str, number: int = 1, *, name: str = "") -> None:
+    """Add *number* to the drop counter ``drop/<reason>``; *name* is what was dropped, see `name_first`."""
     key = f"drop/{reason}"
     before = state.get(key)
     state.set(key, (before if isinstance(before, int) else 0) + number)
+    name_first(state, reason, name)
 
 
 def name_first(state: TranslationState, reason: str, key: str) -> None:

@@ -1,20 +1,203 @@
-"""What the rows have in common that translation makes of the spans of a step: their form, and the end of their memory.
+"""Steps of a run, collected by one pipeline each -> a row a step. Pure.
 
-Pure. A row that is sent again for the same step has another id, and replaces the values of the first.
+A row that is sent again for the same step has another id, and replaces the values of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeAlias, cast
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, cast
+from urllib.parse import quote
 
-from otel_bridge.records import Row, Value, axis_of, key_of
+from otel_bridge.records import Json, Row, Value, axis_of, key_of
 from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import StateValue, TranslationState, count
 
 Track: TypeAlias = tuple[str, int]
 """Role (empty without one) and attempt of the role."""
+StepKey: TypeAlias = tuple[Track, int]
+"""Track and number of a step."""
+MAX_STEPS: Final = 64
+"""Most steps of a pipeline that are open or remembered, so that what is late gives a whole row."""
 _MAX_TRACKS: Final = 256
+_CHECK_NS: Final = 1_000_000_000
+"""Interval at which the steps are checked."""
+
+
+@dataclass(slots=True)
+class CollectedStep(ABC):
+    """Holds one step of one role and attempt. A pipeline adds what it collects.
+
+    Attributes:
+        SPACE: Key space of the pipeline in the state.
+        ROW_ID: Beginning of the ids of its rows.
+        last_ns: Arrival time of the last data.
+        end_unix_ns: Latest time of the data by the senders' clocks: the time of the row.
+        changed_ns: Arrival time of what changes the row since; ``None``: nothing.
+        revision: Number of times that the row was sent.
+    """
+
+    SPACE: ClassVar[str]
+    ROW_ID: ClassVar[str]
+
+    track: Track
+    number: int
+    last_ns: int = 0
+    end_unix_ns: int = 0
+    changed_ns: int | None = None
+    revision: int = 0
+
+    @property
+    def role(self) -> str | None:
+        """Role of the step."""
+        return self.track[0] or None
+
+    @property
+    def key(self) -> StepKey:
+        """Track and number."""
+        return self.track, self.number
+
+    @property
+    def name(self) -> str:
+        """Name of the step within keys of the state."""
+        role, attempt = self.track
+        return f"{quote(role, safe='')}/{self.number}@{attempt}"
+
+    def arrive(self, now_unix_ns: int, end_unix_ns: int) -> None:
+        """Note the arrival of data that end at *end_unix_ns* by the sender's clock."""
+        self.last_ns = max(self.last_ns, now_unix_ns)
+        self.end_unix_ns = max(self.end_unix_ns, end_unix_ns)
+
+    def change(self, now_unix_ns: int) -> None:
+        """Note that the row would be another one now."""
+        self.changed_ns = now_unix_ns
+
+    def sent(self) -> None:
+        """Note that the row is sent."""
+        self.changed_ns = None
+        self.revision += 1
+
+    @abstractmethod
+    def to_json(self) -> Json:
+        """Return the step as stored in the state."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls: type[StepT], value: StateValue) -> StepT:
+        """Restore what `to_json` returned."""
+
+    def store(self, state: TranslationState) -> None:
+        """Write the step to *state*."""
+        state.set(f"{self.SPACE}/step/{self.name}", self.to_json())
+
+    def delete(self, state: TranslationState) -> None:
+        """Remove the step from *state*."""
+        state.delete(f"{self.SPACE}/step/{self.name}")
+
+    @classmethod
+    def stored(cls: type[StepT], state: TranslationState) -> list[StepT]:
+        """Return the steps in *state*."""
+        return [cls.from_json(value) for _, value in state.items(f"{cls.SPACE}/step/")]
+
+
+StepT = TypeVar("StepT", bound=CollectedStep)
+
+
+class StepStore(Generic[StepT]):
+    """Holds the last steps of one pipeline, of which it makes the rows.
+
+    Args:
+        run: The run.
+        kind: Class of the steps.
+        late: Reason under which data of a forgotten step are counted.
+    """
+
+    def __init__(self, run: RunContext, kind: type[StepT], late: str) -> None:
+        self._run = run
+        self._kind = kind
+        self._late = late
+        steps = sorted(kind.stored(run.state), key=lambda step: step.last_ns)
+        self._steps: dict[StepKey, StepT] = {step.key: step for step in steps}
+        self._changed: set[StepKey] = set()
+        self._forgotten = ForgottenSteps(run.state, f"{kind.SPACE}/forgotten")
+        self._checked_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[StepT]:
+        return iter(self._steps.values())
+
+    def get(self, key: StepKey) -> StepT | None:
+        """Return a step; ``None`` when it has not begun, or is forgotten."""
+        return self._steps.get(key)
+
+    def find(self, track: Track, number: int, name: str = "") -> StepT | None:
+        """Return a step, a new one if need be.
+
+        Returns:
+            ``None`` when the step is forgotten, so that its row can no longer be made. Its data, with *name*, are
+            counted.
+        """
+        step = self._steps.get((track, number))
+        if step is None and self._forgotten.has(track, number):
+            count(self._run.state, self._late, name=name)
+        elif step is None:
+            step = self._kind(track, number)
+            self._steps[step.key] = step
+        return step
+
+    def ordered(self) -> list[StepT]:
+        """Return the steps, by track and number."""
+        return sorted(self._steps.values(), key=lambda step: step.key)
+
+    def mark_changed(self, step: StepT) -> None:
+        """Note that the state has an older version of *step*."""
+        self._changed.add(step.key)
+
+    def begin_check(self, now_unix_ns: int) -> bool:
+        """Return whether the steps are to be checked, at most once a second; also after a clock was set back."""
+        if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
+            return False
+        self._checked_ns = now_unix_ns
+        return True
+
+    def row(self, step: StepT, values: Mapping[str, Value]) -> Row:
+        """Return the row of *step* with *values*, by key without role; the row counts as sent."""
+        row = step_row(
+            self._run.axes,
+            step.ROW_ID,
+            step.track,
+            step.number,
+            values,
+            revision=step.revision,
+            time_unix_ns=step.end_unix_ns,
+        )
+        step.sent()
+        self.mark_changed(step)
+        return row
+
+    def overdue(self) -> StepT | None:
+        """Return the step beyond the bound for which nothing came for the longest time, to `forget` after its row."""
+        if len(self._steps) <= MAX_STEPS:
+            return None
+        return min(self._steps.values(), key=lambda step: step.last_ns)
+
+    def forget(self, step: StepT) -> None:
+        """Forget *step*: from now on its data are late."""
+        del self._steps[step.key]
+        self._changed.discard(step.key)
+        step.delete(self._run.state)
+        self._forgotten.add(step.track, step.number)
+
+    def flush(self) -> None:
+        """Write the facts in memory to the state."""
+        for key in self._changed:
+            self._steps[key].store(self._run.state)
+        self._changed.clear()
 
 
 def step_row(
@@ -56,7 +239,7 @@ def step_row(
 
 
 class ForgottenSteps:
-    """Remembers the last step of each track whose spans are forgotten, so that its row can no longer be made.
+    """Remembers the last step of each track whose data are forgotten, so that its row can no longer be made.
 
     Args:
         state: State that stores it.

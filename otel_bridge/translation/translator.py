@@ -46,6 +46,7 @@ from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.ranks import RankMerge
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import TranslationState, count
 from otel_bridge.translation.tokens.pipeline import TokenPipeline
 from otel_bridge.translation.tokens.token_span import split_token_spans
@@ -109,22 +110,9 @@ class Translator:
             generated=generated,
         )
         self.rollouts.listen(opened_unix_ns)
-        self._lineage = LineagePipeline(
-            state,
-            options,
-            self._axes,
-            generated=generated,
-            publish=self.rollouts.value,
-            receive_clock=self._receive_clock,
-        )
-        self._tokens = TokenPipeline(
-            state,
-            options,
-            self._axes,
-            generated=generated,
-            publish=self.rollouts.value,
-            receive_clock=self._receive_clock,
-        )
+        run = RunContext(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
+        self._lineage = LineagePipeline(run, generated, self.rollouts.value)
+        self._tokens = TokenPipeline(run, generated, self.rollouts.value)
         self._phases = PhasePipeline(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
         self._featured = FeaturedKeys(state, self._axes, options.featured)
         self._ranks = RankMerge(state, options, self._axes, self._lifecycle.processes, self._receive_clock)

@@ -13,27 +13,20 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.scope_split import split_spans
+from otel_bridge.translation.span_steps import StepSpan
 
 _MAX_REASON_CHARS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TrainSpan:
+class TrainSpan(StepSpan):
     """Holds one span of a training step, as received.
 
     Attributes:
-        id: Id of the span, the same at every redelivery.
-        role: Role of the step, if it is not that of the process.
         unused: Reason for which the rollouts are not used; empty: they are consumed.
-        rollouts: Trace ids of the rollouts, 32 hex digits each.
     """
 
-    id: str
-    step: int
-    role: str | None
     unused: str
-    rollouts: tuple[str, ...]
-    end_unix_ns: int
 
 
 def split_train_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None]:
@@ -52,7 +45,7 @@ def read_train_span(span: Span) -> TrainSpan | None:
         span.span_id.hex(),
         step,
         text_in(attributes, semconv.ROLE) or None,
-        text_in(attributes, semconv.TRAIN_UNUSED)[:_MAX_REASON_CHARS],
         rollouts,
         span.end_time_unix_nano,
+        text_in(attributes, semconv.TRAIN_UNUSED)[:_MAX_REASON_CHARS],
     )

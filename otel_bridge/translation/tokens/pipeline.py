@@ -17,18 +17,17 @@ from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row, axis_of
+from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row
 from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS, TRAINER, Figure, Numbers, figures_of, floats_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
-from otel_bridge.translation.metrics.keys import StepAxes
-from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
-from otel_bridge.translation.state import TranslationState, count, name_first
-from otel_bridge.translation.step_rows import ForgottenSteps, Track, step_row
-from otel_bridge.translation.tokens.step import STEPS, TokenStep
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.span_steps import SpanStepStore
+from otel_bridge.translation.state import count
+from otel_bridge.translation.step_rows import StepKey
+from otel_bridge.translation.tokens.step import TokenStep
 from otel_bridge.translation.tokens.step_values import rollout_values, step_values
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
@@ -40,49 +39,31 @@ TOO_MANY: Final = "tokens/too_many"
 TWICE: Final = "tokens/twice"
 OTHER_LENGTH: Final = "tokens/length"
 EVICTED: Final = "tokens/evicted"
-_FORGOTTEN: Final = "tokens/forgotten"
 _SENDER: Final = "tokens"
-_MAX_STEPS: Final = 64
-"""Most steps that are open or remembered, so that what is late gives a whole row."""
 _NAN: Final = struct.pack("<f", float("nan"))
-_CHECK_NS: Final = 1_000_000_000
 
 
 class TokenPipeline:
     """Collects the tokens of one run.
 
     Args:
-        state: Key space ``tokens/``; counts in ``drop/``.
-        options: Waiting times and bounds.
-        axes: Axes of the run, and the attempt of each role.
+        run: The run; key space ``tokens/`` of its state.
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it makes.
-        receive_clock: Clock of receiving: a step does not age while no receiver is up.
     """
 
     def __init__(
         self,
-        state: TranslationState,
-        options: TranslationOptions,
-        axes: StepAxes,
-        *,
+        run: RunContext,
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
-        receive_clock: ReceiveClock,
     ) -> None:
-        self._state = state
-        self._options = options
-        self._axes = axes
+        self._state = run.state
         self._generated = generated
         self._publish = publish
-        self._receive_clock = receive_clock
-        steps = sorted((TokenStep.from_json(value) for _, value in state.items(STEPS)), key=lambda step: step.last_ns)
-        self._steps: dict[tuple[Track, int], TokenStep] = {(step.track, step.number): step for step in steps}
-        self._changed: dict[tuple[Track, int], TokenStep] = {}
-        self._forgotten = ForgottenSteps(state, _FORGOTTEN)
-        self._streams = StreamStore(state, options.token_bytes)
-        self._views = TokenViews(self._streams, options, axes)
-        self._checked_ns = 0
+        self._steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY)
+        self._streams = StreamStore(run.state, run.options.token_bytes)
+        self._views = TokenViews(self._streams, run.options, run.axes)
         with contextlib.suppress(ImportError):  # it makes sums of millions of tokens fast; trackers bring it
             importlib.import_module("numpy")
 
@@ -91,30 +72,31 @@ class TokenPipeline:
         for span in spans:
             token_span = read_token_span(span)
             if token_span is None:
-                self._drop(INVALID, span.name)
-            else:
-                self._add(process, token_span.role or role, token_span, now_unix_ns)
+                count(self._state, INVALID, name=span.name)
+                continue
+            step = self._steps.begin(process, role, token_span, now_unix_ns)
+            if step is not None:
+                self._add(step, token_span, now_unix_ns)
         self._evict()
         return self._bounded(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows that are due, and the figures of rollouts that have arrived since."""
-        if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
+        if not self._steps.begin_check(now_unix_ns):
             return []
-        self._checked_ns = now_unix_ns
         records: list[Record] = [*self._views.due(now_unix_ns)]
-        for step in self._ordered():
+        for step in self._steps.ordered():
+            if self._steps.is_due(step, now_unix_ns):
+                records.append(self._row(step))
             if step.changed_ns is None:
                 records += self._facts(step, now_unix_ns)
-            elif self._is_due(step, step.changed_ns, now_unix_ns):
-                records += self._sent(step, now_unix_ns)
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits but pages, since no more data are expected."""
         records: list[Record] = []
-        for step in self._ordered():
-            records += self._facts(step, now_unix_ns) if step.changed_ns is None else self._sent(step, now_unix_ns)
+        for step in self._steps.ordered():
+            records += self._last(step, now_unix_ns)
         return records
 
     def close_views(self) -> list[Record]:
@@ -127,38 +109,15 @@ class TokenPipeline:
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
-        for step in self._changed.values():
-            step.store(self._state)
-        self._changed.clear()
+        self._steps.flush()
         self._streams.flush()
 
-    def _add(self, process: Process, role: str | None, span: TokenSpan, now_unix_ns: int) -> None:
-        axis = axis_of(role)
-        key = (role or "", process.attempts.get(axis) or self._axes.current(axis)), span.step
-        step = self._step(key)
-        if step is None:
-            self._drop(LATE, str(span.step))
-            return
-        new = step.begin(span.id, len(span.rollouts), now_unix_ns, span.end_unix_ns)
-        if new is None:
-            self._drop(TOO_MANY, str(span.step))
-        if not new:
-            return
-        self._changed[key] = step
-        self._axes.reached(axis, span.step)
+    def _add(self, step: TokenStep, span: TokenSpan, now_unix_ns: int) -> None:
+        """Add the tokens of *span* to its step."""
         figures = span.figures or figures_of_streams(span)
         if twice := step.add(span.rollouts, figures, self._may_show):
-            count(self._state, TWICE, twice)
-            name_first(self._state, TWICE, f"step {span.step}")
-        self._keep(key, span, now_unix_ns)
-
-    def _step(self, key: tuple[Track, int]) -> TokenStep | None:
-        """Return a step; ``None``: it is forgotten, so that its row can no longer be made."""
-        step = self._steps.get(key)
-        track, number = key
-        if step is None and not self._forgotten.has(track, number):
-            step = self._steps[key] = TokenStep(track, number)
-        return step
+            count(self._state, TWICE, twice, name=f"step {span.step}")
+        self._keep(step.key, span, now_unix_ns)
 
     def _may_show(self, trace_id: str) -> bool:
         """Return whether trackers show a rollout, or may do so once it arrives."""
@@ -166,7 +125,7 @@ class TokenPipeline:
         return rollout is None or not rollout.is_sampled_out
 
     # --- streams ------------------------------------------------------------------------------------------------------
-    def _keep(self, key: tuple[Track, int], span: TokenSpan, now_unix_ns: int) -> None:
+    def _keep(self, key: StepKey, span: TokenSpan, now_unix_ns: int) -> None:
         """Keep the streams of rollouts that trackers may show, and those that wait for their other half."""
         by_rollout: dict[str, dict[str, bytes]] = {}
         for name, rows in span.streams.items():
@@ -194,48 +153,31 @@ class TokenPipeline:
         for key, trainer in rollout.waiting.items():
             step = self._steps.get(key)
             if len(trainer) != len(engine):
-                self._drop(OTHER_LENGTH, rollout.trace_id)
+                count(self._state, OTHER_LENGTH, name=rollout.trace_id)
             elif step is None:
-                self._drop(LATE, str(key[1]))
+                count(self._state, LATE, name=str(key[1]))
             else:
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
                 figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
                 step.add((rollout.trace_id,), figures, self._may_show)
-                step.change(now_unix_ns)
-                self._changed[key] = step
+                self._steps.change(step, now_unix_ns)
         rollout.waiting.clear()
 
     def _evict(self) -> None:
         """Forget the streams beyond the limit; a mismatch that waits for its other half is lost then."""
         while (rollout := self._streams.overdue()) is not None:
             if rollout.waiting:
-                self._drop(EVICTED, rollout.trace_id)
+                count(self._state, EVICTED, name=rollout.trace_id)
             self._streams.forget(rollout.trace_id)
 
     # --- rows and figures ---------------------------------------------------------------------------------------------
-    def _is_due(self, step: TokenStep, changed_ns: int, now_unix_ns: int) -> bool:
-        """Return whether nothing more is expected soon for a row that has changed."""
-        is_behind = any(other.track == step.track and other.number > step.number for other in self._steps.values())
-        wait_ns = self._options.row_wait_ns if is_behind else self._options.step_watermark_ns
-        return now_unix_ns >= self._receive_clock.due(changed_ns, wait_ns)
-
-    def _sent(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
-        """Return the row of *step*, and the figures of its rollouts."""
-        return [self._row(step), *self._facts(step, now_unix_ns)]
+    def _last(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
+        """Return what waits of *step*: its row, and the figures of its rollouts."""
+        rows = [self._row(step)] if step.changed_ns is not None else []
+        return [*rows, *self._facts(step, now_unix_ns)]
 
     def _row(self, step: TokenStep) -> Row:
-        row = step_row(
-            self._axes,
-            TOKENS_ID,
-            step.track,
-            step.number,
-            step_values(step.totals, len(step.counted)),
-            revision=step.revision,
-            time_unix_ns=step.end_unix_ns,
-        )
-        step.sent()
-        self._changed[step.track, step.number] = step
-        return row
+        return self._steps.row(step, step_values(step.totals, len(step.counted)))
 
     def _facts(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return the figures of the rollouts of *step* that have arrived; those of others wait for them."""
@@ -245,32 +187,19 @@ class TokenPipeline:
             if rollout is None:
                 continue
             facts = step.facts.pop(trace_id)
-            self._changed[step.track, step.number] = step
+            self._steps.mark_changed(step)
             if not rollout.is_sampled_out:
                 for name, number in rollout_values(facts).items():
                     records += self._publish(_value(step, trace_id, name, number), now_unix_ns)
         return records
 
-    def _ordered(self) -> list[TokenStep]:
-        return sorted(self._steps.values(), key=lambda step: (step.track, step.number))
-
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Forget the oldest steps beyond the bound, after their rows."""
         records: list[Record] = []
-        while len(self._steps) > _MAX_STEPS:
-            key = next(iter(self._steps))
-            step = self._steps[key]
-            if step.changed_ns is not None:
-                records += self._sent(step, now_unix_ns)
-            del self._steps[key]
-            self._changed.pop(key, None)
-            self._state.delete(step.state_key)
-            self._forgotten.add(step.track, step.number)
+        while (step := self._steps.overdue()) is not None:
+            records += self._last(step, now_unix_ns)
+            self._steps.forget(step)
         return records
-
-    def _drop(self, reason: str, name: str) -> None:
-        count(self._state, reason)
-        name_first(self._state, reason, name)
 
 
 def _value(step: TokenStep, trace_id: str, name: str, number: float) -> ReceivedEvaluation:

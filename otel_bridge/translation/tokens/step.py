@@ -9,17 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, Final, cast
-from urllib.parse import quote
+from typing import Any, ClassVar, Final, cast
 
-from otel_bridge.records import Json
+from otel_bridge.records import TOKENS_ID, Json
 from otel_bridge.tokens.statistics import DECILES, Figure
-from otel_bridge.translation.state import TranslationState
-from otel_bridge.translation.step_rows import Track
+from otel_bridge.translation.span_steps import SpanStep, ids_of
 
-STEPS: Final = "tokens/step/"
-_MAX_ROLLOUTS: Final = 200_000
-_MAX_SPANS: Final = 20_000
 _MAX_FIGURES: Final = 64
 HALF: Final = 16
 """Hex digits of a trace id that are stored; a chance collision within a step is practically impossible."""
@@ -62,57 +57,26 @@ class Total:
 
 
 @dataclass(slots=True)
-class TokenStep:
+class TokenStep(SpanStep):
     """Holds the tokens of one step of one role and attempt.
 
     Attributes:
-        last_ns: Arrival time of the last span.
-        end_unix_ns: Latest end of a span by the senders' clocks: the time of the row.
-        spans: Ids of the spans, so that a redelivered one changes nothing.
         totals: Sums by figure.
         counted: Half of a trace id to a bit for each figure, in the order of `totals`, that counts the rollout.
         facts: Figures of the rollouts that trackers may show: trace id to figure to count, sum and maximum.
-        changed_ns: Arrival time of what changes the row since; ``None``: nothing.
-        revision: Number of times that the row was sent.
     """
 
-    track: Track
-    number: int
-    last_ns: int = 0
-    end_unix_ns: int = 0
-    spans: dict[str, None] = field(default_factory=dict[str, None])
+    SPACE: ClassVar[str] = "tokens"
+    ROW_ID: ClassVar[str] = TOKENS_ID
+
     totals: dict[str, Total] = field(default_factory=dict[str, Total])
     counted: dict[str, int] = field(default_factory=dict[str, int])
     facts: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
-    changed_ns: int | None = None
-    revision: int = 0
 
     @property
-    def role(self) -> str | None:
-        """Role of the step."""
-        return self.track[0] or None
-
-    @property
-    def state_key(self) -> str:
-        """Key of the step in the state."""
-        role, attempt = self.track
-        return f"{STEPS}{quote(role, safe='')}/{self.number}@{attempt}"
-
-    def begin(self, span_id: str, rollouts: int, now_unix_ns: int, end_unix_ns: int) -> bool | None:
-        """Note a span; return whether it is new, ``None`` when the step has no room for it."""
-        if span_id in self.spans:
-            return False
-        if len(self.counted) + rollouts > _MAX_ROLLOUTS or len(self.spans) >= _MAX_SPANS:
-            return None
-        self.spans[span_id] = None
-        self.last_ns = max(self.last_ns, now_unix_ns)
-        self.end_unix_ns = max(self.end_unix_ns, end_unix_ns)
-        self.change(now_unix_ns)
-        return True
-
-    def change(self, now_unix_ns: int) -> None:
-        """Note that the row would be another one now."""
-        self.changed_ns = now_unix_ns
+    def rollouts(self) -> int:
+        """Number of rollouts that the step counts."""
+        return len(self.counted)
 
     def add(self, rollouts: tuple[str, ...], figures: Mapping[str, Figure], is_shown: Callable[[str], bool]) -> int:
         """Add figures of *rollouts*; return how many of them the step has already, each of a rollout and a name.
@@ -154,31 +118,23 @@ class TokenStep:
             return False
         return bool(self.counted.get(trace_id[:HALF], 0) >> list(self.totals).index(name) & 1)
 
-    def sent(self) -> None:
-        """Note that the row is sent."""
-        self.changed_ns = None
-        self.revision += 1
-
-    def store(self, state: TranslationState) -> None:
-        """Write the step to *state*."""
+    def to_json(self) -> Json:
+        """Return the step as stored in the state."""
         totals: list[Json] = [[name, total.to_json()] for name, total in self.totals.items()]
         facts = cast("dict[str, Json]", self.facts)
-        stored: list[Json] = [
+        return [
             *self.track, self.number, self.last_ns, self.end_unix_ns, "".join(self.spans), totals,
             {**self.counted}, {**facts}, self.changed_ns, self.revision,
         ]  # fmt: skip
-        state.set(self.state_key, stored)
 
     @classmethod
     def from_json(cls, value: object) -> TokenStep:
-        """Restore what `store` wrote."""
+        """Restore what `to_json` returned."""
         role, attempt, number, last_ns, end_ns, spans, totals, counted, facts, changed_ns, revision = cast(
             "list[Any]", value
         )
         return cls(
-            (role, attempt), number, last_ns, end_ns,
-            dict.fromkeys(spans[start : start + 16] for start in range(0, len(spans), 16)),
+            (role, attempt), number, last_ns, end_ns, changed_ns, revision, ids_of(spans),
             {name: Total.from_json(total) for name, total in totals},
             dict(counted), {trace_id: dict(figures) for trace_id, figures in facts.items()},
-            changed_ns, revision,
         )  # fmt: skip

@@ -14,7 +14,7 @@ import orjson
 
 from otel_bridge.records import Json
 from otel_bridge.translation.state import TranslationState
-from otel_bridge.translation.step_rows import Track
+from otel_bridge.translation.step_rows import StepKey
 
 _PREFIX: Final = "tokens/streams/"
 _ENTRY_BYTES: Final = 512
@@ -37,7 +37,7 @@ class RolloutStreams:
     trace_id: str
     streams: dict[str, bytes] = field(default_factory=dict[str, bytes])
     times: dict[str, int] = field(default_factory=dict[str, int])
-    waiting: dict[tuple[Track, int], bytes] = field(default_factory=dict["tuple[Track, int]", bytes])
+    waiting: dict[StepKey, bytes] = field(default_factory=dict[StepKey, bytes])
     texts: list[str] = field(default_factory=list[str])
     shown: dict[str, Json] = field(default_factory=dict[str, Json])
     viewed_ns: int = 0

@@ -17,29 +17,22 @@ from otel_bridge import semconv
 from otel_bridge.tokens.statistics import DECILES, MISMATCH, Figure
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.scope_split import split_spans
+from otel_bridge.translation.span_steps import StepSpan
 
 _MAX_FIGURES: Final = 32
 _MAX_NAME_CHARS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSpan:
+class TokenSpan(StepSpan):
     """Holds one span of values of tokens, as received.
 
     Attributes:
-        id: Id of the span, the same at every redelivery.
-        role: Role of the step, if it is not that of the process.
-        rollouts: Trace ids of the rollouts, 32 hex digits each.
-        figures: Figure by name, of these rollouts.
+        figures: Figure by name, of its rollouts.
         streams: 32-bit floats of each stream by name, of each rollout that has it, by trace id.
         texts: Texts of the tokens by trace id.
     """
 
-    id: str
-    step: int
-    role: str | None
-    end_unix_ns: int
-    rollouts: tuple[str, ...]
     figures: Mapping[str, Figure]
     streams: Mapping[str, Mapping[str, bytes]]
     texts: Mapping[str, list[str]]
@@ -71,8 +64,8 @@ def read_token_span(span: Span) -> TokenSpan | None:
             span.span_id.hex(),
             step,
             text_in(attributes, semconv.ROLE) or None,
-            span.end_time_unix_nano,
             rollouts,
+            span.end_time_unix_nano,
             dict(_figures(blobs, len(rollouts))),
             _streams(blobs, rollouts),
             _texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),

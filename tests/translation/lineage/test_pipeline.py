@@ -14,7 +14,7 @@ from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
 from otel_bridge.emit.rollouts.calls import log_reward
 from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
-from otel_bridge.translation.lineage import step as step_module
+from otel_bridge.translation import span_steps
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench, row
 from support.otlp.phase_samples import rank, rows_of, values_of
@@ -214,7 +214,7 @@ def test_a_span_without_step_or_links_is_counted(bench: Bench, run: MemoryRun) -
 def test_spans_beyond_the_limit_of_a_step_are_counted_and_the_others_stay(
     bench: Bench, run: MemoryRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_module, "_MAX_ROLLOUTS", 4)
+    monkeypatch.setattr(span_steps, "MAX_ROLLOUTS", 4)
     train_on(run, 1, ["a", "b", "c"], unused={"stale": ["d"]})
     train_on(run, 1, ["e"])
     train_on(run, 2, ["e"])

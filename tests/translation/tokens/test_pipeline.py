@@ -14,8 +14,8 @@ from otel_bridge import Rollout
 from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row, trace_id_of
+from otel_bridge.translation import step_rows
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.tokens import pipeline as pipeline_module
 from otel_bridge.translation.translator import SegmentInfo
 from support.otlp.otlp_samples import RUN, Bench
 from support.otlp.phase_samples import rank, rows_of, values_of
@@ -229,7 +229,7 @@ def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignor
 def test_a_step_after_which_many_came_is_forgotten_and_what_is_late_is_counted(
     bench: Bench, run: MemoryRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "_MAX_STEPS", 2)
+    monkeypatch.setattr(step_rows, "MAX_STEPS", 2)
     for step in (1, 2, 3, 1):
         annotate(run, ["a"], {"entropies": [[1.0]]}, TokensCall(step))
 
