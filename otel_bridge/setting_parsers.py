@@ -124,7 +124,7 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
         if parts.username is not None:
             raise ValueError("expected addresses without user and password, since they are stored with the run")
         if engine in addresses:
-            raise ValueError(f"expected one address of {engine}")
+            raise ValueError(f"expected one address of {engine}, got several")
         addresses[engine] = name if parts.path not in {"", "/"} else f"{parts.scheme}://{parts.netloc}{_METRICS_PATH}"
     if len(addresses) > _MAX_ENGINES:
         raise ValueError(f"expected at most {_MAX_ENGINES} addresses; for more use collector/otelcol/engines.yaml")

@@ -39,7 +39,8 @@ def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int
         ValueError: The text is not in Prometheus' format.
     """
     # Other families of the same endpoint are left out before anything is parsed: they may be many.
-    lines = [line for line in text.splitlines() if _name_in(line).startswith(_FAMILIES)]
+    # Only \n ends a line: labels may hold the other characters at which `splitlines` cuts.
+    lines = [line for line in text.split("\n") if _name_in(line).startswith(_FAMILIES)]
     families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
     started_s = next((sample.value for family in families for sample in family.samples if family.name == _STARTED), 0.0)
     start_ns = int(started_s * 1e9) if 0 < started_s < time_unix_ns / 1e9 else 0

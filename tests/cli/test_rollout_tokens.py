@@ -60,6 +60,18 @@ def test_a_page_is_of_one_rollout_that_has_tokens(folder: Path) -> None:
     )  # fmt: skip
 
 
+def test_options_of_the_page_that_have_no_effect_are_refused(folder: Path) -> None:
+    assert rollouts(folder, "-o", "r1.html")[::2] == (2, "Error: -o FILE is for the page of a rollout: add --html\n")
+    code, _, printed = rollouts(folder, "r1", "--html", "--json")
+    assert (code, "leave out --json" in printed) == (2, True)
+
+
+def test_an_id_that_no_rollout_has_is_reported(folder: Path) -> None:
+    code, page, printed = rollouts(folder, "r9", "--html")
+    assert (code, page) == (1, "")
+    assert printed.startswith("Error: no rollout here matches")
+
+
 def test_the_terminal_shows_the_tokens_by_a_value_and_those_with_the_largest(folder: Path) -> None:
     _, shown, _ = rollouts(folder, "r2", "--tokens", "entropy")
     lines = shown.splitlines()

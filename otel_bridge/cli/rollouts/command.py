@@ -111,6 +111,7 @@ def command(
     may serve the run at the same time. A rollout can be shown until every tracker has it. The exporter `file` keeps it
     longer.
     """
+    _check_forms(output, overlay, as_html=as_html, as_json=as_json)
     if (as_html or overlay) and directory is not None and trace is None and not directory.exists():
         trace = str(directory)
         directory = None
@@ -128,6 +129,16 @@ def command(
         raise SystemExit(1)
     if not any(counts):
         echo("no rollouts", err=True)
+
+
+def _check_forms(output: Path | None, overlay: str | None, *, as_html: bool, as_json: bool) -> None:
+    """Raise `WrongCallError` for options that would have no effect together."""
+    if output is not None and not as_html:
+        raise WrongCallError("-o FILE is for the page of a rollout: add --html")
+    if as_html and (as_json or overlay):
+        raise WrongCallError("--html writes a page with all values of the tokens: leave out --json and --tokens")
+    if as_json and overlay:
+        raise WrongCallError("--tokens colors text: leave out --json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,7 @@ def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrd
             shown = 0
             for found in chosen:
                 shown += _show_one(found, view, as_json=order.as_json)
-                if order.overlay is not None and not order.as_json:
+                if order.overlay is not None:
                     page = source.token_page(str(found.facts["id"]))
                     print_tokens(None if page is None else view_in(page), order.overlay)
     except OtelBridgeError as exc:

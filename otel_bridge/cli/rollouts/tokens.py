@@ -19,26 +19,29 @@ from otel_bridge.tokens.view import TokenView, shade
 
 _LARGEST: Final = 5
 _NO_TOKENS: Final = "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
+_NO_ROLLOUT: Final = "no rollout here matches; see which there are with: otel-bridge rollouts"
 
 
 def write_page(folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bool], output: Path | None) -> None:
     """Write the page of the one rollout that *takes* chooses to *output*, else to stdout.
 
     Raises:
-        WrongCallError: More than one rollout matches.
-        click.ClickException: The file cannot be written.
+        WrongCallError: More than one rollout with tokens matches.
+        click.ClickException: There is no page, or the file cannot be written.
     """
+    matching = 0
     pages: list[str] = []
     for folder in folders:
         with RolloutSource(folder) as source:
-            chosen = [rollout for rollout in source.rollouts().found if takes(rollout)]
-            found_pages = (source.token_page(str(rollout.facts["id"])) for rollout in chosen)
-            pages += [page for page in found_pages if page is not None]
+            for rollout in filter(takes, source.rollouts().found):
+                matching += 1
+                page = source.token_page(str(rollout.facts["id"]))
+                if page is not None:
+                    pages.append(page)
     if len(pages) > 1:
         raise WrongCallError(f"{len(pages)} rollouts match; name one of them: --id ID")
     if not pages:
-        echo(_NO_TOKENS, err=True)
-        raise SystemExit(1)
+        raise click.ClickException(_NO_TOKENS if matching else _NO_ROLLOUT)
     if output is None:
         sys.stdout.write(pages[0])
         return

@@ -165,6 +165,15 @@ def test_a_collector_that_reads_the_engines_gives_the_same_row() -> None:
     assert step(bench, 2) == step(ours, 2)
 
 
+def test_a_label_may_hold_any_character_but_the_end_of_a_line() -> None:
+    text = 'vllm:num_requests_running{adapter="a\u2028b\x0cc"} 3\n'
+
+    request = ExportMetricsServiceRequest.FromString(engine_request(text, HERE, "a:1", T0) or b"")
+
+    (point,) = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    assert (point.attributes[0].value.string_value, point.as_double) == ("a\u2028b\x0cc", 3)
+
+
 def test_a_collector_that_never_stops_reading_engines_does_not_keep_the_run_open() -> None:
     bench = job()
     who = {"rl.run.id": RUN, "rl.role": "engine", "service.instance.id": "a:1"}
