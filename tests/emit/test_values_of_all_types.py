@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections import UserString
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -47,7 +48,7 @@ ENTRIES: dict[str, Any] = {"rows": flatten, "config": config_of, "summary": summ
         (np.int64(0), "0"), (np.uint8(7), "7"), (np.float32(0.5), "0.5"), (np.bool_(True), "True"),
         (np.datetime64("2024-01-01"), "2024-01-01"), (frozenset({1}), "frozenset({1})"), (range(3), "range(0, 3)"),
         (b"ab", "ab"), (Place.INNER, "INNER"), ((1, 2), "(1, 2)"), (None, "None"),
-        (list[int], "list[int]"),        (Thing(), f"<{__name__}.Thing>"),
+        (list[int], "list[int]"), (UserString("ab"), "ab"), (Thing(), f"<{__name__}.Thing>"),
     ],
 )  # fmt: skip
 def test_a_key_of_any_type_is_the_same_text_everywhere(entry: str, key: object, text: str) -> None:

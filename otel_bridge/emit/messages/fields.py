@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import UserString
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -63,7 +64,9 @@ def text_or_none(value: object) -> str | None:
 
 
 def plain(value: object) -> object:
-    """Return an array (numpy, pandas, pyarrow, torch) as a list; anything else unchanged."""
+    """Return an array (numpy, pandas, pyarrow, torch) as a list, a `UserString` as text; anything else unchanged."""
+    if isinstance(value, UserString):
+        return value.data
     convert = getattr(value, "tolist", None)
     return convert() if callable(convert) else value
 

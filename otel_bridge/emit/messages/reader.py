@@ -5,6 +5,7 @@ The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be
 
 from __future__ import annotations
 
+from collections import UserString
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -42,6 +43,8 @@ def messages_of(value: object, role: str = "user") -> list[object]:
     """
     if value is None:
         return []
+    if isinstance(value, UserString):  # a sequence of its characters
+        value = value.data
     if isinstance(value, str):
         return _of_text(value, role)
     entries: list[object] = [value]

@@ -7,7 +7,7 @@ read affects no other entry. Nothing here raises, and no library is imported.
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import UserString, deque
 from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ from otel_bridge.errors import any_error
 
 _MAX_REPEATED: Final = 5_000
 """Most entries of collections that were read before, in one call."""
-_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_TEXTS: Final = (str, bytes, bytearray, memoryview, UserString)
 _SEQUENCES: Final = (Sequence, Set, MappingView, deque)
 
 

@@ -12,6 +12,7 @@ import math
 import operator
 import os
 import re
+from collections import UserString
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import ModuleType
@@ -153,6 +154,8 @@ def text_of(value: object) -> str | None:
     Such values are texts, UTF-8 bytes, paths, times, data types and devices, and functions and classes by their
     qualified names.
     """
+    if isinstance(value, UserString):
+        value = value.data
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserString
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,14 @@ def test_reasoning_in_parts_is_read(entry: object) -> None:
     message = _message(entry)
     assert message.role == "assistant"
     assert orjson.loads(message.json)["parts"] == [{"type": "reasoning", "content": "hm"}]
+
+
+@pytest.mark.parametrize("messages", [UserString("hi"), [{"role": "user", "content": UserString("hi")}]])
+def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
+    conversation = content_of(messages, MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    (message,) = conversation.messages
+    assert orjson.loads(message.json)["parts"] == [{"type": "text", "content": "hi"}]
+    assert conversation.unread == 0
 
 
 def test_an_array_of_several_calls_needs_no_role() -> None:

@@ -7,7 +7,7 @@ import datetime
 import enum
 import re
 import uuid
-from collections import UserDict, deque, namedtuple
+from collections import UserDict, UserString, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
@@ -160,6 +160,7 @@ NUMBERS: Final[Mapping[str, Callable[[int], Any]]] = {
 TEXTS: Final[Mapping[str, Callable[[int], Any]]] = {
     "str": "text {}".format,
     "np.str_": lambda number: np.str_(f"text {number}"),
+    "UserString": lambda number: UserString(f"text {number}"),
     "bytes": lambda number: f"text {number}".encode(),
     "bytearray": lambda number: bytearray(f"text {number}".encode()),
     "memoryview": lambda number: memoryview(f"text {number}".encode()),
@@ -218,6 +219,7 @@ KEYS: Final[Mapping[str, Callable[[int], Any]]] = {
     "np.int64": np.int64,
     "np.float32": lambda number: np.float32(number + 0.5),
     "np.str_": lambda number: np.str_(f"key {number}"),
+    "UserString": lambda number: UserString(f"key {number}"),
     "bytes": lambda number: f"key {number}".encode(),
     "bytes that are not text": lambda number: b"\xff%d" % number,
     "tuple": lambda number: (number, "a"),
