@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 58,
     "nested-ternary": 13,
-    "packed-assignment": 278,
-    "generic-name": 1123,
+    "packed-assignment": 277,
+    "generic-name": 1121,
     "attributes": 18,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

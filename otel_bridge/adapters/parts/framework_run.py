@@ -166,7 +166,7 @@ class FrameworkRun:
     def _goes_on(self, current: Run | None) -> bool:
         """Return whether records belong to the run that was begun last; after its end they are counted as late."""
         before = self._run
-        return before is not None and (before.recording or current is before or not self._own)
+        return before is not None and (not before.has_ended or current is before or not self._own)
 
     def log(self, values: Mapping[str, object] | None, step: int | None = None, **named: Any) -> None:
         """Record one row."""

@@ -170,6 +170,18 @@ def test_exporters_none_records_nothing(tmp_path: Path) -> None:
         assert seen_in(tmp_path) == []
 
 
+def test_loggers_of_two_names_begin_no_run_anew_at_every_record_under_exporters_none(tmp_path: Path) -> None:
+    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}):
+        loggers = [FrameworkRun("fake", RunNames("p", name)) for name in ("a", "b")]
+        begun: list[list[Run | None]] = []
+        for step in range(4):
+            for logger in loggers:
+                logger.log({"loss": 1.0}, step)
+            begun.append([logger.run for logger in loggers])
+
+        assert begun[1:] == [begun[1]] * 3
+
+
 def test_a_child_that_is_forked_while_another_thread_begins_the_run_can_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
