@@ -15,9 +15,9 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 58,
     "nested-ternary": 13,
-    "packed-assignment": 277,
+    "packed-assignment": 275,
     "generic-name": 1121,
-    "attributes": 18,
+    "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
 MAX_COMPLEXITY = 12

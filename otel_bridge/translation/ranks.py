@@ -8,29 +8,21 @@ last row. A row that arrives later gives a further one, which replaces the value
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import ClassVar, Final, TypeAlias, cast
 
-from otel_bridge.records import Distribution, Record, Row, Value, axis_of, key_of
+from otel_bridge.records import Distribution, Json, Record, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
-from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
-from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
-from otel_bridge.translation.state import TranslationState, count
-from otel_bridge.translation.step_rows import ForgottenSteps, Track
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.step_rows import CollectedStep, StepStore, Track
 
 LATE: Final = "ranks/late"
 _RANKS: Final = "ranks"
 """Key of the number of ranks that a row holds."""
-_STEPS: Final = "ranks/step/"
 _PACE: Final = "ranks/pace"
-_FORGOTTEN: Final = "ranks/forgotten"
-_MAX_STEPS: Final = 64
-"""Most steps that are remembered, open and closed ones together."""
-_CHECK_NS: Final = 1_000_000_000
-"""Interval at which open steps are checked."""
 
 
 @dataclass(slots=True)
@@ -74,38 +66,37 @@ class KeyTotals:
 
 
 @dataclass(slots=True)
-class RankStep:
+class RankStep(CollectedStep):
     """Holds the rows of one step.
 
     Attributes:
         world: Number of ranks of the job.
-        last_ns: Arrival time of the last row.
-        time_unix_ns: Latest time of a row by the senders' clocks.
         ranks: Ranks that have sent a row.
         totals: Numbers by key.
         distributions: Distributions by key.
-        revision: Number of times that the row was sent.
-        is_open: Whether rows were added since.
     """
 
-    track: Track
-    number: int
+    SPACE: ClassVar[str] = "ranks"
+    ROW_ID: ClassVar[str] = "r:"
+    ARE_STATISTICS: ClassVar[bool] = False
+
     world: int = 1
-    last_ns: int = 0
-    time_unix_ns: int = 0
     ranks: set[int] = field(default_factory=set[int])
     totals: dict[str, KeyTotals] = field(default_factory=dict[str, KeyTotals])
     distributions: dict[str, Distribution] = field(default_factory=dict[str, Distribution])
-    revision: int = 0
-    is_open: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name of the step within keys of the state, in which the role is not quoted."""
+        role, attempt = self.track
+        return f"{role}/{self.number}@{attempt}"
 
     def add(self, row: Row, process: Process, now_unix_ns: int) -> None:
         """Add the row of one rank."""
         self.world = max(process.merge_world, 1)
-        self.last_ns = now_unix_ns
-        self.time_unix_ns = max(self.time_unix_ns, row.time_unix_ns)
+        self.arrive(now_unix_ns, row.time_unix_ns)
+        self.change(now_unix_ns)
         self.ranks.add(process.rank)
-        self.is_open = True
         reductions = dict(_reductions(row))
         for key, value in row.values.items():
             if REDUCE_PREFIX in key or key == key_of(row.role, ATTEMPT):
@@ -127,42 +118,55 @@ class RankStep:
             values |= {name: result for name, result in results.items() if name == key or name not in self.totals}
         return {**values, **self.distributions}
 
+    def to_json(self) -> Json:
+        """Return the step as stored in the state."""
+        is_open = self.changed_ns is not None
+        return {
+            "step": [*self.track, self.number, self.world, self.last_ns, self.end_unix_ns, self.revision, is_open],
+            "ranks": [*sorted(self.ranks)],
+            "totals": {
+                key: [getattr(total, name) for name in KeyTotals.__slots__] for key, total in self.totals.items()
+            },
+            "distributions": {
+                key: [value.count, value.sum, value.min, value.max, [*value.edges], [*value.counts]]
+                for key, value in self.distributions.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> RankStep:
+        """Restore what `to_json` returned."""
+        stored = cast("dict[str, object]", value)
+        facts = cast("tuple[str, int, int, int, int, int, int, bool]", stored["step"])
+        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = facts
+        changed_ns = last_ns if is_open else None
+        step = cls((role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world)
+        step.ranks = set(cast("list[int]", stored["ranks"]))
+        for key, totals in cast("dict[str, _Totals]", stored["totals"]).items():
+            step.totals[key] = KeyTotals(*totals)
+        for key, distribution in cast("dict[str, _Distribution]", stored["distributions"]).items():
+            count_, total, low, high, edges, counts = distribution
+            step.distributions[key] = Distribution(count_, total, low, high, tuple(edges), tuple(counts))
+        return step
+
 
 class RankMerge:
     """Merges the rows of one run's ranks.
 
     Args:
-        state: Key space ``ranks/``; counts in ``drop/``.
-        options: The watermark.
-        axes: Axes of the run.
-        processes: Live view of all processes of the run.
-        receive_clock: Clock of receiving: a step does not age while no receiver is up.
+        run: The run; key space ``ranks/`` of its state.
     """
 
-    def __init__(
-        self,
-        state: TranslationState,
-        options: TranslationOptions,
-        axes: StepAxes,
-        processes: Mapping[str, Process],
-        receive_clock: ReceiveClock,
-    ) -> None:
-        self._state, self._axes = state, axes
-        self._watermark_ns = options.step_watermark_ns
-        self._processes = processes
-        self._receive_clock = receive_clock
-        self._steps: dict[tuple[Track, int], RankStep] = {}
-        for _, value in state.items(_STEPS):
-            step = _restored(value)
-            self._steps[step.track, step.number] = step
-        pace = cast("list[tuple[str, int, int, int]]", state.get(_PACE) or [])
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._processes = run.processes
+        self._steps = StepStore(run, RankStep, LATE)
+        pace = cast("list[tuple[str, int, int, int]]", run.state.get(_PACE) or [])
         self._pace: dict[Track, dict[int, int]] = {}
         """Last step of each rank, by track."""
         for role, attempt, rank, last in pace:
             self._pace.setdefault((role, attempt), {})[rank] = last
-        self._forgotten = ForgottenSteps(state, _FORGOTTEN)
-        self._changed: set[tuple[Track, int]] = set()
-        self._checked_ns = 0
+        self._has_new_pace = False
 
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
         """Return *rows* with merged rows in the place of those that ranks sent."""
@@ -179,47 +183,38 @@ class RankMerge:
         """Add the row of a rank; return the rows of the steps that every rank has passed."""
         track = (row.role or "", row.attempt)
         number = row.step or 0
-        if self._forgotten.has(track, number):
-            count(self._state, LATE)
+        step = self._steps.find(track, number)
+        if step is None:
             return []
         pace = self._pace.setdefault(track, {})
         pace[process.rank] = max(number, pace.get(process.rank, number))
-        step = self._steps.get((track, number))
-        if step is None:
-            step = self._steps[track, number] = RankStep(track, number)
+        self._has_new_pace = True
         step.add(row, process, now_unix_ns)
-        self._changed.add((track, number))
+        self._steps.mark_changed(step)
         rows = self._due(now_unix_ns)
         return rows + self._within_bound()
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows of steps that have waited long enough, or whose missing ranks have ended."""
-        if not self._steps or now_unix_ns - self._checked_ns < _CHECK_NS:
-            return []
-        self._checked_ns = now_unix_ns
-        return self._due(now_unix_ns)
+        return self._due(now_unix_ns) if self._steps.begin_check(now_unix_ns) else []
 
     def close(self) -> list[Record]:
         """Return the rows of all open steps, since no more rows will arrive."""
-        return [self._row(step) for step in self._steps.values() if step.is_open]
+        return [self._row(step) for step in self._steps.changed()]
 
     def flush(self) -> None:
         """Write what changed to the state."""
-        for track, number in self._changed:
-            step = self._steps.get((track, number))
-            if step is not None:
-                self._state.set(_state_key(track, number), _stored(step))
-        if self._changed:
+        self._steps.flush()
+        if self._has_new_pace:
             pace = [[*track, rank, last] for track, ranks in self._pace.items() for rank, last in ranks.items()]
-            self._state.set(_PACE, pace)
-        self._changed.clear()
+            self._run.state.set(_PACE, pace)
+            self._has_new_pace = False
 
     def _due(self, now_unix_ns: int) -> list[Record]:
-        open_steps = sorted((step for step in self._steps.values() if step.is_open), key=lambda step: step.number)
         rows: list[Record] = []
-        for step in open_steps:
-            waited = self._receive_clock.due(step.last_ns, self._watermark_ns) <= now_unix_ns
-            if waited or self._is_passed(step):
+        for step in self._steps.changed():
+            due_ns = self._run.receive_clock.due(step.last_ns, self._run.options.step_watermark_ns)
+            if now_unix_ns >= due_ns or self._is_passed(step):
                 rows.append(self._row(step))
         return rows
 
@@ -237,38 +232,15 @@ class RankMerge:
         return {process.rank for process in own} - living
 
     def _row(self, step: RankStep) -> Row:
-        role, attempt = step.track
-        axis = axis_of(role or None)
-        row_id = f"r:{role}:{step.number}:a{attempt}"
-        values = step.values()
-        if attempt > 1:
-            values[key_of(role or None, ATTEMPT)] = attempt
-        row = Row(
-            id=f"{row_id}:{step.revision}" if step.revision else row_id,
-            role=role or None,
-            step=step.number,
-            axis=axis,
-            time_unix_ns=step.time_unix_ns,
-            values=self._axes.admit(values, axis),
-            steps=self._axes.beside(axis, step.number),
-            attempt=attempt,
-        )
-        step.revision += 1
-        step.is_open = False
-        self._changed.add((step.track, step.number))
-        return row
+        return self._steps.row(step, step.values())
 
     def _within_bound(self) -> list[Record]:
         """Forget the earliest steps beyond the bound; return the rows of those that are open."""
         rows: list[Record] = []
-        while len(self._steps) > _MAX_STEPS:
-            track, number = min(self._steps, key=lambda key: self._steps[key].last_ns)
-            step = self._steps.pop((track, number))
-            if step.is_open:
+        while (step := self._steps.overdue()) is not None:
+            if step.changed_ns is not None:
                 rows.append(self._row(step))
-            self._forgotten.add(track, number)
-            self._changed.discard((track, number))
-            self._state.delete(_state_key(track, number))
+            self._steps.forget(step)
         return rows
 
 
@@ -299,34 +271,3 @@ def _bucket(edges: tuple[float, ...], value: float) -> int:
 
 _Totals: TypeAlias = tuple[str, int, float, float, float, float, float]
 _Distribution: TypeAlias = tuple[int, float, float, float, list[float], list[int]]
-
-
-def _state_key(track: Track, number: int) -> str:
-    role, attempt = track
-    return f"{_STEPS}{role}/{number}@{attempt}"
-
-
-def _stored(step: RankStep) -> object:
-    return {
-        "step": [*step.track, step.number, step.world, step.last_ns, step.time_unix_ns, step.revision, step.is_open],
-        "ranks": sorted(step.ranks),
-        "totals": {key: [getattr(totals, name) for name in KeyTotals.__slots__] for key, totals in step.totals.items()},
-        "distributions": {
-            key: [value.count, value.sum, value.min, value.max, list(value.edges), list(value.counts)]
-            for key, value in step.distributions.items()
-        },
-    }
-
-
-def _restored(value: object) -> RankStep:
-    stored = cast("dict[str, object]", value)
-    facts = cast("tuple[str, int, int, int, int, int, int, bool]", stored["step"])
-    role, attempt, number, world, last_ns, time_unix_ns, revision, is_open = facts
-    step = RankStep((role, attempt), number, world, last_ns, time_unix_ns, revision=revision, is_open=is_open)
-    step.ranks = set(cast("list[int]", stored["ranks"]))
-    for key, totals in cast("dict[str, _Totals]", stored["totals"]).items():
-        step.totals[key] = KeyTotals(*totals)
-    for key, distribution in cast("dict[str, _Distribution]", stored["distributions"]).items():
-        number_, total, low, high, edges, counts = distribution
-        step.distributions[key] = Distribution(number_, total, low, high, tuple(edges), tuple(counts))
-    return step

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json, Row, Value, axis_of, key_of
-from otel_bridge.translation.metrics.keys import ATTEMPT, StepAxes
+from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import StateValue, TranslationState, count
 
@@ -34,6 +34,7 @@ class CollectedStep(ABC):
     Attributes:
         SPACE: Key space of the pipeline in the state.
         ROW_ID: Beginning of the ids of its rows.
+        ARE_STATISTICS: Whether the row leaves out values whose key a row of the run already uses.
         last_ns: Arrival time of the last data.
         end_unix_ns: Latest time of the data by the senders' clocks: the time of the row.
         changed_ns: Arrival time of what changes the row since; ``None``: nothing.
@@ -42,6 +43,7 @@ class CollectedStep(ABC):
 
     SPACE: ClassVar[str]
     ROW_ID: ClassVar[str]
+    ARE_STATISTICS: ClassVar[bool] = True
 
     track: Track
     number: int
@@ -152,7 +154,12 @@ class StepStore(Generic[StepT]):
 
     def ordered(self) -> list[StepT]:
         """Return the steps, by track and number."""
-        return sorted(self._steps.values(), key=lambda step: step.key)
+        return sorted(self, key=lambda step: step.key)
+
+    def changed(self) -> list[StepT]:
+        """Return the steps whose row would be another one now, by track and number."""
+        changed = [step for step in self if step.changed_ns is not None]
+        return sorted(changed, key=lambda step: step.key)
 
     def mark_changed(self, step: StepT) -> None:
         """Note that the state has an older version of *step*."""
@@ -166,15 +173,23 @@ class StepStore(Generic[StepT]):
         return True
 
     def row(self, step: StepT, values: Mapping[str, Value]) -> Row:
-        """Return the row of *step* with *values*, by key without role; the row counts as sent."""
-        row = step_row(
-            self._run.axes,
-            step.ROW_ID,
-            step.track,
-            step.number,
-            values,
-            revision=step.revision,
+        """Return the row of *step* with *values*, by key with or without its role; the row counts as sent."""
+        role, attempt = step.track
+        axis = axis_of(step.role)
+        if attempt > 1:
+            values = {ATTEMPT: attempt, **values}
+        axes = self._run.axes
+        admit = axes.admit_statistics if step.ARE_STATISTICS else axes.admit
+        row_id = f"{step.ROW_ID}{role}:{step.number}:a{attempt}"
+        row = Row(
+            id=f"{row_id}:{step.revision}" if step.revision else row_id,
+            role=step.role,
+            step=step.number,
+            axis=axis,
             time_unix_ns=step.end_unix_ns,
+            values=admit({key_of(step.role, key): value for key, value in values.items()}, axis),
+            steps=axes.beside(axis, step.number),
+            attempt=attempt,
         )
         step.sent()
         self.mark_changed(step)
@@ -198,44 +213,6 @@ class StepStore(Generic[StepT]):
         for key in self._changed:
             self._steps[key].store(self._run.state)
         self._changed.clear()
-
-
-def step_row(
-    axes: StepAxes,
-    id_prefix: str,
-    track: Track,
-    step: int,
-    values: Mapping[str, Value],
-    *,
-    revision: int,
-    time_unix_ns: int,
-) -> Row:
-    """Return the row of a step.
-
-    Args:
-        axes: Axes of the run, which admit the keys.
-        id_prefix: Beginning of the ids of such rows.
-        track: Role and attempt of the step.
-        step: Number of the step.
-        values: Values by key without role.
-        revision: Number of times that the row was sent before.
-        time_unix_ns: Time of the row by the senders' clocks.
-    """
-    role, attempt = track
-    axis = axis_of(role or None)
-    if attempt > 1:
-        values = {ATTEMPT: attempt, **values}
-    row_id = f"{id_prefix}{role}:{step}:a{attempt}"
-    return Row(
-        id=f"{row_id}:{revision}" if revision else row_id,
-        role=role or None,
-        step=step,
-        axis=axis,
-        time_unix_ns=time_unix_ns,
-        values=axes.admit_statistics({key_of(role or None, key): value for key, value in values.items()}, axis),
-        steps={**axes.steps(), axis: step},
-        attempt=attempt,
-    )
 
 
 class ForgottenSteps:

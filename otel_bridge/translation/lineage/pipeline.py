@@ -72,13 +72,13 @@ class LineagePipeline:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
         records = self._arrived(now_unix_ns)
         if self._steps.begin_check(now_unix_ns):
-            records += [self._row(step) for step in self._steps.ordered() if self._is_due(step, now_unix_ns)]
+            records += [self._row(step) for step in self._steps.changed() if self._is_due(step, now_unix_ns)]
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
         values = self._arrived(now_unix_ns)
-        return values + [self._row(step) for step in self._steps.ordered() if step.changed_ns is not None]
+        return values + [self._row(step) for step in self._steps.changed()]
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
@@ -142,9 +142,7 @@ class LineagePipeline:
 
     # --- its row ------------------------------------------------------------------------------------------------------
     def _is_due(self, step: TrainStep, now_unix_ns: int) -> bool:
-        """Return whether the row of *step* has changed, and nothing more is expected soon."""
-        if step.changed_ns is None:
-            return False  # before a look at each rollout
+        """Return whether nothing more is expected soon for *step*, whose row has changed."""
         is_whole = all(self._generated.get(trace_id) is not None for trace_id in step.consumed)
         return self._steps.is_due(step, now_unix_ns, is_whole=is_whole)
 

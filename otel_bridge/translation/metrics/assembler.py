@@ -15,11 +15,10 @@ from typing import cast
 from otel_bridge.records import Distribution, Row, Value, axis_of
 from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
-from otel_bridge.translation.metrics.keys import SAME_KEY, StepAxes
-from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.metrics.keys import SAME_KEY
 from otel_bridge.translation.processes.process import PendingRow, Process
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count
 
 INCOMPLETE = "row/incomplete"
 _PREFIX = "row/"
@@ -31,23 +30,16 @@ _FOREVER = 1 << 63
 class RowAssembler:
     """Assembles the rows of all native processes of one run."""
 
-    def __init__(
-        self,
-        state: TranslationState,
-        options: TranslationOptions,
-        axes: StepAxes,
-        processes: Mapping[str, Process],
-        receive_clock: ReceiveClock,
-    ) -> None:
-        self._state = state
-        self._options = options
-        self._axes = axes
-        self._receive_clock = receive_clock
+    def __init__(self, run: RunContext) -> None:
+        self._state = run.state
+        self._options = run.options
+        self._axes = run.axes
+        self._receive_clock = run.receive_clock
         self._holding: dict[Process, None] = {}
         self._changed: set[tuple[Process, int]] = set()
         self._waiting_bytes = 0
         self.redelivered = 0
-        self._restore(processes)
+        self._restore(run.processes)
 
     @property
     def waiting(self) -> int:

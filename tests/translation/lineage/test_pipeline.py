@@ -14,7 +14,7 @@ from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
 from otel_bridge.emit.rollouts.calls import log_reward
 from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
-from otel_bridge.translation import span_steps
+from otel_bridge.translation import span_steps, step_rows
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench, row
 from support.otlp.phase_samples import rank, rows_of, values_of
@@ -209,6 +209,22 @@ def test_a_span_without_step_or_links_is_counted(bench: Bench, run: MemoryRun) -
 
     assert deliver(bench, run) == []
     assert bench.counts() == {"lineage/invalid": 1}
+
+
+def test_of_too_many_steps_the_one_that_got_no_spans_for_the_longest_time_is_forgotten(
+    bench: Bench, run: MemoryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_rows, "MAX_STEPS", 2)
+    for number, step in enumerate((1, 2, 1, 3, 2, 1)):
+        train_on(run, step, [str(number)])
+        deliver(bench, run)
+        bench.tick(1)
+
+    rows = lineage_rows(bench.close())
+
+    assert {step: values_of(row)["lineage/consumed"] for step, row in rows.items()} == {1: 3, 3: 1}
+    assert bench.counts() == {"lineage/late": 1}
+    assert bench.state.get("dropkey/lineage/late") == "2"
 
 
 def test_spans_beyond_the_limit_of_a_step_are_counted_and_the_others_stay(
