@@ -107,6 +107,8 @@ def webhook_address(raw: str) -> str:
 
 
 _MAX_ENGINES = 64
+MAX_FEATURED = 12
+"""Most keys that are featured: more than a person watches are of no use, and each is stored with each row."""
 _METRICS_PATH = "/metrics"
 
 
@@ -233,6 +235,14 @@ def _with_unit(size: int) -> str:
 def names(raw: str) -> tuple[str, ...]:
     """Parse a list of names separated by commas; duplicates are dropped and the order is kept."""
     return tuple(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
+
+
+def featured_keys(raw: str) -> tuple[str, ...]:
+    """Parse keys of rows, with or without their beginning."""
+    keys = names(raw)
+    if len(keys) > MAX_FEATURED:
+        raise ValueError(f"expected at most {MAX_FEATURED} keys, got {len(keys)}")
+    return keys
 
 
 def table_of_names(raw: str) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from otel_bridge.setting_parsers import (
     capture_content,
     engine_addresses,
     environment,
+    featured_keys,
     flag,
     int_or_off,
     message_content,
@@ -225,8 +226,9 @@ FILE_BYTES = Setting(
 FEATURED = Setting(
     "OTEL_BRIDGE_FEATURED",
     NO_NAMES,
-    names,
-    "Keys that trackers show in a first section too, e.g. reward/mean, time/step; read in the bridge's environment.",
+    featured_keys,
+    "At most 12 keys that trackers show in a first section too, e.g. reward/mean, time/step; "
+    "read in the bridge's environment.",
 )
 
 # --- alerts -----------------------------------------------------------------------------------------------------------

@@ -121,3 +121,8 @@ def test_addresses_of_engines_get_the_usual_path(raw: str, addresses: tuple[str,
 def test_addresses_of_engines_that_cannot_be_read_are_errors_at_the_start(raw: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw})
+
+
+def test_more_featured_keys_than_a_person_watches_are_an_error_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="expected at most 12 keys, got 13"):
+        settings.FEATURED.read({"OTEL_BRIDGE_FEATURED": ",".join(map(str, range(13)))})

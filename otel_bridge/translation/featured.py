@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 from otel_bridge.records import Record, Row, Value
+from otel_bridge.setting_parsers import MAX_FEATURED
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.state import TranslationState
 
@@ -32,7 +33,6 @@ _DEFAULT: Final = (
     "engine/sglang:generation_tokens/per_s",
 )
 _PREFIX: Final = "0_featured/"
-_MAX_KEYS: Final = 12
 _MAX_VALUES: Final = 40
 
 
@@ -46,14 +46,18 @@ class FeaturedKeys:
     """
 
     def __init__(self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]) -> None:
-        self._state, self._axes = state, axes
+        self._state = state
+        self._axes = axes
         self._patterns = tuple(patterns) or _DEFAULT
         self.has_section = bool(patterns)
         """Whether rows show the values once more, in a section of their own."""
+        self._places: dict[str, int] = {}
+        """Featured key to the place of its pattern."""
+        self._others: set[str] = set()
+        """Keys that are not featured, so that a row costs a look-up a key."""
         stored = cast("dict[str, list[float]] | None", state.get(FEATURED)) or {}
-        self._curves = {key: list(values) for key, values in stored.items()}
-        self._places: dict[str, int | None] = {}
-        """Key to the place of its pattern, so that a row costs a look-up a key; ``None``: the key is not featured."""
+        # Another setting than before a restart may leave out keys that have curves.
+        self._curves = {key: list(values) for key, values in stored.items() if self._place(key) is not None}
         self._is_changed = False
 
     def rows(self, records: Iterable[Record]) -> list[Record]:
@@ -64,7 +68,7 @@ class FeaturedKeys:
         """Note the values of a row; return those of featured keys, each under its key in the section."""
         section: dict[str, Value] = {}
         for key, value in row.values.items():
-            place = self._places[key] if key in self._places else self._learn(key)
+            place = self._place(key)
             if place is None:
                 continue
             section[f"{_PREFIX}{place + 1:02} {key}"] = value
@@ -78,7 +82,7 @@ class FeaturedKeys:
     def flush(self) -> None:
         """Write the curves to the state, in the order of the setting."""
         if self._is_changed:
-            ordered = sorted(self._curves, key=lambda key: (self._places.get(key) or 0, key))
+            ordered = sorted(self._curves, key=lambda key: (self._places[key], key))
             self._state.set(FEATURED, {key: list(self._curves[key]) for key in ordered})
             self._is_changed = False
 
@@ -86,13 +90,19 @@ class FeaturedKeys:
         section = self.note(row)
         if not section or not self.has_section:
             return row
-        shown: Mapping[str, Value] = self._axes.admit(section, row.axis)
-        return dataclasses.replace(row, values={**row.values, **shown})
+        return dataclasses.replace(row, values={**row.values, **self._axes.admit(section, row.axis)})
 
-    def _learn(self, key: str) -> int | None:
-        """Return the place of a new key; ``None`` also when there are enough featured ones."""
-        featured = sum(place is not None for place in self._places.values())
-        matching = (place for place, pattern in enumerate(self._patterns) if f"/{key}".endswith(f"/{pattern}"))
-        place = next(matching, None) if featured < _MAX_KEYS else None
-        self._places[key] = place
-        return place
+    def _place(self, key: str) -> int | None:
+        """Return the place of a key; ``None`` when no pattern matches, or enough keys are featured before it."""
+        if key in self._others:
+            return None
+        place = self._places.get(key)
+        if place is not None:
+            return place
+        if len(self._places) < MAX_FEATURED:
+            for place, pattern in enumerate(self._patterns):
+                if f"/{key}".endswith(f"/{pattern}"):
+                    self._places[key] = place
+                    return place
+        self._others.add(key)
+        return None

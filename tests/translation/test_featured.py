@@ -40,6 +40,21 @@ def test_without_the_setting_rows_stay_as_they_are_and_the_usual_keys_have_curve
     assert bench.state.get(FEATURED) == {"trainer/loss": [*map(float, range(12, 51)), 52.0]}
 
 
+def test_curves_keep_the_order_of_the_setting_after_a_restart_and_end_with_it() -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, featured=("loss", "kl", "lr")))
+    bench.metrics(TRAINER, row(1, {"kl": 1.0, "loss": 2.0, "lr": 0.5}))
+    bench.translator.flush()
+
+    bench.options = TranslationOptions(run_id=RUN, featured=("lr", "kl"))
+    bench.restart()
+    bench.metrics(TRAINER, row(2, {"kl": 2.0}))
+    bench.translator.flush()
+
+    curves = bench.state.get(FEATURED)
+    assert isinstance(curves, dict)
+    assert list(curves.items()) == [("trainer/lr", [0.5]), ("trainer/kl", [1.0, 2.0])]
+
+
 def test_there_are_at_most_twelve_curves() -> None:
     bench = Bench()
 
