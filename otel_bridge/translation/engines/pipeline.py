@@ -38,14 +38,15 @@ _UNPLACED_NS: Final = 60 * SECOND_NS
 _RATIOS: Final = (("hits", "queries"), ("accepted_tokens", "draft_tokens"), ("cached_tokens", "prompt_tokens"))
 """Parts of names of two counters of which one counts a part of the other."""
 
-_Series: TypeAlias = dict[SeriesName, Series]
+_StoredSeries: TypeAlias = tuple[str, str, str, str, int, int, list[float], list[float], list[float], int]
+"""A series in the state: its name, its last reading, and what was added since the last row."""
 
 
 @dataclass(slots=True)
 class _Engine:
     """Holds the series of one engine, and Unix ns of its last reading."""
 
-    series: _Series = field(default_factory=dict[SeriesName, Series])
+    series: dict[SeriesName, Series] = field(default_factory=dict[SeriesName, Series])
     last_ns: int = 0
 
 
@@ -59,7 +60,8 @@ class EnginePipeline:
     """
 
     def __init__(self, state: TranslationState, options: TranslationOptions, axes: StepAxes) -> None:
-        self._state, self._axes = state, axes
+        self._state = state
+        self._axes = axes
         self._owner_axis = axis_of(options.owner_role)
         self._engines = {key.removeprefix(_ENGINE): _restored(value) for key, value in state.items(_ENGINE)}
         self._changed: set[str] = set()
@@ -146,12 +148,16 @@ class EnginePipeline:
 
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
         """Return one row of all that was added since the last one; none when nothing was."""
-        shares = {address: dict(_values(engine.series.items())) for address, engine in sorted(self._engines.items())}
-        shares = {address: values for address, values in shares.items() if values}
+        shares: dict[str, dict[str, float]] = {}
+        every_series: list[tuple[SeriesName, Series]] = []
+        for address, engine in sorted(self._engines.items()):
+            engine_values = dict(_values(engine.series.items()))
+            if engine_values:
+                shares[address] = engine_values
+                every_series += engine.series.items()
         if not shares:
             return []
-        everything = [pair for address in shares for pair in self._engines[address].series.items()]
-        values: dict[str, Value] = {"engines": len(shares), **dict(_values(everything))}
+        values: dict[str, Value] = {"engines": len(shares), **dict(_values(every_series))}
         for address in list(shares)[:_MAX_SHOWN]:
             values |= {f"{address_part(address)}/{key}": value for key, value in shares[address].items()}
         left_out = list(shares)[_MAX_SHOWN:]
@@ -175,6 +181,7 @@ class EnginePipeline:
         ]
 
     def _begin_row(self, time_ns: int) -> None:
+        """Let every series begin anew after a row of *time_ns*, and forget the engines that have been silent."""
         for address, engine in list(self._engines.items()):
             if time_ns - engine.last_ns > _FORGOTTEN_NS:
                 del self._engines[address]
@@ -229,6 +236,3 @@ def _restored(value: object) -> _Engine:
         reading = Reading(SeriesKind(kind), time_ns, start_ns, tuple(numbers), tuple(bounds))
         engine.series[SeriesName(key, family, part)] = Series(reading, list(added), covered)
     return engine
-
-
-_StoredSeries: TypeAlias = tuple[str, str, str, str, int, int, list[float], list[float], list[float], int]

@@ -6,15 +6,17 @@ Source: prometheus, promql/quantile.go, ``bucketQuantile``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate
 from typing import Final
 
+from otel_bridge.records import Distribution
+from otel_bridge.translation.options import SECOND_NS
+
 _QUANTILES: Final = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
-_SECOND_NS: Final = 1_000_000_000
 
 
 class SeriesKind(str, Enum):
@@ -121,7 +123,7 @@ def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    yield "/per_s", sum(member.added[0] * _SECOND_NS / member.covered for member in series)
+    yield "/per_s", sum(member.added[0] * SECOND_NS / member.covered for member in series)
 
 
 def _summary(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
@@ -134,11 +136,16 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ."""
     forms = Counter(member.last.bounds for member in series if member.last is not None)
     bounds, _ = forms.most_common(1)[0]
+    if not bounds:
+        return
     members = [member.added for member in series if member.last is not None and member.last.bounds == bounds]
-    cumulative = list(accumulate(map(sum, zip(*members, strict=True))))
+    counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
+    # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has no width.
+    edges = (min(0.0, bounds[0]), *bounds, bounds[-1])
+    distribution = Distribution(sum(counts), math.nan, math.nan, math.nan, edges, counts)
     for ending, share in _QUANTILES.items():
-        value = _quantile(share, bounds, cumulative)
-        if value is not None:
+        value = distribution.quantile(share)
+        if not math.isnan(value):
             yield ending, value
 
 
@@ -148,24 +155,3 @@ _VALUES: Final = {
     SeriesKind.HISTOGRAM: _histogram,
     SeriesKind.SUMMARY: _summary,
 }
-
-
-def _quantile(share: float, bounds: Sequence[float], cumulative: Sequence[float]) -> float | None:
-    """Return the quantile, linear within its bucket; ``None`` without observations or finite bounds.
-
-    Args:
-        share: Share of the observations below it.
-        bounds: Upper bounds, shape (n,), increasing.
-        cumulative: Observations up to each bound, and in all, shape (n + 1,).
-    """
-    if not bounds or not cumulative[-1]:
-        return None
-    rank = share * cumulative[-1]
-    bucket = next(index for index, below in enumerate(cumulative) if below >= rank)
-    if bucket == len(bounds):  # nobody knows how far above
-        return bounds[-1]
-    if bucket == 0 and bounds[0] <= 0:
-        return bounds[0]
-    low = bounds[bucket - 1] if bucket else 0.0
-    below = cumulative[bucket - 1] if bucket else 0.0
-    return low + (bounds[bucket] - low) * (rank - below) / (cumulative[bucket] - below)
