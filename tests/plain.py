@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 58,
     "nested-ternary": 13,
-    "packed-assignment": 275,
-    "generic-name": 1121,
+    "packed-assignment": 273,
+    "generic-name": 1120,
     "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
