@@ -100,6 +100,14 @@ def tool_call(arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
+def text_part(fact: Any) -> dict[str, Any]:
+    return {"type": "text", "text": "hi", "fact": fact}
+
+
+def call_with(fact: Any) -> dict[str, Any]:
+    return {**tool_call({})["tool_calls"][0], "fact": fact}
+
+
 def tool_answer(content: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": "call", "content": content}
 
@@ -129,6 +137,8 @@ NESTED: dict[str, Callable[[Run, Any], None]] = {
     "tools": lambda run, value: run.log_rollouts([rollout(tools=value)]),
     "fact of a message": lambda run, value: log_messages(run, {"role": "user", "content": "hi", "fact": value}),
     "content of a message": lambda run, value: log_messages(run, {"role": "user", "content": value}),
+    "fact of a part": lambda run, value: log_messages(run, {"role": "user", "content": [text_part(value)]}),
+    "fact of a call": lambda run, value: log_messages(run, {**tool_call({}), "tool_calls": [call_with(value)]}),
     "part of a message": lambda run, value: log_messages(run, {"role": "user", "content": [value]}),
     "arguments of a call": lambda run, value: log_messages(run, tool_call(value)),
     "answer of a tool": lambda run, value: log_messages(run, tool_call({}), tool_answer(value)),

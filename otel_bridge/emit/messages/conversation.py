@@ -16,7 +16,7 @@ from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
-from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
+from otel_bridge.emit.messages.parts import MAX_NAME_CHARS, Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
 from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
@@ -28,7 +28,6 @@ _HEADS: Final = {
     for role in ("system", "user", "assistant", "developer")
 }
 _MAX_FACTS: Final = 100
-_MAX_NAME_CHARS: Final = 256
 _RESERVED: Final = ("role", shapes.PARTS_KEY)
 _EMPTY: Final[Sequence[Json]] = (None, "", [], {})
 _NO_FACTS: Final[Mapping[str, Json]] = {}
@@ -38,6 +37,8 @@ _ANSWER_KEYS: Final = (
     frozenset({"role", "content", "tool_call_id", "name"}),
 )
 _CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
+_CALL_KEYS: Final = frozenset({"id", "type", "function"})
+_FUNCTION_KEYS: Final = frozenset({"name", "arguments"})
 
 
 class EncodedMessage(NamedTuple):
@@ -76,14 +77,16 @@ def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage
 
 
 def _answer(call_id: object, content: str, name: object, content_filter: ContentFilter) -> EncodedMessage | None:
-    if type(call_id) is not str or not call_id or (name is not None and (type(name) is not str or not name)):
+    if type(call_id) is not str or not call_id:
+        return None
+    if name is not None and (type(name) is not str or not 0 < len(name) <= MAX_NAME_CHARS):
         return None
     text = content_filter.text(content)
     answer_parts = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
         dumps(call_id),
         dumps(text),
     )
-    json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name[:256]))
+    json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name))
     return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
@@ -113,17 +116,27 @@ def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
         return None
     inner = cast("dict[str, object]", function)
     name, arguments = inner.get("name"), inner.get("arguments")
-    if type(name) is not str or len(name) > 256 or type(arguments) is not str or not content_filter.leaves(arguments):
+    if type(name) is not str or type(arguments) is not str or not content_filter.leaves(arguments):
         return None
+    if len(name) > MAX_NAME_CHARS or _has_facts(call, inner):
+        return None
+    return ToolCall(call_id, name, arguments.encode()) if _is_plain_object(arguments) else None
+
+
+def _has_facts(call: Mapping[str, object], function: Mapping[str, object]) -> bool:
+    return not (call.keys() <= _CALL_KEYS and function.keys() <= _FUNCTION_KEYS)
+
+
+def _is_plain_object(arguments: str) -> bool:
+    """Return whether *arguments* are JSON of an object that needs no cut, so that this text is used unchanged."""
     # An escape may hide a secret from the search.
     if not arguments.startswith("{") or "\\u" in arguments:
-        return None
+        return False
     try:
         orjson.loads(arguments)
-        # Valid JSON that needs no cut is used unchanged.
-        return ToolCall(call_id, name, arguments.encode())
     except ValueError:
-        return None
+        return False
+    return True
 
 
 _USER: Final = "user"
@@ -321,7 +334,5 @@ def _is_same(value: object, thought: object) -> bool:
 def _of_parts(role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS) -> EncodedMessage:
     value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts), **facts}
     if name is not None:
-        value["name"] = name[:_MAX_NAME_CHARS]
-        if len(name) > _MAX_NAME_CHARS:
-            parts.content_filter.losses.add(CLIPPED, 1, "name")
+        value["name"] = parts.name(name)
     return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import UserString
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
+
+from otel_bridge.emit.values.scalars import any_text, is_missing
 
 _ATTRIBUTES: Final = (
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking",
@@ -58,9 +60,55 @@ def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:  # whatever t
     return None
 
 
+class ReadFields(Mapping[str, Any]):
+    """Notes which of the fields of an object were read, so that the others are not lost.
+
+    Args:
+        whole: All fields.
+    """
+
+    __slots__ = ("_inner", "_keys", "whole")
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self.whole = whole
+        self._keys: set[str] = set()
+        self._inner: list[ReadFields] = []
+
+    def __getitem__(self, key: str) -> Any:  # whatever the user put there
+        value = self.whole[key]
+        self._keys.add(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def inside(self, value: object) -> ReadFields | None:
+        """Return the fields of *value*, which is one of these fields, and note what is read of them as well."""
+        fields = fields_of(value)
+        if fields is None:
+            return None
+        inner = ReadFields(fields)
+        self._inner.append(inner)
+        return inner
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """Yield key and value of the fields that were not read, here and inside."""
+        for key in self.whole:
+            if key not in self._keys:
+                yield key, self.whole[key]
+        for inner in self._inner:
+            yield from inner.unread()
+
+
 def text_or_none(value: object) -> str | None:
-    """Return a name or an id as text; ``None`` when *value* is empty or anything else."""
-    return str(value) if isinstance(value, (str, int)) and value != "" else None
+    """Return a name or an id of any type as text; ``None`` when *value* is empty or missing, as pandas has it."""
+    if isinstance(value, str):
+        return str.__str__(value) or None
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return None if is_nan or is_missing(value) else any_text(value)
 
 
 def plain(value: object) -> object:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -13,13 +14,16 @@ from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.attachments import parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.fields import entries_of, fields_of, first, parsed, plain, text_or_none
+from otel_bridge.emit.messages.fields import ReadFields, entries_of, fields_of, first, parsed, plain, text_or_none
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
-from otel_bridge.emit.values.plain import dumps
+from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.records import Json
 
-_MAX_NAME_CHARS: Final = 256
+MAX_NAME_CHARS: Final = 256
+_TEXT_TYPES: Final = ("text", "reasoning")
+_TEXT_KEYS: Final = frozenset({"type", "content"})
+_EMPTY: Final[Sequence[Json]] = (None, "", [], {})
 _MAX_MEDIUM_BYTES: Final = 32 << 20
 
 
@@ -59,6 +63,13 @@ class Parts:
         self.answers: list[ToolAnswer] = []
         self.unread = 0
 
+    def name(self, value: object) -> str:
+        """Return *value* as the name of a tool or an author; a longer one is cut, and counted."""
+        text = text_or_none(value) or ""
+        if len(text) > MAX_NAME_CHARS:
+            self.content_filter.losses.add(CLIPPED, 1, "name")
+        return text[:MAX_NAME_CHARS]
+
     def add_text(self, kind: str, text: object) -> None:
         """Add a part whose ``content`` is text; what is not text is kept as JSON text."""
         if isinstance(text, str):
@@ -95,7 +106,7 @@ class Parts:
             if fields is None:
                 self.add_unread(entry)
             elif text_or_none(first(fields, shapes.CALL_ID_KEYS)) not in content_calls:
-                self._add_call(fields)
+                self._add_with_facts(fields, self._add_call)
 
     def add_media(self, kind: str, media: object) -> None:
         """Add what stands beside the content of a message: one medium or many of a modality."""
@@ -104,7 +115,7 @@ class Parts:
             if isinstance(medium, Media):
                 self._add_object(medium)
             else:
-                self.parts.append(self._media(kind, {kind: medium} if fields is None else fields))
+                self._add_with_facts({kind: medium} if fields is None else fields, partial(self._add_medium, kind))
 
     def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
         """Add the answer of a tool, with the tool's *name* when known."""
@@ -125,7 +136,7 @@ class Parts:
         inner = Parts(self.content_filter)
         inner.add_content(cast("object", content))
         self.unread += inner.unread
-        texts = [part["content"] for part in inner.parts if part["type"] in {"text", "reasoning"}]
+        texts = [part["content"] for part in inner.parts if part["type"] in _TEXT_TYPES and part.keys() == _TEXT_KEYS]
         return "\n".join(map(str, texts)) if len(texts) == len(inner.parts) else cast("Json", inner.parts)
 
     def add_part(self, part: object) -> None:
@@ -136,16 +147,49 @@ class Parts:
         fields = fields_of(part)
         if fields is None:
             self._add_object(part)
-            return
+        else:
+            self._add_with_facts(fields, self._add_fields)
+
+    def _add_fields(self, fields: ReadFields) -> None:
+        """Add a part by its type, or by a telling key."""
         kind = any_text(first(fields, shapes.KIND_KEYS) or "")
         if not kind:
             self._add_keyed(fields)
         elif (meaning := shapes.KINDS.get(kind)) is not None:
             self._add_known(meaning, fields)
-        elif _modality(kind, fields) is not None:
-            self.parts.append(self._media(kind, fields))
+        elif _modality(kind, fields.whole) is not None:
+            self._add_medium(kind, fields)
         else:
             self.parts.append(self._generic(kind, fields))
+
+    def _add_with_facts(self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]) -> None:
+        """Add a part with *add*, and the facts that it does not read of *fields*, such as labels, signatures and times.
+
+        They lie in the part, in the first one if *add* makes several. Without a part they become text, and are counted.
+        """
+        reading = ReadFields(fields)
+        number_before = len(self.parts)
+        add(reading)
+        facts: dict[str, Any] = {}
+        for key, value in reading.unread():
+            # The type of a call is that of its part.
+            if value is None or (key == "type" and isinstance(value, str)):
+                continue
+            if key in facts:
+                self.content_filter.losses.add("same_key", 1, any_text(key))
+            facts[key] = value
+        if facts:
+            self._keep_facts(facts, number_before)
+
+    def _keep_facts(self, facts: dict[str, Any], index: int) -> None:
+        """Keep *facts* in the part at *index*: ``part.id`` is the id of an item beside that of its call."""
+        if index == len(self.parts):
+            self.add_unread(facts)
+            return
+        part = self.parts[index]
+        for key, fact in self.content_filter.facts(facts, "part").items():
+            if fact not in _EMPTY and part.get(key) != fact:
+                part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
         """Add an object without fields: a medium, or anything else as text, counted unless it is a number."""
@@ -162,23 +206,23 @@ class Parts:
         else:
             self.add_unread(value)
 
-    def _add_keyed(self, fields: Mapping[str, Any]) -> None:
+    def _add_keyed(self, fields: ReadFields) -> None:
         """Add a part that says what it is by a key instead of a type."""
         key = next((key for key in shapes.KEYED_PARTS if fields.get(key) is not None), None)
         if key is not None:
             meaning = shapes.KEYED_PARTS[key]
             value = fields[key]
-            inner = fields_of(value)
+            inner = fields.inside(value)
             if meaning in {CALL, ANSWER, REASONING}:
-                self._add_known(meaning, {"name": key, "content": value} if inner is None else inner)
+                self._add_known(meaning, ReadFields({"name": key, "content": value}) if inner is None else inner)
             else:
-                self.parts.append(self._media(meaning, {meaning: value} if inner is None else inner))
+                self._add_medium(meaning, ReadFields({meaning: value}) if inner is None else inner)
         elif fields.get("text") is not None:
             self._add_known(REASONING if fields.get("thought") else TEXT, fields)
         else:
             self.parts.append(self._generic("unknown", fields))
 
-    def _add_known(self, meaning: str, fields: Mapping[str, Any]) -> None:
+    def _add_known(self, meaning: str, fields: ReadFields) -> None:
         if meaning == TEXT:
             text = first(fields, shapes.TEXT_KEYS)
             if isinstance(text, str) or text is None:
@@ -194,11 +238,11 @@ class Parts:
             name = text_or_none(first(fields, shapes.CALL_NAME_KEYS))
             self.add_answer(call_id, first(fields, shapes.ANSWER_KEYS), name)
 
-    def _add_thoughts(self, fields: Mapping[str, Any]) -> None:
+    def _add_thoughts(self, fields: ReadFields) -> None:
         """Add reasoning, and its summary where it has both."""
         thoughts = [fields[key] for key in shapes.THOUGHT_KEYS if fields.get(key)]
         for thought in thoughts or [""]:
-            inner = fields_of(thought)
+            inner = fields.inside(thought)
             self.add_reasoning(thought if inner is None else first(inner, shapes.THOUGHT_KEYS))
 
     def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
@@ -211,11 +255,10 @@ class Parts:
                 part[key] = self.content_filter.json(value, key)
         return part
 
-    def _add_call(self, fields: Mapping[str, Any]) -> None:
+    def _add_call(self, fields: ReadFields) -> None:
         nested = first(fields, shapes.NESTED_CALL_KEYS)
         function = parsed(nested) if isinstance(nested, str) else nested
-        inner = fields_of(function)
-        inner = fields if inner is None else inner
+        inner = fields.inside(function) or fields
         name = first(inner, shapes.CALL_NAME_KEYS)
         if name is None:
             name = function if isinstance(function, str) else fields.get("type") or ""
@@ -224,7 +267,7 @@ class Parts:
             arguments = parsed(arguments)
         call = ToolCall(
             text_or_none(first(fields, shapes.CALL_ID_KEYS)),
-            str(name)[:_MAX_NAME_CHARS],
+            self.name(name),
             b"" if arguments is None else dumps(self.content_filter.json(arguments)),
         )
         part: dict[str, Json] = {"type": "tool_call"}
@@ -238,20 +281,22 @@ class Parts:
         self.parts.append(part)
 
     # --- media --------------------------------------------------------------------------------------------------------
-    def _media(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
+    def _add_medium(self, kind: str, fields: ReadFields) -> None:
+        self.parts.append(self._media(kind, fields))
+
+    def _media(self, kind: str, fields: ReadFields) -> dict[str, Json]:
         """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``; what it cannot read is counted."""
-        modality = _modality(kind, fields) or "document"
+        modality = _modality(kind, fields.whole) or "document"
         source = first(fields, (kind, f"{modality}_url", modality, *shapes.SOURCE_KEYS))
-        source_fields = None if isinstance(source, str) else fields_of(source)
-        inner: Mapping[str, Any] = fields if source_fields is None else source_fields
+        inner = (None if isinstance(source, str) else fields.inside(source)) or fields
         file_id = inner.get("file_id", fields.get("file_id"))
         if isinstance(file_id, str):
             return {"type": "file", "modality": fields.get("modality", modality), "file_id": file_id}
-        mime = first(inner, shapes.MIME_KEYS) or f"{modality}/{inner.get('format', '*')}"
         data = first(inner, shapes.DATA_KEYS)
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = base64.b64encode(bytes(cast("bytes", data))).decode()
         if isinstance(data, str):
+            mime = first(inner, shapes.MIME_KEYS) or f"{modality}/{inner.get('format', '*')}"
             return self._blob(str(mime), modality, data)
         address = source if isinstance(source, str) else first(inner, shapes.URL_KEYS)
         if isinstance(address, str):

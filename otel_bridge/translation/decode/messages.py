@@ -23,6 +23,21 @@ from otel_bridge.records import Json, Message
 _MESSAGE_KEYS: Final = ("name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "function_call", "audio")
 _PARTS_KEYS: Final = frozenset({"role", "parts", "name", "finish_reason"})
 """Keys of a message of the parts form; any other is a fact of the message."""
+_PART_FACTS: Final = "part_facts"
+"""Key of a message for what its parts hold beside `_READ_KEYS`, by the number of the part."""
+_RESULT_KEYS: Final = ("response", "result")
+_READ_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "text": frozenset({"type", "content", "text"}),
+    "reasoning": frozenset({"type", "content"}),
+    "tool_call": frozenset({"type", "id", "name", "arguments"}),
+    "server_tool_call": frozenset({"type", "id", "name", "server_tool_call"}),
+    "tool_call_response": frozenset({"type", "id", *_RESULT_KEYS}),
+    "server_tool_call_response": frozenset({"type", "id", *_RESULT_KEYS, "server_tool_call_response"}),
+    "file": frozenset({"type", "modality", "file_id"}),
+    "uri": frozenset({"type", "modality", "uri"}),
+    "blob": frozenset({"type", "modality", "mime_type", "content", "data"}),
+}
+"""Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they are."""
 _MAX_FLATTENED: Final = 10_000
 
 
@@ -175,6 +190,8 @@ def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list
         for part in parts:
             sorted_parts.add(part)
         messages = sorted_parts.messages(role, name)
+        if sorted_parts.facts and messages:
+            messages[0][_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
         if key not in _PARTS_KEYS and messages and not too_deep(value):
             messages[0].setdefault(key, value)
@@ -184,14 +201,22 @@ def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list
 def _only_text(parts: list[Json]) -> str | None:
     """Return the text of a message that has one part, which is a text; else ``None``."""
     part = parts[0] if len(parts) == 1 else None
-    text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(part, dict) or part.get("type") != "text" or len(part) > len(("type", "content")):
+        return None
+    text = part.get("content")
     return text if isinstance(text, str) else None
 
 
 class _Parts:
-    """Sorts the parts of one message by what they become in OpenAI's form."""
+    """Sorts the parts of one message by what they become in OpenAI's form.
+
+    Attributes:
+        facts: What has no place in that form, by the number of the part.
+    """
 
     def __init__(self) -> None:
+        self.facts: dict[str, Json] = {}
+        self._number = 0
         self._content: list[Json] = []
         self._reasoning: list[str] = []
         self._calls: list[Json] = []
@@ -199,6 +224,7 @@ class _Parts:
 
     def add(self, part: Json) -> None:
         """Add a part; what is not a part is ignored."""
+        self._number += 1
         if isinstance(part, str):
             self._content.append({"type": "text", "text": part})
         if not isinstance(part, dict):
@@ -213,9 +239,15 @@ class _Parts:
         elif kind == "server_tool_call":
             self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("server_tool_call")))
         elif kind in {"tool_call_response", "server_tool_call_response"}:
-            self._results.append(_tool_message(part, ("response", "result", str(kind))))
+            self._results.append(_tool_message(part, (*_RESULT_KEYS, str(kind))))
         else:
-            self._content.append(_media(part))
+            medium = _media(part)
+            self._content.append(medium)
+            if medium is part:
+                return
+        facts = _facts_of(part)
+        if facts:
+            self.facts[str(self._number)] = facts
 
     def messages(self, role: str, name: Json) -> list[Message]:
         """Return the message, unless it has nothing but tool results, and a message for each of these."""
@@ -229,6 +261,14 @@ class _Parts:
         if self._calls:
             message["tool_calls"] = self._calls
         return [message, *self._results]
+
+
+def _facts_of(part: dict[str, Json]) -> dict[str, Json]:
+    """Return what a part holds beside the keys that are read of its type."""
+    read_keys = _READ_KEYS.get(str(part.get("type")))
+    if read_keys is None or part.keys() <= read_keys:
+        return {}
+    return {key: as_text(value) if too_deep(value) else value for key, value in part.items() if key not in read_keys}
 
 
 def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Message:

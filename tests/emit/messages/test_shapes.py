@@ -103,7 +103,7 @@ SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
         {"type": "message", "role": "assistant", "content": [
             {"type": "thinking", "thinking": "why", "signature": "s"},
             {"type": "tool_use", "id": "c", "name": "search", "input": {"q": "x"}}]},
-        [("assistant", [_THOUGHT, _CALL])]),
+        [("assistant", [{**_THOUGHT, "signature": "s"}, _CALL])]),
     "Gemini's content": (
         {"role": "model", "parts": [
             {"text": "why", "thought": True}, {"text": "A", "thought": None},

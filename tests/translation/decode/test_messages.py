@@ -158,3 +158,23 @@ def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
     assert [message["role"] for message in chat.messages] == ["user", "user"]
     assert isinstance(chat.messages[0]["content"], str)
     assert isinstance(chat.messages[1]["content"], str)
+
+
+def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
+    parts: list[Any] = [
+        {"type": "text", "content": "a", "label": "l"},
+        {"type": "reasoning", "content": "hm"},
+        {"type": "tool_call", "id": "c", "name": "f", "arguments": {}, "index": 3},
+    ]
+    chat = read_chat([{"role": "assistant", "parts": parts}, {"role": "user", "parts": parts[:1]}], "user")
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert chat.messages == [
+        {
+            "role": "assistant",
+            "content": "a",
+            "reasoning_content": "hm",
+            "tool_calls": [call],
+            "part_facts": {"1": {"label": "l"}, "3": {"index": 3}},
+        },
+        {"role": "user", "content": "a", "part_facts": {"1": {"label": "l"}}},
+    ]
