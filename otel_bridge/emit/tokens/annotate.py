@@ -6,47 +6,22 @@ the other half of the mismatch comes from another process: the bridge joins thes
 
 from __future__ import annotations
 
-import os
-import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-
-import orjson
 
 from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import rollout_link, scope_spans, span, span_attributes
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.kept import is_kept
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.emit.tokens import streams as reading
+from otel_bridge.emit.tokens.batch import TokenBatch, rollouts_within
 from otel_bridge.emit.tokens.streams import TokenColumn
 from otel_bridge.emit.tokens.texts import TokenTexts
-from otel_bridge.journal.frames import Signal
-from otel_bridge.semconv import (
-    ROLE,
-    STEP,
-    TOKENS_BUCKETS,
-    TOKENS_DECILES,
-    TOKENS_FIGURES,
-    TOKENS_LENGTHS,
-    TOKENS_SPAN,
-    TOKENS_STREAM,
-    TOKENS_TEXTS,
-)
-from otel_bridge.tokens.statistics import (
-    ENGINE,
-    LOSS_MASK,
-    TOKEN_IDS,
-    TRAINER,
-    Figure,
-    Numbers,
-    figure_of_stream,
-    figures_of,
-)
+from otel_bridge.emit.tokens.token_spans import append_token_span
+from otel_bridge.semconv import ROLE, STEP
+from otel_bridge.tokens.statistics import ENGINE, TOKEN_IDS, TRAINER
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -58,8 +33,6 @@ _MAX_STREAMS: Final = 12
 _MAX_NAME_CHARS: Final = 64
 _MAX_TEXTS: Final = 1 << 17
 """Most tokens of a call that are decoded, those of its first rollouts."""
-_SPAN_TOKENS: Final = 1 << 20
-"""Most tokens of one span, unless one rollout has more: so a span stays below the limit of a record."""
 _SENT_TOKENS: Final = 1 << 24
 """Most tokens of a call whose streams leave whole, 64 MiB a stream."""
 
@@ -70,36 +43,6 @@ class TokensCall(NamedTuple):
     step: object = None
     role: str | None = None
     decode: Any = None
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Holds the rollouts of a call, those first whose streams leave.
-
-    Attributes:
-        shown: Number of rollouts whose streams all leave.
-        joined: Number of rollouts of which the one half of the log-probabilities leaves that the call has.
-    """
-
-    trace_ids: list[bytes]
-    lengths: list[int]
-    columns: dict[str, TokenColumn]
-    texts: list[list[str] | None]
-    shown: int = 0
-    joined: int = 0
-    halves: tuple[str, ...] = field(default=())
-
-    def cut(self, start: int, end: int) -> _Batch:
-        """Return the rollouts from *start* to *end*."""
-        return _Batch(
-            self.trace_ids[start:end],
-            self.lengths[start:end],
-            {name: column.of(range(start, end)) for name, column in self.columns.items()},
-            self.texts[start:end],
-            min(max(self.shown - start, 0), end - start),
-            min(max(self.joined - start, 0), end - start),
-            self.halves,
-        )
 
 
 def annotate(run: EmitRun, rollouts: object, streams: Mapping[str, object], call: TokensCall) -> None:
@@ -126,8 +69,8 @@ def annotate(run: EmitRun, rollouts: object, streams: Mapping[str, object], call
     pairs: list[tuple[str, Attribute]] = [(STEP, step_of(run, call.step, call.role))]
     if call.role is not None and call.role != run.role:
         pairs.append((ROLE, call.role))
-    for part in _parts(batch):
-        _append(run, part, pairs)
+    for part in batch.parts():
+        append_token_span(run, part, pairs)
 
 
 def _columns(rollouts: object) -> Mapping[str, object] | None:
@@ -136,50 +79,68 @@ def _columns(rollouts: object) -> Mapping[str, object] | None:
     return cast("Mapping[str, object]", rollouts) if is_columns else None
 
 
-def _read(run: EmitRun, ids: list[str | None], given: dict[str, object], call: TokensCall) -> _Batch | None:
-    """Return the rollouts with an id, each once, and their streams, in the order in which they leave."""
-    single = len(ids) == 1
-    texts = given.pop(TOKENS, None)
-    if len(given) > _MAX_STREAMS:
-        run.count_drop("token_streams", len(given) - _MAX_STREAMS, list(given)[_MAX_STREAMS])
-    columns: dict[str, TokenColumn] = {}
-    for raw_name, stream in list(given.items())[:_MAX_STREAMS]:
-        name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
-        columns[name] = reading.column_of(
-            name, _one(stream, single=single), len(ids), single=False, count_drop=run.count_drop
-        )
+def _read(run: EmitRun, ids: list[str | None], streams: dict[str, object], call: TokensCall) -> TokenBatch | None:
+    """Return the rollouts with an id, each once, and their streams, in the order in which they leave.
+
+    Returns:
+        ``None`` without a rollout, or without a stream of numbers.
+    """
+    texts = streams.pop(TOKENS, None)
+    columns = _token_columns(run, streams, len(ids))
     lengths = reading.lengths_of(columns, [rollout_id or "" for rollout_id in ids], run.count_drop)
-    trace_ids: dict[bytes, int] = {}
-    for index, rollout_id in enumerate(ids):
-        if rollout_id is not None:
-            trace_ids.setdefault(trace_id_bytes(run.id, rollout_id), index)
-    if twice := sum(rollout_id is not None for rollout_id in ids) - len(trace_ids):
-        run.count_drop("token_twice", twice)
-    if not trace_ids or not lengths:
+    positions = _positions(run, ids)
+    if not positions or not lengths:
         return None
-    halves = tuple(name for name in (ENGINE, TRAINER) if name in columns)
-    kept = [trace_id for trace_id in trace_ids if is_kept(trace_id)]
-    chosen = kept or list(trace_ids)  # of another process: it is not known here which rollouts trackers show
-    ordered = [*kept, *(trace_id for trace_id in trace_ids if not is_kept(trace_id))]
-    order = [trace_ids[trace_id] for trace_id in ordered]
-    ordered_columns = {name: column.of(order) for name, column in columns.items()}
-    batch = _Batch(
-        ordered, [lengths[index] for index in order], ordered_columns, [], halves=halves if len(halves) == 1 else ()
+    trace_ids = sorted(positions, key=is_kept, reverse=True)
+    # Those of another process: it is not known here which of them trackers show.
+    chosen = sum(map(is_kept, trace_ids)) or len(trace_ids)
+    order = [positions[trace_id] for trace_id in trace_ids]
+    ordered_lengths = [lengths[position] for position in order]
+    halves = [name for name in (ENGINE, TRAINER) if name in columns]
+    half = halves[0] if len(halves) == 1 else ""
+    batch = TokenBatch(
+        trace_ids,
+        ordered_lengths,
+        {name: column.of(order) for name, column in columns.items()},
+        [None] * len(order),
+        shown=_within_limit(run, ordered_lengths[:chosen]),
+        joined=_within_limit(run, ordered_lengths) if half else 0,
+        half=half,
     )
-    batch.shown = _within_limit(run, batch.lengths[: len(chosen)])
-    batch.joined = _within_limit(run, batch.lengths) if batch.halves else 0
-    batch.texts = _texts(run, batch, texts, order, call)
+    filtered = TokenTexts(call.decode, run.rollout_options.limits, run.count_drop)
+    _add_texts(batch, filtered, _text_rows(texts, order), run)
     return batch
 
 
-def _one(stream: object, *, single: bool) -> object:
-    """Return *stream* as a list of rollouts: a call for one rollout gives its values alone, or in a list of one."""
-    if not single:
-        return stream
+def _token_columns(run: EmitRun, streams: Mapping[str, object], rollouts: int) -> dict[str, TokenColumn]:
+    """Return the streams by name, each with a row for each of the *rollouts*; those beyond a limit are counted."""
+    if len(streams) > _MAX_STREAMS:
+        run.count_drop("token_streams", len(streams) - _MAX_STREAMS, list(streams)[_MAX_STREAMS])
+    columns: dict[str, TokenColumn] = {}
+    for raw_name, stream in list(streams.items())[:_MAX_STREAMS]:
+        name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
+        rows = _rows_of_one(stream) if rollouts == 1 else stream
+        columns[name] = reading.column_of(name, rows, rollouts, run.count_drop)
+    return columns
+
+
+def _positions(run: EmitRun, ids: Sequence[str | None]) -> dict[bytes, int]:
+    """Return the position of each rollout with an id, by trace id; one that is named again is counted."""
+    positions: dict[bytes, int] = {}
+    for position, rollout_id in enumerate(ids):
+        if rollout_id is not None:
+            positions.setdefault(trace_id_bytes(run.id, rollout_id), position)
+    repeated = len(ids) - ids.count(None) - len(positions)
+    if repeated:
+        run.count_drop("token_twice", repeated)
+    return positions
+
+
+def _rows_of_one(stream: object) -> object:
+    """Return *stream* as a list of one rollout: a call for one gives its values alone, or in a list of one."""
     shape = getattr(stream, "shape", None)
-    if shape is not None:
-        return stream if len(shape) > 1 else [stream]
-    return stream if _is_nested(stream) else [stream]
+    is_nested = _is_nested(stream) if shape is None else len(shape) > 1
+    return stream if is_nested else [stream]
 
 
 def _is_nested(stream: object) -> bool:
@@ -192,106 +153,42 @@ def _is_nested(stream: object) -> bool:
 
 def _within_limit(run: EmitRun, lengths: Sequence[int]) -> int:
     """Return how many of the rollouts' streams may leave whole; the others are counted."""
-    tokens = 0
-    for index, length in enumerate(lengths):
-        tokens += length
-        if tokens > _SENT_TOKENS:
-            run.count_drop("token_limit", len(lengths) - index)
-            return index
-    return len(lengths)
+    rollouts = rollouts_within(lengths, _SENT_TOKENS)
+    if rollouts < len(lengths):
+        run.count_drop("token_limit", len(lengths) - rollouts)
+    return rollouts
 
 
-def _texts(
-    run: EmitRun, batch: _Batch, given: object, order: Sequence[int], call: TokensCall
-) -> list[list[str] | None]:
-    """Return the texts of the tokens of each shown rollout, ``None`` without; ids that may not leave are removed."""
-    filtered = TokenTexts(call.decode, run.rollout_options.limits, run.count_drop)
-    rows = None if given is None else list(cast("Sequence[Sequence[object]]", given))
-    if rows is not None and len(order) == 1 and rows and isinstance(rows[0], str):
+def _text_rows(texts: object, order: Sequence[int]) -> list[Sequence[object] | None]:
+    """Return the texts that a call has of each rollout, in *order*; ``None`` where it has none.
+
+    Raises:
+        Exception: What the program's own objects raise.
+    """
+    if texts is None:
+        return [None] * len(order)
+    rows = list(cast("Sequence[Sequence[object]]", texts))
+    if len(order) == 1 and rows and isinstance(rows[0], str):
         rows = [rows]
+    return [rows[position] if position < len(rows) else None for position in order]
+
+
+def _add_texts(batch: TokenBatch, filtered: TokenTexts, rows: Sequence[Sequence[object] | None], run: EmitRun) -> None:
+    """Add the texts of the tokens of shown rollouts; remove ids that may not leave, since they stand for texts."""
     ids = batch.columns.get(TOKEN_IDS)
-    texts: list[list[str] | None] = [None] * len(order)
-    decoded = 0
-    for index in range(len(order)):
+    decoded = 0 if filtered.is_off else min(batch.shown, rollouts_within(batch.lengths, _MAX_TEXTS))
+    for index in range(decoded):
+        row = rows[index]
         token_ids = None if ids is None else ids.rows[index]
-        whole: list[str] | None = None
-        decoded += batch.lengths[index]
-        if index < batch.shown and decoded <= _MAX_TEXTS and not filtered.is_off:
-            if rows is not None and order[index] < len(rows):
-                whole = [str(text) for text in rows[order[index]]]
-            elif token_ids is not None:
-                whole = filtered.of_ids(token_ids)
-        if whole is not None and len(whole) == batch.lengths[index]:
-            texts[index] = filtered.allowed(whole)
-        elif whole is not None:
-            run.count_drop(reading.OTHER_LENGTH, 1, TOKENS)
-        if ids is not None and (not filtered.ids_leave or (whole is not None and texts[index] is None)):
-            ids.rows[index] = None
-    return texts
-
-
-def _parts(batch: _Batch) -> Iterator[_Batch]:
-    """Yield the rollouts in parts of a bounded number of tokens."""
-    start = 0
-    tokens = 0
-    for index, length in enumerate(batch.lengths):
-        if tokens and tokens + length > _SPAN_TOKENS:
-            yield batch.cut(start, index)
-            start = index
-            tokens = 0
-        tokens += length
-    yield batch.cut(start, len(batch.lengths))
-
-
-def _append(run: EmitRun, part: _Batch, pairs: Sequence[tuple[str, Attribute]]) -> None:
-    streams = {name: reading.flat(column, part.lengths) for name, column in part.columns.items()}
-    mask = streams.get(LOSS_MASK)
-    values: dict[str, Numbers] = {}
-    for name, stream in streams.items():
-        if name in {TOKEN_IDS, LOSS_MASK}:
+        texts = filtered.of_ids(token_ids) if row is None else list(map(str, row))
+        if texts is None:
             continue
-        values[name] = stream if mask is None else reading.masked(stream, mask)
-    attributes = list(pairs)
-    figures = figures_of(values, part.lengths)
-    for name, figure in figures.items():
-        attributes += _figure_pairs(name, figure)
-    sampled = sum(part.lengths) if mask is None else reading.sampled(mask)
-    for name in values:
-        counted = sum(figures[figure_of_stream(name)].counts)
-        bad = int(sampled - counted) - part.columns[name].missing(part.lengths)
-        if bad > 0:
-            run.count_drop(reading.NOT_FINITE, bad, name)
-    sent = max(part.shown, part.joined)
-    if sent:
-        attributes.append((TOKENS_LENGTHS, struct.pack(f"<{sent}q", *part.lengths[:sent])))
-        for name, stream in {**streams, **values}.items():
-            rollouts = max(part.joined if name in part.halves else 0, part.shown)
-            if any(row is not None for row in part.columns[name].rows[:rollouts]):
-                attributes.append((f"{TOKENS_STREAM}{name}", _floats(stream[: sum(part.lengths[:rollouts])])))
-        texts = {str(index): text for index, text in enumerate(part.texts) if text is not None}
-        if texts:
-            attributes.append((TOKENS_TEXTS, orjson.dumps(texts).decode()))
-    now = time.time_ns()
-    random = os.urandom(24)
-    links = b"".join(map(rollout_link, part.trace_ids))
-    packed = span((random[8:], random[:8], None), TOKENS_SPAN, (now, now), span_attributes(attributes), links=links)
-    run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
-
-
-def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
-    yield f"{TOKENS_FIGURES}{name}", _doubles([*figure.counts, *figure.sums, *figure.maxima])
-    yield f"{TOKENS_DECILES}{name}", _doubles([*figure.decile_counts, *figure.decile_sums])
-    if figure.buckets:
-        flattened = [number for pair in sorted(figure.buckets.items()) for number in pair]
-        yield f"{TOKENS_BUCKETS}{name}", struct.pack(f"<{len(flattened)}q", *flattened)
-
-
-def _doubles(numbers: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(numbers)}d", *numbers)
-
-
-def _floats(numbers: Numbers) -> bytes:
-    """Return *numbers* as little-endian 32-bit floats."""
-    if hasattr(numbers, "astype"):
-        return cast("bytes", numbers.astype("<f4", copy=False).tobytes())
-    return struct.pack(f"<{len(numbers)}f", *numbers)
+        if len(texts) == batch.lengths[index]:
+            batch.texts[index] = filtered.allowed(texts)
+        else:
+            run.count_drop(reading.OTHER_LENGTH, 1, TOKENS)
+        if ids is not None and batch.texts[index] is None:
+            ids.remove(index)
+    if ids is not None and not filtered.ids_leave:
+        for index in range(len(batch.lengths)):
+            ids.remove(index)

@@ -41,16 +41,21 @@ class TokenColumn:
         """Return the values of some of the rollouts, in this order."""
         return TokenColumn([self.rows[index] for index in indices], [self.without[index] for index in indices])
 
+    def remove(self, index: int) -> None:
+        """Remove the values of one rollout."""
+        self.rows[index] = None
+        self.without[index] = 0
+
     def missing(self, lengths: Sequence[int]) -> int:
         """Return the number of tokens that have no value by the program's own statement."""
         absent = sum(length for row, length in zip(self.rows, lengths, strict=True) if row is None)
         return absent + sum(self.without)
 
 
-def column_of(name: str, given: object, rollouts: int, *, single: bool, count_drop: CountDrop) -> TokenColumn:
-    """Read a stream: an array with a row for each rollout, a list of arrays or lists, or the values of one rollout."""
+def column_of(name: str, stream: object, rollouts: int, count_drop: CountDrop) -> TokenColumn:
+    """Read a stream: an array with a row for each rollout, or a list of arrays or lists."""
     column = TokenColumn([], [])
-    for row in _rows(given, rollouts, single=single):
+    for row in _rows(stream, rollouts):
         numbers: Numbers | None = None
         without = 0
         if row is not None:
@@ -67,14 +72,12 @@ def column_of(name: str, given: object, rollouts: int, *, single: bool, count_dr
     return column
 
 
-def _rows(given: object, rollouts: int, *, single: bool) -> Iterable[object]:
-    if single:
-        return [given]
-    if hasattr(given, "detach"):  # one copy to the CPU instead of one a rollout
-        given = _tensor(given)
-    if hasattr(given, "__array__") and hasattr(given, "__iter__"):
-        return cast("Iterable[object]", given)
-    return Column(given).at_all(range(max(rollouts, len(Column(given)))))
+def _rows(stream: object, rollouts: int) -> Iterable[object]:
+    if hasattr(stream, "detach"):  # one copy to the CPU instead of one a rollout
+        stream = _tensor(stream)
+    if hasattr(stream, "__array__") and hasattr(stream, "__iter__"):
+        return cast("Iterable[object]", stream)
+    return Column(stream).at_all(range(max(rollouts, len(Column(stream)))))
 
 
 def _tensor(tensor: Any) -> object:
@@ -93,42 +96,57 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     if hasattr(row, "detach"):
         row = _tensor(row)
     if numpy is not None and isinstance(row, numpy.ndarray):
-        array = cast("Any", row)
-        if array.ndim == 1 and array.dtype.str in _AS_THEY_ARE:  # nearly every row
-            return array, 0
-        if array.dtype.kind not in _NUMBERS:
-            raise TypeError(array.dtype)
-        kind = "f8" if array.dtype.itemsize > 4 and array.dtype.kind == "f" else "f4"
-        return array.reshape(-1).astype(kind, copy=False), 0
-    values = [math.nan if value is None else float(value) for value in cast("Iterable[Any]", row)]
-    missing = sum(value is None for value in cast("Sequence[object]", row)) if any(map(math.isnan, values)) else 0
-    return (values if numpy is None else numpy.array(values)), missing
+        return _floats_of(row), 0
+    values = list(cast("Iterable[Any]", row))
+    numbers = [math.nan if value is None else float(value) for value in values]
+    missing = sum(value is None for value in values)
+    return (numbers if numpy is None else numpy.array(numbers)), missing
+
+
+def _floats_of(array: Any) -> Numbers:
+    """Return the values of a numpy array as floats.
+
+    Raises:
+        TypeError: They are not numbers.
+    """
+    if array.ndim == 1 and array.dtype.str in _AS_THEY_ARE:  # nearly every row
+        return array
+    if array.dtype.kind not in _NUMBERS:
+        raise TypeError(array.dtype)
+    is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
+    return array.reshape(-1).astype("f8" if is_double else "f4", copy=False)
 
 
 def lengths_of(columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop) -> list[int]:
     """Return the number of tokens of each rollout; streams of another length lose that rollout, and are counted.
 
-    The ids of the tokens decide, then their mask, else the length that most streams have.
+    Args:
+        columns: Streams by name; without any, nothing is returned.
+        names: Name of each rollout.
+        count_drop: Notified of each stream of another length.
     """
-    sizes = {name: [None if row is None else len(row) for row in column.rows] for name, column in columns.items()}
-    if not sizes:
+    if not columns:
         return []
-    first = next(iter(sizes.values()))
-    if None not in first and all(lengths == first for lengths in sizes.values()):
-        return cast("list[int]", first)
     lengths: list[int] = []
-    for index in range(len(first)):
-        given = {name: size for name, rows in sizes.items() if (size := rows[index]) is not None}
-        reference = next((given[name] for name in _REFERENCES if name in given), None)
-        if reference is None:
-            reference = max(Counter(given.values()).items(), key=lambda pair: pair[1], default=(0, 0))[0]
-        for name, size in given.items():
-            if size != reference:
-                count_drop(OTHER_LENGTH, 1, f"{name} of {names[index]}")
-                columns[name].rows[index] = None
-                columns[name].without[index] = 0
-        lengths.append(reference)
+    for index, rollout in enumerate(names):
+        rows = {name: column.rows[index] for name, column in columns.items()}
+        sizes = {name: len(row) for name, row in rows.items() if row is not None}
+        length = _length_of(sizes)
+        for name, size in sizes.items():
+            if size != length:
+                count_drop(OTHER_LENGTH, 1, f"{name} of {rollout}")
+                columns[name].remove(index)
+        lengths.append(length)
     return lengths
+
+
+def _length_of(sizes: Mapping[str, int]) -> int:
+    """Return the length that the ids of the tokens have, else their mask, else most streams; 0 without any."""
+    for name in _REFERENCES:
+        if name in sizes:
+            return sizes[name]
+    ((length, _),) = Counter(sizes.values()).most_common(1) or [(0, 0)]
+    return length
 
 
 def flat(column: TokenColumn, lengths: Sequence[int]) -> Numbers:

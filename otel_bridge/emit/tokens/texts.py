@@ -35,9 +35,9 @@ class TokenTexts:
         """Return whether neither texts nor ids, which stand for texts, leave."""
         return self._limits.policy.off
 
-    def of_ids(self, token_ids: Sequence[float]) -> list[str] | None:
-        """Return the text of each token; ``None`` without a decoder."""
-        if self._decoder is None:
+    def of_ids(self, token_ids: Sequence[float] | None) -> list[str] | None:
+        """Return the text of each token; ``None`` without ids, or without a decoder."""
+        if self._decoder is None or token_ids is None:
             return None
         for token_id in set(map(int, token_ids)).difference(self._texts):
             if len(self._texts) < _MAX_CACHED:

@@ -25,18 +25,26 @@ def annotate_turns(run: EmitRun, rollouts: Sequence[tuple[object, Sequence[objec
     ids: list[object] = []
     streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
     for rollout_id, turns in rollouts:
-        readable = [cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)]
-        rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in readable]
-        if not any(row[ENGINE] or row[TOKEN_IDS] for row in rows):
+        joined = _joined(turns)
+        if joined[ENGINE] is None and joined[TOKEN_IDS] is None:
             continue
         ids.append(rollout_id)
-        for name, missing in _NO_VALUE.items():
-            values: list[object] = []
-            for row in rows:
-                length = max(map(len, row.values()))
-                values += row[name] or [missing] * length
-            has_any = any(row[name] for row in rows)
-            streams[name].append(values if has_any else None)
-    given = {name: stream for name, stream in streams.items() if any(row is not None for row in stream)}
-    if given:
-        annotate(run, ids, given, call)
+        for name, values in joined.items():
+            streams[name].append(values)
+    sent = {name: rows for name, rows in streams.items() if any(row is not None for row in rows)}
+    if sent:
+        annotate(run, ids, sent, call)
+
+
+def _joined(turns: Sequence[object]) -> dict[str, list[object] | None]:
+    """Return the streams of one rollout, turn after turn; ``None`` for one that no turn has."""
+    readable = [cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)]
+    rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in readable]
+    joined: dict[str, list[object] | None] = {}
+    for name, missing in _NO_VALUE.items():
+        values: list[object] = []
+        for row in rows:
+            length = max(map(len, row.values()))
+            values += row[name] or [missing] * length
+        joined[name] = values if any(row[name] for row in rows) else None
+    return joined

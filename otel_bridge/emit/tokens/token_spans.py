@@ -1,0 +1,103 @@
+"""Rollouts with their streams of tokens -> spans ``rl.tokens``: sums over all, and the streams of a few."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.span import rollout_link, scope_spans, span, span_attributes
+from otel_bridge.emit.tokens import streams as reading
+from otel_bridge.emit.tokens.batch import TokenBatch
+from otel_bridge.journal.frames import Signal
+from otel_bridge.semconv import (
+    TOKENS_BUCKETS,
+    TOKENS_DECILES,
+    TOKENS_FIGURES,
+    TOKENS_LENGTHS,
+    TOKENS_SPAN,
+    TOKENS_STREAM,
+    TOKENS_TEXTS,
+)
+from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, Figure, Numbers, figure_of_stream, figures_of
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+
+def append_token_span(run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str, Attribute]]) -> None:
+    """Append one span of the rollouts of *batch*, with the attributes *pairs* first."""
+    streams = {name: reading.flat(column, batch.lengths) for name, column in batch.columns.items()}
+    values = _sampled_values(streams)
+    figures = figures_of(values, batch.lengths)
+    _count_not_finite(run, batch, streams.get(LOSS_MASK), {name: figures[figure_of_stream(name)] for name in values})
+    attributes = list(pairs)
+    for name, figure in figures.items():
+        attributes += _figure_pairs(name, figure)
+    attributes += _stream_pairs(batch, {**streams, **values})
+    texts = {str(index): text for index, text in enumerate(batch.texts) if text is not None}
+    if texts:
+        attributes.append((TOKENS_TEXTS, orjson.dumps(texts).decode()))
+    now = time.time_ns()
+    random = os.urandom(24)
+    links = b"".join(map(rollout_link, batch.trace_ids))
+    packed = span((random[8:], random[:8], None), TOKENS_SPAN, (now, now), span_attributes(attributes), links=links)
+    run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
+
+
+def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """Return the streams of which there are figures, NaN for tokens that the mask says were not sampled."""
+    mask = streams.get(LOSS_MASK)
+    values = {name: stream for name, stream in streams.items() if name not in {TOKEN_IDS, LOSS_MASK}}
+    if mask is None:
+        return values
+    return {name: reading.masked(stream, mask) for name, stream in values.items()}
+
+
+def _count_not_finite(run: EmitRun, batch: TokenBatch, mask: Numbers | None, figures: Mapping[str, Figure]) -> None:
+    """Count the tokens whose value is not finite: the figure of their stream lacks them without a statement of that."""
+    sampled = sum(batch.lengths) if mask is None else reading.sampled(mask)
+    for name, figure in figures.items():
+        not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(batch.lengths)
+        if not_finite > 0:
+            run.count_drop(reading.NOT_FINITE, not_finite, name)
+
+
+def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
+    yield f"{TOKENS_FIGURES}{name}", _doubles([*figure.counts, *figure.sums, *figure.maxima])
+    yield f"{TOKENS_DECILES}{name}", _doubles([*figure.decile_counts, *figure.decile_sums])
+    if figure.buckets:
+        flattened = [number for pair in sorted(figure.buckets.items()) for number in pair]
+        yield f"{TOKENS_BUCKETS}{name}", _integers(flattened)
+
+
+def _stream_pairs(batch: TokenBatch, streams: Mapping[str, Numbers]) -> Iterator[tuple[str, Attribute]]:
+    """Yield the lengths of the rollouts whose streams leave, and these streams; nothing if none leaves."""
+    sent = max(batch.shown, batch.joined)
+    if not sent:
+        return
+    yield TOKENS_LENGTHS, _integers(batch.lengths[:sent])
+    for name, stream in streams.items():
+        rollouts = sent if name == batch.half else batch.shown
+        if any(row is not None for row in batch.columns[name].rows[:rollouts]):
+            yield f"{TOKENS_STREAM}{name}", _floats(stream[: sum(batch.lengths[:rollouts])])
+
+
+def _doubles(numbers: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
+def _integers(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def _floats(numbers: Numbers) -> bytes:
+    """Return *numbers* as little-endian 32-bit floats."""
+    if hasattr(numbers, "astype"):
+        return cast("bytes", numbers.astype("<f4", copy=False).tobytes())
+    return struct.pack(f"<{len(numbers)}f", *numbers)
