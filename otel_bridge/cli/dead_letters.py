@@ -194,16 +194,16 @@ def _left(found: _RunDeadLetters, timeout_s: float) -> int:
     ids = [dead_letter.id for dead_letter in found.dead_letters]
     deadline = time.monotonic() + timeout_s
     with Terminal(stderr=True).wait_display() as display:
-        while (left := len(_letters(found.folder, ids))) and time.monotonic() < deadline:
+        while (count := len(_letters(found.folder, ids))) and time.monotonic() < deadline:
             if not probe(found.folder.lock_path) or _stuck(found):
                 break
-            display.show(partial(_amounts, ids, left))
+            display.show(partial(_amounts, len(ids), count))
             time.sleep(_PAUSE_S)
-    return left
+    return count
 
 
-def _amounts(ids: Sequence[int], left: int) -> dict[str, Amount]:
-    return {"dead letters": Amount(len(ids) - left, len(ids))}
+def _amounts(total: int, remaining: int) -> dict[str, Amount]:
+    return {"dead letters": Amount(total - remaining, total)}
 
 
 def _stuck(found: _RunDeadLetters) -> bool:

@@ -79,29 +79,51 @@ def undelivered_reason(
     if report is None:
         return "nothing could be read"
     if not report.has_exporter:
-        given_up = report.discarded and report.ended
-        why = f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}" if report.exporters else NO_EXPORTER
-        return why if (report.position or not report.ended) and not given_up else ""
-    lines = _unexplained(remaining, hanging) if remaining is not None else []
-    lines += [
-        missed_line(name, one.missed) for name, one in report.exporters.items() if one.missed and name in requested
-    ]
-    lines += [
-        f"{owed_line(name, count)} (deliver them with --exporters {name}, or give them up with --discard {name})"
-        for name, count in report.owed.items()
-    ]
+        return _without_exporter(report)
+    lines = [] if remaining is None else _unexplained(remaining, hanging)
+    lines += _not_received(report, requested)
     if not report.ended:
-        lines = [f"{name} is {one.state}: {one.reason}" for name, one in report.exporters.items() if one.reason] + lines
-        living = remaining.living if remaining is not None else 0
-        if living:
-            lines.append(f"{living} of its processes still {'runs' if living == 1 else 'run'}")
-        lines = lines or ["its delivery was stopped early"]
+        lines = [*_reasons(report), *lines, *_living(remaining)] or ["its delivery was stopped early"]
     return "; ".join(lines)
+
+
+def _without_exporter(report: Report) -> str:
+    """Return why records of a run without an exporter are not delivered; empty when there are none, or all given up."""
+    has_records = bool(report.position or not report.ended)
+    is_given_up = bool(report.discarded and report.ended)
+    if not has_records or is_given_up:
+        return ""
+    return f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}" if report.exporters else NO_EXPORTER
+
+
+def _not_received(report: Report, requested: Collection[str]) -> list[str]:
+    """Return a line for each exporter that will not get some records, as far as this call or the run requested it."""
+    lines = [
+        missed_line(name, exporter.missed)
+        for name, exporter in report.exporters.items()
+        if exporter.missed and name in requested
+    ]
+    for name, count in report.owed.items():
+        remedy = f"deliver them with --exporters {name}, or give them up with --discard {name}"
+        lines.append(f"{owed_line(name, count)} ({remedy})")
+    return lines
+
+
+def _reasons(report: Report) -> list[str]:
+    """Return a line for each exporter that retries or is blocked."""
+    return [f"{name} is {state.state}: {state.reason}" for name, state in report.exporters.items() if state.reason]
+
+
+def _living(remaining: RunStatus | None) -> list[str]:
+    """Return a line on processes of the run that have not ended; nothing without any."""
+    living = 0 if remaining is None else remaining.living
+    return [f"{living} of its processes still {'runs' if living == 1 else 'run'}"] if living else []
 
 
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
     """Return a line for each unfinished exporter without a reason; a reason is already shown with its exporter."""
-    return list(filter(None, (_waiting(run, name, hanging) for name, one in run.exporters.items() if not one.reason)))
+    lines = [_waiting(run, name, hanging) for name, state in run.exporters.items() if not state.reason]
+    return [line for line in lines if line]
 
 
 def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:

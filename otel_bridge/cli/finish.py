@@ -70,11 +70,11 @@ def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
     deadline = time.monotonic() + _WAIT_S
     with console.wait_display() as display:
         while time.monotonic() < deadline:
-            taken = not is_requested(folder)
+            is_taken = not is_requested(folder)
             report = read_report(folder)
-            if taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
+            if is_taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
                 return True
-            if not taken and not probe(folder.lock_path):
+            if not is_taken and not probe(folder.lock_path):
                 return False
             display.show(lambda: {"the bridge's answer": Amount()})
             time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Standard streams of a command that may be closed, full, or a pipe without a reader.
+"""Output of a command: standard streams that may be closed, full, or a pipe without a reader, and files.
 
 A command that only shows something ends when its output cannot be written. A command that works continues, and only
 its text is lost: it calls `work_without_output` first.
@@ -11,7 +11,10 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TextIO, cast
+
+import click
 
 
 class OutputStream:
@@ -70,6 +73,18 @@ def work_without_output() -> None:
     """Declare that this command does its work also when its output cannot be written."""
     if isinstance(output := cast("object", sys.stdout), OutputStream):
         output.ignore_failures()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write *content* to a file that the user named, in place of what it held.
+
+    Raises:
+        click.ClickException: The file cannot be written.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as exc:
+        raise click.ClickException(f"{path}: {exc.strerror}; choose a file that can be written") from exc
 
 
 def call_with_streams(command: Callable[[], object]) -> object:

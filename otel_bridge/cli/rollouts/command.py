@@ -205,20 +205,21 @@ def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrd
             count = len(rollouts.found) + rollouts.gone
             if not count:
                 return 0
-            matching = [found for found in rollouts.found if wanted.takes(found)]
+            matching = [rollout for rollout in rollouts.found if wanted.takes(rollout)]
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))
-            shown = 0
-            for found in chosen:
-                shown += _show_one(found, view, as_json=order.as_json)
+            pages = {} if order.overlay is None else source.token_pages(chosen)
+            count_shown = 0
+            for rollout in chosen:
+                count_shown += _show_one(rollout, view, as_json=order.as_json)
                 if order.overlay is not None:
-                    page = source.token_page(str(found.facts["id"]))
+                    page = pages.get(str(rollout.facts["id"]))
                     print_tokens(None if page is None else view_in(page), order.overlay)
     except OtelBridgeError as exc:
         echo(f"{folder.run_id}: {exc}", err=True)
         return None
-    _notify_rest(rollouts, len(matching), shown)
+    _notify_rest(rollouts, len(matching), count_shown)
     return count
 
 

@@ -8,7 +8,7 @@ the run at the same time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import TOKENS_ID, Evaluation, Json, MediaRecord, RolloutRecord
+from otel_bridge.records import TOKENS_ID, Evaluation, Json, MediaRecord, Record, RolloutRecord
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
@@ -109,27 +109,20 @@ class RolloutSource:
         result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
         return result
 
-    def token_page(self, trace_id: str) -> str | None:
-        """Return the newest page of the tokens of a rollout, ``None`` without any."""
-        begin = f"{TOKENS_ID}{trace_id}:"
-        page: str | None = None
-        for path in self._files:
-            with contextlib.suppress(OSError), open(open_regular(path), "rb") as opened:
-                for line in opened:
-                    payload = _parsed(line) if line.startswith(_MEDIA_MARK) else None
-                    if payload is not None and str(payload["id"]).startswith(begin):
-                        page = self._file_of(payload) or page
-        view = self._view
-        after = 0
-        while view is not None:
-            batch = view.records(after, (MEDIA,), limit=_BATCH, limit_bytes=_BATCH_BYTES)
-            for record in batch.records:
-                if isinstance(record, MediaRecord) and record.id.startswith(begin):
-                    page = record.items[0].data.decode("utf-8", "replace")
-            if batch.through <= after or not (batch.records or batch.broken):
-                break
-            after = batch.through
-        return page
+    def token_pages(self, rollouts: Iterable[StoredRollout]) -> dict[str, str]:
+        """Return the newest page of tokens of each of *rollouts* that has one, by the rollout's id."""
+        trace_ids = {str(rollout.facts["id"]) for rollout in rollouts}
+        pages: dict[str, str] = {}
+        for _, _, line in self._lines():
+            payload = _parsed(line) if line.startswith(_MEDIA_MARK) else None
+            trace_id = "" if payload is None else _trace_id_of_page(str(payload["id"]))
+            page = self._file_of(payload) if payload is not None and trace_id in trace_ids else None
+            if page is not None:
+                pages[trace_id] = page
+        for record in self._records(MEDIA):
+            if isinstance(record, MediaRecord) and (trace_id := _trace_id_of_page(record.id)) in trace_ids:
+                pages[trace_id] = record.items[0].data.decode("utf-8", "replace")
+        return pages
 
     def _file_of(self, payload: Payload) -> str | None:
         """Return the text of the first item of a line of media, ``None`` when its file has been deleted."""
@@ -141,6 +134,12 @@ class RolloutSource:
             return None
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
+        for path, offset, line in self._lines():
+            if any(line.startswith(mark) for mark in _MARKS) and (payload := _parsed(line)) is not None:
+                yield payload, partial(_line_at, path, offset)
+
+    def _lines(self) -> Iterator[tuple[Path, int, bytes]]:
+        """Yield each line of the files of the exporter ``file``, with its file and its offset there."""
         for path in self._files:
             with (
                 contextlib.suppress(OSError),
@@ -148,22 +147,37 @@ class RolloutSource:
             ):  # the bridge deletes the oldest
                 offset = 0
                 for line in opened:
-                    if any(line.startswith(mark) for mark in _MARKS) and (payload := _parsed(line)) is not None:
-                        yield payload, partial(_line_at, path, offset)
+                    yield path, offset, line
                     offset += len(line)
 
     def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
-        view, after = self._view, 0
-        while view is not None:
-            batch = view.records(after, (ROLLOUT, EVALUATION), limit=_BATCH, limit_bytes=_BATCH_BYTES)
-            for record in batch.records:
-                if isinstance(record, RolloutRecord):
-                    yield rollout_payload(record), partial(_record_at, view, record.position)
-                elif isinstance(record, Evaluation):
-                    yield evaluation_payload(record), partial(_record_at, view, record.position)
-            if batch.through <= after or not (batch.records or batch.broken):
+        for record in self._records(ROLLOUT, EVALUATION):
+            if isinstance(record, RolloutRecord):
+                yield rollout_payload(record), partial(self._rollout_at, record.position)
+            elif isinstance(record, Evaluation):
+                yield evaluation_payload(record), partial(self._rollout_at, record.position)
+
+    def _rollout_at(self, position: int) -> Payload | None:
+        if self._view is None:
+            return None
+        records = self._view.records(position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES).records
+        record = records[0] if records else None
+        return rollout_payload(record) if isinstance(record, RolloutRecord) and record.position == position else None
+
+    def _records(self, *kinds: int) -> Iterator[Record]:
+        """Yield the records of *kinds* that the ledger has, in their order."""
+        position = 0
+        while self._view is not None:
+            batch = self._view.records(position, kinds, limit=_BATCH, limit_bytes=_BATCH_BYTES)
+            yield from batch.records
+            if batch.through <= position or not (batch.records or batch.broken):
                 return
-            after = batch.through
+            position = batch.through
+
+
+def _trace_id_of_page(media_id: str) -> str:
+    """Return the id of the rollout whose page of tokens has *media_id*; of other media an empty text."""
+    return media_id.removeprefix(TOKENS_ID).partition(":")[0] if media_id.startswith(TOKENS_ID) else ""
 
 
 def _line_at(path: Path, offset: int) -> Payload | None:
@@ -182,12 +196,6 @@ def _parsed(line: bytes) -> Payload | None:
     except orjson.JSONDecodeError:
         return None
     return cast("Payload", payload) if isinstance(payload, dict) else None
-
-
-def _record_at(view: LedgerView, position: int) -> Payload | None:
-    records = view.records(position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES).records
-    found = records[0] if records else None
-    return rollout_payload(found) if isinstance(found, RolloutRecord) and found.position == position else None
 
 
 def _counted(payload: Payload) -> Payload:

@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.output import write_file
 from otel_bridge.cli.rollouts.source import RolloutSource, StoredRollout
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.journal.folder import RunFolder
@@ -29,15 +30,13 @@ def write_page(folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bo
         WrongCallError: More than one rollout with tokens matches.
         click.ClickException: There is no page, or the file cannot be written.
     """
-    matching = 0
+    matching: list[StoredRollout] = []
     pages: list[str] = []
     for folder in folders:
         with RolloutSource(folder) as source:
-            for rollout in filter(takes, source.rollouts().found):
-                matching += 1
-                page = source.token_page(str(rollout.facts["id"]))
-                if page is not None:
-                    pages.append(page)
+            of_folder = [rollout for rollout in source.rollouts().found if takes(rollout)]
+            matching += of_folder
+            pages += source.token_pages(of_folder).values()
     if len(pages) > 1:
         raise WrongCallError(f"{len(pages)} rollouts match; name one of them: --id ID")
     if not pages:
@@ -45,20 +44,17 @@ def write_page(folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bo
     if output is None:
         sys.stdout.write(pages[0])
         return
-    try:
-        output.write_text(pages[0], encoding="utf-8")
-    except OSError as exc:
-        raise click.ClickException(f"{output}: {exc.strerror}; choose a file that can be written") from exc
+    write_file(output, pages[0].encode())
     echo(f"{output}: open it in a browser", err=True)
 
 
 def print_tokens(view: TokenView | None, overlay: str) -> None:
     """Print the tokens of *view*, colored by the values of *overlay*, and those with the largest values."""
     terminal = Terminal(soft_wrap=True)
-    values = None if view is None else view.overlays.get(overlay)
     if view is None:
         terminal.print_line(f"  {_NO_TOKENS}", style="dim")
         return
+    values = view.overlays.get(overlay)
     if values is None:
         terminal.print_line(f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}", style="dim")
         return

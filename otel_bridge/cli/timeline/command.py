@@ -13,6 +13,7 @@ import orjson
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
 from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.output import write_file
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
@@ -30,7 +31,7 @@ _BESIDE: Final = 52
 
 @click.command("timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json")
 @click.argument("run", required=False)
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
     "--steps", "steps", metavar="A-B", help="Only these steps: 7, 10-20, 10-. [default: bars: the last 20; file: all]"
 )
@@ -38,10 +39,10 @@ _BESIDE: Final = 52
 def command(*, run: str | None, directory: Path | None, steps: str | None, output: Path | None) -> None:
     """Show one bar a step, by phase, or write the timeline as trace events.
 
-    RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is only one run. DIRECTORY
-    holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Open the written file in
-    https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with its
-    turns and tools.
+    RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is only one run. DIR holds
+    run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the folder above. Open the written
+    file in https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with
+    its turns and tools.
     """
     folders = chosen_folders(directory, run)
     if len(folders) > 1:
@@ -54,10 +55,7 @@ def command(*, run: str | None, directory: Path | None, steps: str | None, outpu
             raise SystemExit(1)
         clocks = clocks_of(event for step in found for event in step.events)
         if output is not None:
-            try:
-                output.write_bytes(orjson.dumps(trace_of(aligned(found, clocks))))
-            except OSError as exc:
-                raise click.ClickException(f"{output}: {exc.strerror}; choose a file that can be written") from exc
+            write_file(output, orjson.dumps(trace_of(aligned(found, clocks))))
             echo(f"{output}: {len(found)} steps; open it in https://ui.perfetto.dev", err=True)
         else:
             _show(found, last_only=steps is None)
