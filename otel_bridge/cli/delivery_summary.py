@@ -117,7 +117,9 @@ def _reasons(report: Report) -> list[str]:
 def _living(remaining: RunStatus | None) -> list[str]:
     """Return a line on processes of the run that have not ended; nothing without any."""
     living = 0 if remaining is None else remaining.living
-    return [f"{living} of its processes still {'runs' if living == 1 else 'run'}"] if living else []
+    if not living:
+        return []
+    return [f"{living} of its processes still {'runs' if living == 1 else 'run'}"]
 
 
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:

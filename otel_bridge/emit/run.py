@@ -279,10 +279,7 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415  # rare, as `train_on`
 
-        try:
-            annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
-        except any_error():  # nothing of otel-bridge may end a training run
-            self.count_drop("internal_error")
+        annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
 
     # --- phases -------------------------------------------------------------------------------------------------------
 

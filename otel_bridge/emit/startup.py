@@ -137,8 +137,8 @@ def begin(
     if child_env is not None:
         child_env.set({**variables, NEW_RUN.name: None})
     with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
-        destination, *kept = _destination(facts, state)
-        console.notify(*console.begun(identity, destination, [*kept, *_notes(facts, state)]))
+        first_line, *further_lines = _destination(facts, state)
+        console.notify(*console.begun(identity, first_line, [*further_lines, *_notes(facts, state)]))
         problem = state.folder.ledger_problem()
         if problem:
             console.notify(f"rows are kept in the run folder, and not delivered: {problem}", always=True)
@@ -288,8 +288,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
         notes += [resumed, *elsewhere.values(), *console.found(before), *console.degraded(before)]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
     notes += [f"{label}: {text}" for label, text in _links(facts, state, before)]
-    forwarded = [signal for signal, names in choice.by_signal.items() if OTLP in names]
-    cautions = [*map(caution_of, choice.settings.values()), destination.note(forwarded, facts.env)]
+    cautions = [*map(caution_of, choice.settings.values()), destination.note(choice.signals_of(OTLP), facts.env)]
     notes += filter(None, cautions)
     return notes + _notes_of_folder(facts, state)
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.worker import ExporterWorker
@@ -14,6 +14,7 @@ from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
+from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
@@ -122,41 +123,34 @@ class ReportWriter:
     def _report(self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool) -> Report:
         # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
         states = {name: worker.exporter_state for name, worker in workers.items()}
-        position, sources, found = self._view.overview()
-        destinations = {item.id: item for item in found}
-        translator, state, host = self._reader.translator, self._reader.state, this_host()
+        position, sources, destinations = self._view.overview()
+        stored = {destination.id: destination for destination in destinations}
+        translator = self._reader.translator
+        state = self._reader.state
+        host = this_host()
         run = self._describe.brief(state.get("run"))
-        held, counts = translator.waiting_rows_of(), self._ledger.counts
-        owed, given_up = selection.owed(), selection.requested.all_given_up()
+        counts = self._ledger.counts
+        owed = selection.owed()
+        given_up = selection.requested.all_given_up()
         return Report(
             time_unix_ns=time.time_ns(),
             project=run.project,
             name=run.name,
             generated=self._describe.generated(state.get("run")),
             bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
-            processes={
-                source.instance_id: ProcessReport(
-                    source.number,
-                    source.offset,
-                    source.forwarded_number,
-                    source.forwarded_offset,
-                    *self._life_of(source.instance_id),
-                    held.get(source.instance_id, 0),
-                )
-                for source in sources
-            },
+            processes=self._processes(sources),
             roles={role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()},
             position=position,
-            exporters={name: self._exporter(state, destinations.get(state.id), run) for name, state in states.items()},
-            former={name: _former(name, one, found) for name, one in self._known.items() if name not in workers},
-            drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
-            drop_keys={key.removeprefix(FIRST_KEY): str(value) for key, value in state.items(FIRST_KEY)},
-            bare_scopes={key.removeprefix(_BARE): str(value) for key, value in state.items(_BARE)},
+            exporters={name: self._exporter(state, stored.get(state.id), run) for name, state in states.items()},
+            former=self._former(destinations, workers),
+            drops=_counts(state.items(_DROP), _DROP),
+            drop_keys=_texts(state.items(FIRST_KEY), FIRST_KEY),
+            bare_scopes=_texts(state.items(_BARE), _BARE),
             missing_rows=translator.missing_rows(),
             steps={
-                **{key.removeprefix(_REACHED): _int(value) for key, value in state.items(_REACHED)},
-                **{key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
-                **{key.removeprefix(_FURTHEST): _int(value) for key, value in state.items(_FURTHEST)},
+                **_counts(state.items(_REACHED), _REACHED),
+                **_counts(state.items(_AXIS), _AXIS),
+                **_counts(state.items(_FURTHEST), _FURTHEST),
             },
             rows=counts.rows,
             rollouts=counts.rollouts,
@@ -169,9 +163,9 @@ class ReportWriter:
             ended=ended and not owed,
             owed=owed,
             unchosen=selection.unchosen,
-            destinations=len(found),
-            discarded={name: one.discarded for name, one in given_up.items() if one.discarded},
-            evicted={name: one.evicted for name, one in given_up.items() if one.evicted},
+            destinations=len(destinations),
+            discarded={name: records.discarded for name, records in given_up.items() if records.discarded},
+            evicted={name: records.evicted for name, records in given_up.items() if records.evicted},
             launcher=self._launcher,
             media=_int(state.get(COUNTED)),
             alerts=_int(state.get(RAISED)),
@@ -179,6 +173,27 @@ class ReportWriter:
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )
+
+    def _processes(self, sources: Iterable[SegmentPosition]) -> dict[str, ProcessReport]:
+        """Return how far the segments of each process are read, whether it is alive, and its rows that wait."""
+        waiting_rows = self._reader.translator.waiting_rows_of()
+        return {
+            source.instance_id: ProcessReport(
+                source.number,
+                source.offset,
+                source.forwarded_number,
+                source.forwarded_offset,
+                *self._life_of(source.instance_id),
+                waiting_rows.get(source.instance_id, 0),
+            )
+            for source in sources
+        }
+
+    def _former(self, destinations: Sequence[ExporterState], present: Container[str]) -> dict[str, ExporterReport]:
+        """Return the last report of each exporter that is not *present* any more."""
+        return {
+            name: _former(name, report, destinations) for name, report in self._known.items() if name not in present
+        }
 
     def _exporter(self, state: ExporterState, stored: ExporterState | None, run: RunInfo) -> ExporterReport:
         """Return the report of an exporter, whose dead letters others may have discarded in the ledger."""
@@ -198,14 +213,26 @@ class ReportWriter:
         return tail.producer.role, not tail.segments.dead and not own, own
 
 
-def _former(name: str, known: ExporterReport, destinations: Iterable[ExporterState]) -> ExporterReport:
+def _former(name: str, report: ExporterReport, destinations: Iterable[ExporterState]) -> ExporterReport:
     """Return the last report of an exporter that left, with what it wrote after that report."""
-    same = (at for at in destinations if at.exporter == name and known.tracker_run_id in {None, at.tracker_run_id})
-    at = max(same, key=lambda one: one.written, default=None)
-    if at is None or at.written < known.written:
-        return known
+    stored = max(
+        (
+            state
+            for state in destinations
+            if state.exporter == name and report.tracker_run_id in {None, state.tracker_run_id}
+        ),
+        key=lambda state: state.written,
+        default=None,
+    )
+    if stored is None or stored.written < report.written:
+        return report
     return dataclasses.replace(
-        known, written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, missed=at.missed
+        report,
+        written=stored.written,
+        durable=stored.durable,
+        rows=stored.rows,
+        rollouts=stored.rollouts,
+        missed=stored.missed,
     )
 
 
@@ -218,6 +245,14 @@ def _awaited(rank: AwaitedRank) -> dict[str, str | int]:
 
 def _last_alert(value: object) -> dict[str, str | int]:
     return dict(cast("dict[str, str | int]", value)) if isinstance(value, dict) else {}
+
+
+def _counts(items: Iterable[tuple[str, object]], prefix: str) -> dict[str, int]:
+    return {key.removeprefix(prefix): _int(value) for key, value in items}
+
+
+def _texts(items: Iterable[tuple[str, object]], prefix: str) -> dict[str, str]:
+    return {key.removeprefix(prefix): str(value) for key, value in items}
 
 
 def _int(value: object) -> int:

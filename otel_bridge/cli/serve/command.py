@@ -223,7 +223,7 @@ class _Service:
             )
 
     def _send_own_metrics(self) -> None:
-        is_sent = OTLP in self._choice.by_signal["metrics"] and "metrics" in signals_sent(self._env)
+        is_sent = "metrics" in self._choice.signals_of(OTLP) and "metrics" in signals_sent(self._env)
         if is_sent and self._receiver is not None:
             from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
 

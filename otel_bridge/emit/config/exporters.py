@@ -6,7 +6,7 @@ The exporters are checked when a run begins: an unknown name or a missing packag
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -56,6 +56,10 @@ class RequestedDestinations:
         """Return every exporter named for any signal, in the order named."""
         return tuple(dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen))
 
+    def signals_of(self, exporter: str) -> list[str]:
+        """Return the signals that *exporter* was named for."""
+        return [signal for signal, exporters in self.by_signal.items() if exporter in exporters]
+
 
 def choose(
     argument: object, env: Mapping[str, str], cwd: Path, *, launched: bool = False, elsewhere: bool = False
@@ -75,23 +79,20 @@ def choose(
     """
     requested = _requested(argument)
     by_signal = _by_launcher(requested, env) if launched else _by_environment(requested, env)
-    for chosen in by_signal.values():
-        if NONE in chosen and len(set(chosen)) > 1:
-            raise ConfigError(f"exporters {','.join(chosen)}: expected {NONE} alone, or trackers without it")
-    refused = any(NONE in chosen for chosen in by_signal.values())
-    kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
-    used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
+    choice = RequestedDestinations(
+        by_signal={signal: _without_none(exporters) for signal, exporters in by_signal.items()},
+        destinations={},
+        refused=any(NONE in exporters for exporters in by_signal.values()),
+    )
     find = described if elsewhere else load
-    settings = {name: find(name).read_settings(env, cwd) for name in used if name != OTLP}
-    destinations = {name: destination_of(one) for name, one in settings.items()}
-    if OTLP in used:
+    settings = {name: find(name).read_settings(env, cwd) for name in choice.names if name != OTLP}
+    destinations = {name: destination_of(settings[name]) for name in settings}
+    if OTLP in choice.names:
         if not launched:  # the launcher checked its own, and the children's lead to its receiver
-            signals = [signal for signal, chosen in kept.items() if OTLP in chosen]
-            destination.check(signals, env, elsewhere=elsewhere)
+            destination.check(choice.signals_of(OTLP), env, elsewhere=elsewhere)
         destinations[OTLP] = destination.variables(env)
-    content = {name: content_of(name).read(env) for name in used}
-    return RequestedDestinations(
-        kept, destinations, refused, settings, {name: mode for name, mode in content.items() if mode != "full"}
+    return replace(
+        choice, destinations=destinations, settings=settings, message_content=_content_limits(choice.names, env)
     )
 
 
@@ -104,6 +105,23 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
 def installed() -> tuple[str, ...]:
     """Return the exporters that this environment could deliver to at once, for a message; the local ones first."""
     return (*(name for name in _LOCAL_FIRST if name in available() and not missing_of(name, described(name))), "file")
+
+
+def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
+    """Return the exporters of a signal without ``none``.
+
+    Raises:
+        ConfigError: Others are named beside it.
+    """
+    if NONE in exporters and len(set(exporters)) > 1:
+        raise ConfigError(f"exporters {','.join(exporters)}: expected {NONE} alone, or trackers without it")
+    return tuple(name for name in exporters if name != NONE)
+
+
+def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the limit of message text of each exporter that has one."""
+    modes = {name: content_of(name).read(env) for name in exporters}
+    return {name: mode for name, mode in modes.items() if mode != "full"}
 
 
 def _by_launcher(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
