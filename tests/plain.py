@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 53,
+    "complexity": 49,
     "nested-ternary": 13,
-    "packed-assignment": 273,
-    "generic-name": 1112,
+    "packed-assignment": 269,
+    "generic-name": 1083,
     "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
