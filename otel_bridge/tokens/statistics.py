@@ -23,6 +23,8 @@ ENGINE: Final = "logprobs"
 TRAINER: Final = "trainer_logprobs"
 TOKEN_IDS: Final = "token_ids"  # noqa: S105  # tokens of a model
 LOSS_MASK: Final = "loss_mask"
+REFERENCES: Final = (TOKEN_IDS, LOSS_MASK)
+"""Streams that say what a token is, and have no figure."""
 FIGURES: Final[Mapping[str, str]] = {
     ENGINE: "logprob/engine",
     TRAINER: "logprob/trainer",

@@ -1,7 +1,7 @@
 """The tokens of one rollout -> one HTML page that needs nothing else, and back. Pure.
 
-The page holds its data as JSON, and its script puts them in as text, never as HTML. Both trackers and the terminal
-show the same data.
+The page is ``view.html`` with the data as JSON; its script puts them in as text, never as HTML. Trackers and the
+terminal show the same data.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, Final, cast
 
 import orjson
 
 from otel_bridge.records import Json, Message
 from otel_bridge.text.message_parts import part_text
-from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS, TRAINER
+from otel_bridge.tokens.statistics import ENGINE, REFERENCES, TOKEN_IDS, TRAINER
 
 MISMATCH: Final = "mismatch"
 OVERLAYS: Final[Mapping[str, str]] = {
     "entropies": "entropy", "advantages": "advantage", "is_masked": "mask", "is_clipped": "clipped",
 }  # fmt: skip
 """Stream to the name of the overlay that it makes."""
-_NO_OVERLAYS: Final = frozenset({TOKEN_IDS, LOSS_MASK})
 _MAX_TOKENS: Final = 20_000
 _DIGITS: Final = 4
 _BEGIN: Final = '<script type="application/json" id="data">'
 _END: Final = "</script>"
+_HEAD, _, _FOOT = files("otel_bridge.tokens").joinpath("view.html").read_text("utf-8").partition(f"{_BEGIN}{_END}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def view_of(
     overlays = {
         OVERLAYS.get(name, name): _rounded(values[:length])
         for name, values in streams.items()
-        if name not in _NO_OVERLAYS
+        if name not in REFERENCES
     }
     if ENGINE in streams and TRAINER in streams:
         differences = [after - before for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)]
@@ -101,12 +102,12 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
     for message in messages:
         text = _text(message)
         turn: dict[str, Json] = {"role": message.get("role"), "name": message.get("name"), "text": text}
-        found = whole.find(text, reached) if text else -1
-        if found in starts and message.get("role") != "user":
-            end = found + len(text)
+        start = whole.find(text, reached) if text else -1
+        if start in starts and message.get("role") != "user":
+            end = start + len(text)
             while end not in starts:  # the last token goes on beyond the text, as with an end of turn
                 end += 1
-            turn["tokens"] = [starts[found], starts[end]]
+            turn["tokens"] = [starts[start], starts[end]]
             reached = end
         turns.append(turn)
     return turns
@@ -159,85 +160,3 @@ def shade(name: str, value: float | None, highest: float) -> float | None:
     if value is None or not highest:
         return None
     return -value / highest if name == "advantage" else min(abs(value) / highest, 1.0)
-
-
-_HEAD: Final = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Tokens of a rollout</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'">
-<style>
-body { font: 14px/1.6 system-ui, sans-serif; margin: 1.5em auto; max-width: 70em; padding: 0 1em; color: #222;
-  background: #fff }
-h1 { font-size: 1.15em; margin: 0 }
-.facts { color: #555; margin: .3em 0 .8em }
-.facts span { margin-right: 1.2em }
-nav { position: sticky; top: 0; background: #fff; padding: .4em 0; border-bottom: 1px solid #ddd }
-nav label { margin-right: 1em; cursor: pointer }
-section { border-left: 3px solid #ccc; margin: 1em 0; padding: .1em 0 .1em .8em }
-section.assistant { border-color: #2a7 } section.tool { border-color: #c90 } section.user { border-color: #27c }
-h2 { font-size: .85em; margin: 0; color: #555 }
-pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.7 ui-monospace, monospace }
-i { font-style: normal; border-radius: 2px }
-</style></head><body><h1></h1><div class="facts"></div><nav></nav><main></main>
-"""
-
-_FOOT: Final = """
-<script>
-const data = JSON.parse(document.getElementById("data").textContent);
-const names = Object.keys(data.overlays);
-const spans = [];
-const add = (parent, tag, text, kind) => {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (kind) element.className = kind;
-  parent.append(element);
-  return element;
-};
-document.querySelector("h1").textContent = data.title;
-document.title = data.title;
-for (const [name, text] of Object.entries(data.facts))
-  add(document.querySelector(".facts"), "span", name + " " + text);
-const main = document.querySelector("main");
-const tokens = (parent, first, end) => {
-  for (let index = first; index < end; index++) {
-    const element = add(parent, "i", data.tokens[index]);
-    const values = names.map(name => name + " " + data.overlays[name][index]);
-    element.title = ["token " + index, ...values].join("\\n");
-    spans[index] = element;
-  }
-};
-for (const turn of data.turns) {
-  const section = add(main, "section", "", ["assistant", "tool", "user"].includes(turn.role) ? turn.role : "");
-  add(section, "h2", [turn.role, turn.name].filter(Boolean).join(" "));
-  const text = add(section, "pre", turn.tokens ? "" : turn.text);
-  if (turn.tokens) tokens(text, ...turn.tokens);
-}
-if (data.tokens.some((_, index) => !spans[index])) {
-  const section = add(main, "section", "", "");
-  add(section, "h2", "tokens");
-  const text = add(section, "pre", "");
-  data.tokens.forEach((_, index) => spans[index] || tokens(text, index, index + 1));
-}
-const paint = name => {
-  const values = data.overlays[name] || [];
-  const highest = values.reduce((most, value) => Math.max(most, Math.abs(value || 0)), 0);
-  spans.forEach((element, index) => {
-    const value = values[index];
-    const strength = value == null || !highest ? 0 : Math.min(Math.abs(value) / highest, 1);
-    const color = name === "advantage" && value > 0 ? "40,160,90" : "225,70,50";
-    element.style.background = strength ? `rgba(${color},${(0.85 * strength).toFixed(3)})` : "";
-  });
-};
-names.forEach((name, index) => {
-  const label = add(document.querySelector("nav"), "label", "");
-  const button = document.createElement("input");
-  button.type = "radio";
-  button.name = "overlay";
-  button.value = name;
-  button.checked = !index;
-  button.onchange = () => paint(name);
-  label.append(button, " " + name);
-});
-if (names.length) paint(names[0]);
-</script></body></html>
-"""

@@ -14,12 +14,11 @@ from typing import Any, Final, cast
 
 from otel_bridge.emit.rollouts.columns import Column
 from otel_bridge.errors import any_error
-from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, Numbers, numpy_module
+from otel_bridge.tokens.statistics import REFERENCES, Numbers, numpy_module
 
 UNREADABLE: Final = "token_unreadable"
 OTHER_LENGTH: Final = "token_length"
 NOT_FINITE: Final = "token_not_finite"
-_REFERENCES: Final = (TOKEN_IDS, LOSS_MASK)
 _NUMBERS: Final = "fiub"
 _AS_THEY_ARE: Final = frozenset({"<f4", "<f8"})
 
@@ -142,7 +141,7 @@ def lengths_of(columns: Mapping[str, TokenColumn], names: Sequence[str], count_d
 
 def _length_of(sizes: Mapping[str, int]) -> int:
     """Return the length that the ids of the tokens have, else their mask, else most streams; 0 without any."""
-    for name in _REFERENCES:
+    for name in REFERENCES:
         if name in sizes:
             return sizes[name]
     ((length, _),) = Counter(sizes.values()).most_common(1) or [(0, 0)]

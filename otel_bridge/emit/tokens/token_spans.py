@@ -24,7 +24,7 @@ from otel_bridge.semconv import (
     TOKENS_STREAM,
     TOKENS_TEXTS,
 )
-from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, Figure, Numbers, figure_of_stream, figures_of
+from otel_bridge.tokens.statistics import LOSS_MASK, REFERENCES, Figure, Numbers, figure_of_stream, figures_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -53,7 +53,7 @@ def append_token_span(run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str
 def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Return the streams of which there are figures, NaN for tokens that the mask says were not sampled."""
     mask = streams.get(LOSS_MASK)
-    values = {name: stream for name, stream in streams.items() if name not in {TOKEN_IDS, LOSS_MASK}}
+    values = {name: stream for name, stream in streams.items() if name not in REFERENCES}
     if mask is None:
         return values
     return {name: reading.masked(stream, mask) for name, stream in values.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, Message, RolloutRecord
-from otel_bridge.tokens.statistics import LOSS_MASK, TOKEN_IDS, figures_of, floats_of
+from otel_bridge.tokens.statistics import REFERENCES, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
@@ -103,21 +103,27 @@ class TokenViews:
 
 
 def _facts_of(rollout: RolloutRecord) -> dict[str, Json]:
-    given = rollout.metadata.get("rollout_id")
-    named = {"step": rollout.step, "group": rollout.group, "reward": rollout.reward, "finish": rollout.finish_reason}
+    rollout_id = rollout.metadata.get("rollout_id")
+    optional_facts = {
+        "step": rollout.step,
+        "group": rollout.group,
+        "reward": rollout.reward,
+        "finish": rollout.finish_reason,
+    }
     return {
         "key": rollout.key,
         "role": rollout.role,
         "step": rollout.step,
         "axis": rollout.axis,
-        "title": given if isinstance(given, str) else rollout.id,
-        "facts": {name: str(fact) for name, fact in named.items() if fact is not None},
+        "title": rollout_id if isinstance(rollout_id, str) else rollout.id,
+        "facts": {name: str(fact) for name, fact in optional_facts.items() if fact is not None},
         "messages": [*rollout.messages],
     }
 
 
 def _figures(streams: dict[str, list[float]]) -> dict[str, str]:
-    values = {name: stream for name, stream in streams.items() if name not in {TOKEN_IDS, LOSS_MASK}}
+    """Return the figures of the rollout as text; nothing when its streams are of different lengths."""
+    values = {name: stream for name, stream in streams.items() if name not in REFERENCES}
     lengths = set(map(len, values.values()))
     if len(lengths) != 1:
         return {}
