@@ -144,8 +144,8 @@ def _length_of(sizes: Mapping[str, int]) -> int:
     for name in REFERENCES:
         if name in sizes:
             return sizes[name]
-    ((length, _),) = Counter(sizes.values()).most_common(1) or [(0, 0)]
-    return length
+    streams = Counter(sizes.values())
+    return max(streams, key=streams.__getitem__, default=0)
 
 
 def flat(column: TokenColumn, lengths: Sequence[int]) -> Numbers:

@@ -63,6 +63,9 @@ class PhasePipeline:
         self._run = run
         self._workers = StepWorkers(run.state, run.options, run.processes, space=_PACE, every_rank=True)
         self._steps = StepStore(run, PhaseStep, LATE)
+        # Beside the store, since every frame asks for them.
+        self._open = {step.key: step for step in self._steps if not step.closed}
+        self._phases = _phases_of(self._steps)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
 
@@ -141,7 +144,10 @@ class PhasePipeline:
         if phase.name not in self._names and not self._admit_name(phase.name):
             return None
         track = role or "", self._run.attempt_of(process, role)
-        return self._steps.find(track, phase.step, phase.name)
+        step = self._steps.find(track, phase.step, phase.name)
+        if step is not None and not step.closed:
+            self._open[step.key] = step
+        return step
 
     def _admit_name(self, name: str) -> bool:
         if len(self._names) >= _MAX_NAMES:
@@ -158,16 +164,14 @@ class PhasePipeline:
             count(self._run.state, TOO_MANY, name=phase.name)
         if step.size == size:
             return False
+        self._phases += 1
         self._steps.mark_changed(step)
         return True
-
-    def _open(self) -> list[PhaseStep]:
-        return [step for step in self._steps if not step.closed]
 
     # --- when a step closes -------------------------------------------------------------------------------------------
     def _close_passed(self, role: str | None, now_unix_ns: int) -> list[Record]:
         reach = self._workers.reach(role or "", "", now_unix_ns)
-        steps = [step for step in self._open() if step.role == role]
+        steps = [step for step in self._open.values() if step.role == role]
         passed = [step for step in steps if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns]
         return [self._row(step) for step in _in_order(passed)]
 
@@ -176,7 +180,7 @@ class PhasePipeline:
         wait_ns = self._run.options.step_watermark_ns
         reaches: dict[str | None, StepProgress] = {}
         steps: list[PhaseStep] = []
-        for step in self._open():
+        for step in self._open.values():
             if step.role not in reaches:
                 reaches[step.role] = self._workers.reach(step.role or "", "", now_unix_ns)
             is_over = step.track[1] < self._run.axes.current(axis_of(step.role))
@@ -209,6 +213,7 @@ class PhasePipeline:
         """Return the row of *step*, which is closed from then on; further rows of the step have other ids."""
         if not step.closed:
             self._count_unclosed(step)
+        self._open.pop(step.key, None)
         return self._steps.row(step, step_values(self._latest_ranks(step)))
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
@@ -235,19 +240,21 @@ class PhasePipeline:
     def _bounded(self) -> list[Record]:
         """Keep the bounds: close steps early, and forget the phases of closed ones after their last row."""
         records: list[Record] = []
-        open_steps = self._open()
-        if _phases_of(open_steps) > _MAX_PHASES:
-            records.append(self._row(_in_order(open_steps)[0]))
+        if _phases_of(self._open.values()) > _MAX_PHASES:
+            records.append(self._row(_in_order(self._open.values())[0]))
         while (step := self._step_to_forget()) is not None:
             if step.changed_ns is not None:
                 records.append(self._row(step))
             self._steps.forget(step)
+            self._phases -= step.size
         return records
 
     def _step_to_forget(self) -> PhaseStep | None:
         """Return the oldest closed step beyond the bounds; of the last ones of a role only if nothing else helps."""
+        has_many = len(self._steps) - len(self._open) > _MAX_CLOSED
+        if not has_many and self._phases <= _MAX_CLOSED_PHASES:
+            return None  # nearly always
         closed = sorted((step for step in self._steps if step.closed), key=lambda step: step.last_ns)
-        has_many = len(closed) > _MAX_CLOSED
         phases = _phases_of(closed)
         if not has_many and phases <= _MAX_CLOSED_PHASES:
             return None
