@@ -78,6 +78,18 @@ def count(state: TranslationState, reason: str, number: int = 1, *, name: str = 
     name_first(state, reason, name)
 
 
+def uncount(state: TranslationState, reason: str, number: int) -> None:
+    """Take *number* back from the drop counter ``drop/<reason>``, and its first key with the last of them."""
+    key = f"drop/{reason}"
+    before = state.get(key)
+    left = (before if isinstance(before, int) else 0) - number
+    if left > 0:
+        state.set(key, left)
+        return
+    state.delete(key)
+    state.delete(f"{FIRST_KEY}{reason}")
+
+
 def name_first(state: TranslationState, reason: str, key: str) -> None:
     """Store *key* as the first key that was dropped for *reason*, unless one is known."""
     if key and state.get(f"{FIRST_KEY}{reason}") is None:

@@ -29,6 +29,8 @@ _MAX_SPANS: Final = 1_000
 """Most spans of one trace with values of their own; values for further spans count for the trace."""
 _MAX_VALUES: Final = 1_000
 """Most values of one rollout, each of a name and a process."""
+_SENT: Final = "l:"
+"""Begin of the ids of values that a process sent; those that the bridge computes have others."""
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 
@@ -60,6 +62,11 @@ class ReceivedEvaluation:
         """Precedence: of two values of one name and process the higher rank wins."""
         return (self.seq or 0, self.time_unix_ns, self.id)
 
+    @property
+    def is_sent(self) -> bool:
+        """Return whether a process sent the value; the bridge computes others."""
+        return self.id.startswith(_SENT)
+
 
 def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
@@ -85,7 +92,7 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     return ReceivedEvaluation(
-        id=f"l:{instance_id}:{seq}" if seq is not None else _content_id(trace_id, score, time_unix_ns),
+        id=f"{_SENT}{instance_id}:{seq}" if seq is not None else _content_id(trace_id, score, time_unix_ns),
         trace_id=trace_id,
         score=score,
         instance_id=instance_id if seq is not None else "",
@@ -192,16 +199,26 @@ class Evaluations:
         """Return the values that become part of the rollout, one for each name, in order of names."""
         return [evaluation.score for evaluation in self._waiting(trace_id)]
 
-    def claim(self, trace_id: str) -> None:
-        """Note that the trace has arrived; its values now wait for its rollout without a time limit."""
-        for key in (trace_id, *self._of_spans.get(trace_id, ())):
-            self._claim(key)
+    def claim(self, trace_id: str) -> int:
+        """Note that the trace has arrived; its values now wait for its rollout without a time limit.
 
-    def _claim(self, trace_id: str) -> None:
-        if trace_id in self._pending:
-            entry = cast("dict[str, Json]", self._state.get(_PREFIX + trace_id))
-            self._state.set(_PREFIX + trace_id, {**entry, "pending": False})
-            del self._pending[trace_id]
+        Returns:
+            Number of its values that `overdue` has yielded, because the trace was missing until now.
+        """
+        return sum(self._claim(key) for key in (trace_id, *self._of_spans.get(trace_id, ())))
+
+    def _claim(self, trace_id: str) -> int:
+        entry = self._entry(trace_id)
+        if entry is None:
+            return 0
+        was_yielded = trace_id in self._settled
+        self._settled.pop(trace_id, None)
+        self._pending.pop(trace_id, None)
+        self._state.set(_PREFIX + trace_id, {**entry, "pending": False, "settled": False})
+        if not was_yielded:
+            return 0
+        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+        return sum(any(str(packed[2]).startswith(_SENT) for packed in of_name.values()) for of_name in values.values())
 
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values; from then on only redeliveries are detected."""
@@ -334,4 +351,4 @@ def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Json]) ->
 def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:
     """Return the id of a value whose producer does not number its events."""
     text = f"{trace_id}\0{score.name}\0{score.value}\0{score.label}\0{time_unix_ns}"
-    return f"l:f:{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"
+    return f"{_SENT}f:{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"

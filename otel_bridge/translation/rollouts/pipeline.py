@@ -247,7 +247,7 @@ class RolloutPipeline:
             late = [(origin, span) for span in self._router.late_spans(trace_id, ended, rest)]
             return records + self._publisher.late(ReceivedTrace(trace_id, late), ended)
         if trace_id not in self._store.traces:
-            self._evaluations.claim(trace_id)
+            self._publisher.claim(trace_id)
         trace = self._trace(trace_id, now_unix_ns)
         rest = self._add_to_parts(trace, origin, rest, now_unix_ns)
         if len(rest) < len(spans):
@@ -341,7 +341,7 @@ class RolloutPipeline:
         for part in parts:
             further_ids = tuple(further.trace.id for further in parts[1:])
             rollout = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=further_ids)
-            self._evaluations.claim(rollout.id)
+            self._publisher.claim(rollout.id)
             for origin, scope_spans in part.scopes():
                 self._store.keep(rollout, origin, scope_spans)
             records += self._complete(rollout, part.trace, now_unix_ns)

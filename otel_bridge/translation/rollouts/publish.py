@@ -34,7 +34,7 @@ from otel_bridge.translation.rollouts.trace_store import (
     completed_by,
     ended_as,
 )
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, uncount
 
 _ENDED_LIMIT: Final = 20_000
 _SAMPLED_OUT_LIMIT: Final = 100_000
@@ -179,6 +179,14 @@ class RolloutPublisher:
             count(self._state, "span/late", len(spans))
             return []
         return [replace(self._assembler.other(source), role=ended.role, rollout_key=ended.key, step=ended.step)]
+
+    def claim(self, trace_id: str) -> None:
+        """Note that a trace has arrived: its values wait for its rollout, and none of them counts as without one.
+
+        A later process of a resumed run may send a rollout whose values were counted at an earlier end of the run.
+        """
+        if values := self._evaluations.claim(trace_id):
+            uncount(self._state, "evaluation/no_rollout", values)
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
@@ -328,12 +336,14 @@ class RolloutPublisher:
         self._state.set(f"sampled_out/{kind}", (total if isinstance(total, int) else 0) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
-        """Return values whose trace never arrived; another bridge may have written that trace."""
+        """Return values whose trace never arrived, and count them; another bridge may have written that trace."""
         records: list[Record] = []
         for values in self._evaluations.overdue(before_ns, self._options.max_open_traces):
             for waiting in values:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)
                 records.append(evaluation_record(value, CompletedTrace(True, key, value.role, value.step, None)))
+                if value.is_sent:
+                    count(self._state, "evaluation/no_rollout", name=value.trace_id)
         self._evaluations.bound(_ENDED_LIMIT)
         return records

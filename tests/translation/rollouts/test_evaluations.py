@@ -169,6 +169,27 @@ def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
+def test_values_of_a_rollout_that_has_not_come_at_the_end_are_counted_until_it_comes(restart: bool) -> None:
+    bench = Bench()
+    for seq, name in enumerate(("reward", "style"), 1):
+        bench.evaluate(sample.evaluation("late", name, 0.5, seq=seq))
+    bench.evaluate(sample.evaluation("never", "reward", 0.5, seq=3))
+    assert len(late_in(bench.close())) == 3
+    bench.close()
+    at_the_end = bench.counted()
+    if restart:
+        bench.restart()
+    bench.send(*sample.rollout_spans("late"))
+    after_one = bench.counted()
+    bench.send(*sample.rollout_spans("never"))
+
+    assert at_the_end == {"evaluation/no_rollout": 3}
+    assert after_one == {"evaluation/no_rollout": 1}
+    assert bench.counted() == {}
+    assert bench.counted("dropkey/") == {}
+
+
+@pytest.mark.parametrize("restart", [False, True])
 def test_a_value_waits_for_an_open_trace_however_long_that_takes(restart: bool) -> None:
     bench = Bench(trace_timeout_ns=600 * sample.SECOND)
     spans = sample.rollout_spans("a")
