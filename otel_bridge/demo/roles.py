@@ -74,7 +74,12 @@ def _rollout(
     sample: int,
 ) -> Played:
     with run.rollout(
-        step=step, group=f"{step}-{group}", sample=sample, split="train", policy_version=policy.version
+        id=_rollout_id(step, group, sample),
+        step=step,
+        group=f"{step}-{group}",
+        sample=sample,
+        split="train",
+        policy_version=policy.version,
     ) as rollout:
         played = play(policy, expression, group=group, rng=rng)
         rollout.messages = played.messages
@@ -83,6 +88,11 @@ def _rollout(
         rollout.finish_reason = played.finish_reason
         rollout.metadata.update(expression=str(expression), answer=expression.value)
     return played
+
+
+def _rollout_id(step: int, group: int, sample: int) -> str:
+    """Return the id by which explorer and trainer name the same rollout."""
+    return f"{step}-{group}-{sample}"
 
 
 def learn(exchange: Exchange, steps: int, seed: int) -> None:
@@ -100,6 +110,9 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
             with run.phase("train", step=step):
                 advantages = group_advantages(rewards, [episode.group for episode in episodes])
                 weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
+            run.train_on(
+                step, [_rollout_id(step, group, sample) for group in range(PROMPTS) for sample in range(SAMPLES)]
+            )
             policy = Policy(weights, version=step)
             with run.phase("sync_weights", step=step):
                 exchange.put_policy(policy)

@@ -75,7 +75,9 @@ class DatabaseTraces:
 
 
 class StoreWithRewards:
-    """Adds assessments to the transaction in which MLflow's store writes their traces; for one thread.
+    """Writes many assessments in one transaction: that of MLflow's store for their traces, or one of their own.
+
+    For one thread.
 
     Args:
         store: MLflow's store of a database.
@@ -89,6 +91,7 @@ class StoreWithRewards:
         self._depth = 0
         # MLflow 3.14 and newer declare which sessions write.
         self._declares_writes = accepts(store, _SESSIONS, "read_only")
+        self._tables: _RewardTables | None = None
         if self._open_session is None:
             return
         # Without one of MLflow's names, the store's own sessions stay, and each reward is a call.
@@ -109,6 +112,22 @@ class StoreWithRewards:
         finally:
             self._rewards = []
 
+    def write(self, assessments: Sequence[Any]) -> list[Any]:
+        """Store new *assessments* of stored traces in one transaction; return the others, in their order.
+
+        Others are of traces that the database lacks, or have the id of one that it holds.
+
+        Raises:
+            Exception: MLflow's own, or that of the database. Nothing is stored then.
+        """
+        tables = self._tables
+        if tables is None or _keeps_rollups(self._store):
+            return list(assessments)
+        declared = {"read_only": False} if self._declares_writes else {}
+        with self._open_session(**declared) as session:
+            without_trace, stored = _add(session, tables, assessments)
+        return without_trace + stored
+
     @contextmanager
     def _session(self, *args: Any, **named: Any) -> Generator[Any]:
         """Open a session of MLflow's store; before its commit, add the rewards whose traces it holds."""
@@ -119,33 +138,44 @@ class StoreWithRewards:
                 yield session
                 # MLflow reads the experiment in a session within the one that writes.
                 writes = not self._declares_writes or named.get("read_only") is False
-                if self._depth == 1 and writes and unwritten:
-                    unwritten = self._add(session)
+                if self._depth == 1 and writes and unwritten and self._tables is not None:
+                    # What the database holds is redelivered.
+                    unwritten, _ = _add(session, self._tables, self._rewards)
         finally:
             self._depth -= 1
         # Only now, behind the commit: MLflow repeats a transaction that met a deadlock.
         self._rewards = unwritten
 
-    def _add(self, session: Any) -> list[Any]:
-        """Add the rewards to *session*, except those that its database holds; return those without a trace."""
-        tables = self._tables
-        trace_ids = {reward.trace_id for reward in self._rewards}
-        traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
-        stored_traces = {row[0]: row for row in traces}
-        stored_ids = session.query(tables.assessment_id).filter(tables.trace_of_assessment.in_(trace_ids))
-        redelivered = {row[0] for row in stored_ids}
-        unwritten: list[Any] = []
-        for reward in self._rewards:
-            trace = stored_traces.get(reward.trace_id)
-            if trace is None:
-                unwritten.append(reward)
-            elif reward.assessment_id not in redelivered:
-                row = tables.assessment_row(reward)
-                # Copies of the trace's columns, which MLflow's charts read; below 3.16 there are none.
-                row.experiment_id = trace[1]
-                row.trace_timestamp_ms = trace[2]
-                session.add(row)
-        return unwritten
+
+def _add(session: Any, tables: _RewardTables, assessments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Add *assessments* to *session*; return those without a trace, and those whose ids its database holds."""
+    trace_ids = {assessment.trace_id for assessment in assessments}
+    traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
+    stored_traces = {row[0]: row for row in traces}
+    ids = session.query(tables.assessment_id).filter(tables.trace_of_assessment.in_(trace_ids))
+    stored_ids = {row[0] for row in ids}
+    without_trace: list[Any] = []
+    stored: list[Any] = []
+    for assessment in assessments:
+        trace = stored_traces.get(assessment.trace_id)
+        if trace is None:
+            without_trace.append(assessment)
+        elif assessment.assessment_id in stored_ids:
+            stored.append(assessment)
+        else:
+            row = tables.assessment_row(assessment)
+            # Copies of the trace's columns, which MLflow's charts read; below 3.16 there are none.
+            row.experiment_id = trace[1]
+            row.trace_timestamp_ms = trace[2]
+            session.add(row)
+            stored_ids.add(assessment.assessment_id)
+    return without_trace, stored
+
+
+def _keeps_rollups(store: Any) -> bool:
+    """Return whether MLflow sums up assessments beside them, which only its own calls do."""
+    is_enabled = getattr(importlib.import_module(type(store).__module__), "rollups_enabled", None)
+    return is_enabled is not None and bool(is_enabled())
 
 
 class _RewardTables:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import otel_bridge_mlflow
+from otel_bridge.errors import PermanentError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import RolloutRecord
 from otel_bridge.testing import samples
@@ -115,6 +116,52 @@ def test_a_redelivered_rollout_does_not_take_back_a_later_reward(uri: str, run: 
     writer.write_rollouts([one])
 
     assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
+
+
+def test_later_values_of_many_rollouts_are_one_transaction_and_the_last_of_a_name_is_shown(
+    uri: str, run: RunInfo
+) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    writer, records = opened(uri, run), rollouts(run, 3)
+    writer.write_rollouts(records)
+    first = [samples.evaluation(one, 1.5, name="late") for one in records]
+    commits: list[object] = []
+    listener = commits.append
+    event.listen(Engine, "commit", listener)
+    try:
+        writer.write_evaluations(samples.placed(first))
+    finally:
+        event.remove(Engine, "commit", listener)
+
+    again = [
+        samples.evaluation(records[0], 2.5, name="late"),
+        samples.evaluation(records[1], 0.5, name="other"),
+        samples.evaluation(records[1], 3.5, name="other"),
+    ]
+    writer.write_evaluations(samples.placed([*again, *first[2:]]))
+
+    assert len(commits) == 1
+    assert shown(uri, run) == {
+        records[0].id: sorted([*ALL, ("late", 2.5)]),
+        records[1].id: sorted([*ALL, ("late", 1.5), ("other", 3.5)]),
+        records[2].id: sorted([*ALL, ("late", 1.5)]),
+    }
+
+
+def test_a_later_value_of_a_missing_rollout_is_refused_by_its_place_and_those_before_it_are_stored(
+    uri: str, run: RunInfo
+) -> None:
+    writer, (one, missing) = opened(uri, run), rollouts(run, 2)
+    writer.write_rollouts([one])
+    values = samples.placed([samples.evaluation(each, 1.5, name="late") for each in (one, missing)])
+
+    with pytest.raises(PermanentError, match="late of rollout") as refused:
+        writer.write_evaluations(values)
+
+    assert refused.value.position == values[1].position
+    assert shown(uri, run) == {one.id: sorted([*ALL, ("late", 1.5)])}
 
 
 @pytest.mark.parametrize(("name", "value"), [("_SESSIONS", "Sessions"), ("_ROWS", "mlflow.no_rows")])
