@@ -164,7 +164,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
     return (*sorted(set(chosen)), *others, *_ALWAYS)
 
 
-def needs_writer(at: ExporterState, records: Sequence[Record], end: End | None) -> bool:
+def needs_writer(state: ExporterState, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not.
 
     A run that failed or was killed before its first row needs one: its tracker shows it, with its config.
@@ -172,11 +172,11 @@ def needs_writer(at: ExporterState, records: Sequence[Record], end: End | None) 
     kinds = {type(record) for record in records}
     if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord, Alert}:
         return True
-    if not at.opened:
+    if not state.opened:
         return end is not None and bool(end.id) and end.status is not Status.FINISHED
     if Evaluation in kinds:
         return True
-    return (not at.ended and bool(records or end)) or (end is not None and end.status is not at.end_status)
+    return (not state.ended and bool(records or end)) or (end is not None and end.status is not state.end_status)
 
 
 @dataclass(slots=True)
@@ -219,57 +219,57 @@ class DeadLetterQueue:
         """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
         return len(self._requests.dead_letters) + (self._owed_end is not None)
 
-    def next(self, view: LedgerView, at: ExporterState) -> DeadLetterBatch | None:
+    def next(self, view: LedgerView, state: ExporterState) -> DeadLetterBatch | None:
         """Return the first dead letter, with the result of its call if there was one; ``None`` when none waits."""
         while self._batch is None and (waiting := self._requests.dead_letters):
-            record = self._record(view, waiting[0], at)
+            record = self._record(view, waiting[0], state)
             if record is None:
                 self._requests.dead_letter_done(waiting[0])
                 continue
-            if at.ended and at.end_status is not None:
+            if state.ended and state.end_status is not None:
                 # Opening the tracker's run removes its end, so it ends again after the last dead letter.
-                self._owed_end = End("", at.end_status, 0, at.ended)
+                self._owed_end = End("", state.end_status, 0, state.ended)
             self._batch = DeadLetterBatch(waiting[0], record)
         return self._batch
 
-    def done(self, at: ExporterState, batch: DeadLetterBatch) -> ExporterState:
-        """Remove a dead letter that was tried from the ledger and the queue; return *at* with its record counted."""
-        removed = self._ledger.remove_dead_letters(at.id, [batch.id])
+    def done(self, state: ExporterState, batch: DeadLetterBatch) -> ExporterState:
+        """Remove a dead letter that was tried from the ledger and the queue; return *state* with its record counted."""
+        removed = self._ledger.remove_dead_letters(state.id, [batch.id])
         self._requests.dead_letter_done(batch.id)
         self._batch = None
         written = batch.record if batch.is_written else None
         rows, rollouts = isinstance(written, Row), isinstance(written, RolloutRecord)
-        dead_letters = max(at.dead_letters - removed, 0)
-        return replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts, dead_letters=dead_letters)
+        dead_letters = max(state.dead_letters - removed, 0)
+        return replace(state, rows=state.rows + rows, rollouts=state.rollouts + rollouts, dead_letters=dead_letters)
 
     def read_again(self) -> None:
         """Forget what was read of the first dead letter, because the writer or the position is another now."""
         self._batch = None
 
-    def end_batch(self, at: ExporterState) -> Batch | None:
+    def end_batch(self, state: ExporterState) -> Batch | None:
         """Return the end of the run that a dead letter reopened, as a batch; ``None`` when no end is owed."""
-        return None if self._owed_end is None else Batch(deque(), at.written, self._owed_end)
+        return None if self._owed_end is None else Batch(deque(), state.written, self._owed_end)
 
     def ended(self) -> None:
         """Mark the end of the run as written again, or as cancelled by later records."""
         self._owed_end = None
 
-    def _record(self, view: LedgerView, number: int, at: ExporterState) -> Record | None:
+    def _record(self, view: LedgerView, number: int, state: ExporterState) -> Record | None:
         """Return the record of a dead letter; ``None`` when it was discarded meanwhile, or cannot be tried again."""
         found = view.dead_letters([number])
         if not found:
             return None
-        obstacle = _retry_obstacle(found[0], at)
+        obstacle = _retry_obstacle(found[0], state)
         if not obstacle:
             try:
-                return replace(codec.decode(found[0].kind, found[0].data, 0), position=at.written)
+                return replace(codec.decode(found[0].kind, found[0].data, 0), position=state.written)
             except InvalidRecordError as exc:
                 obstacle = str(exc)
-        self._log_line(f"{at.exporter}: dead letter {number} cannot be tried again: {obstacle}")
+        self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")
         return None
 
 
-def _retry_obstacle(dead_letter: StoredDeadLetter, at: ExporterState) -> str:
-    if dead_letter.destination_id != at.id:
+def _retry_obstacle(dead_letter: StoredDeadLetter, state: ExporterState) -> str:
+    if dead_letter.destination_id != state.id:
         return "it belongs to another destination of this exporter"
     return "" if dead_letter.data else "its content was released, there were too many"

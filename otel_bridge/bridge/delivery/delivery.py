@@ -33,7 +33,7 @@ from otel_bridge.errors import (
     PermanentError,
 )
 from otel_bridge.exporter import Exporter, ExporterSettings
-from otel_bridge.records import End, Position
+from otel_bridge.records import End, Position, Record, Status
 
 BATCH_BYTES: Final = 4 << 20
 DURABLE_POLL_S: Final = 1.0
@@ -102,15 +102,15 @@ class Delivery:
     def _step(self) -> float | None:
         """Make one call of the batch or retry one dead letter, or end the run; return the seconds to the next step."""
         target = self._target = self._target or self._resolved()
-        at = self._position.resume(target[1])
+        state = self._position.resume(target[1])
         if self._batch is None:
-            dead_letter = self.dead_letters.next(self._view, at)
+            dead_letter = self.dead_letters.next(self._view, state)
             if dead_letter is not None:
-                return self._retry_dead_letter(dead_letter, target, at)
-            self._batch = self.dead_letters.end_batch(at) or self._fetch(at, target[0])
+                return self._retry_dead_letter(dead_letter, target, state)
+            self._batch = self.dead_letters.end_batch(state) or self._fetch(state, target[0])
         batch = self._batch
         if batch.calls or batch.end is not None:
-            opened = self._opened_for(target, at, end=batch.end)
+            opened = self._opened_for(target, state, end=batch.end)
             if opened is None:
                 self._read_again()
                 return 0.0
@@ -159,11 +159,11 @@ class Delivery:
         self.dead_letters.read_again()
 
     def _retry_dead_letter(
-        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], at: ExporterState
+        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], state: ExporterState
     ) -> float:
         """Give the writer a dead letter again, then remove it; if the ledger fails, only the removal is repeated."""
         if dead_letter.is_written is None:
-            opened = self._opened_for(target, at)
+            opened = self._opened_for(target, state)
             if opened is None:
                 self._read_again()
                 return 0.0
@@ -172,13 +172,13 @@ class Delivery:
         return 0.0
 
     def _opened_for(
-        self, target: tuple[Exporter, ExporterSettings], at: ExporterState, *, end: End | None = None
+        self, target: tuple[Exporter, ExporterSettings], state: ExporterState, *, end: End | None = None
     ) -> OpenWriter | None:
         """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
         if end is not None and self._writer.is_renamed():  # no record follows that would reopen the run
             self.reopen()
             return None
-        return self._writer.opened or self._writer.open(target, at, self._kinds)
+        return self._writer.opened or self._writer.open(target, state, self._kinds)
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
         try:
@@ -196,39 +196,41 @@ class Delivery:
         takes_traces = exporter is not None and (exporter.takes_traces or exporter.takes_late_spans)
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
-    def _fetch(self, at: ExporterState, exporter: Exporter) -> Batch:
+    def _fetch(self, state: ExporterState, exporter: Exporter) -> Batch:
         """Read the next batch; records that need no writer are passed over while none is open."""
-        known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.requests.final_position
-        batch = self._read(at, exporter, wanted)
+        known_position = self._ledger.position
+        more_comes = self._context.more_comes()
+        final = self.requests.final_position
+        batch = self._read(state, exporter, final)
         for position, kind, data, reason in batch.broken:
             self._position.dead_letter(position, kind, data, record_id="", reason=reason)
-        end = _end_of(batch, wanted)
         limit = self._context.limit()
-        given = batch.records if limit is None else [truncate(record, limit) for record in batch.records]
-        records = [record for record in given if not isinstance(record, End)]
-        if end is None and wanted is not None and batch.through >= wanted.position:
-            is_ended = at.ended and not needs_writer(at, records, None)
-            end = None if is_ended else End("", wanted.status, 0, batch.through)
-        if self._writer.opened is None and not needs_writer(at, records, end):
+        records: list[Record] = [record for record in batch.records if not isinstance(record, End)]
+        if limit is not None:
+            records = [truncate(record, limit) for record in records]
+        end = _end_of(batch, final)
+        if end is None and final is not None and batch.through >= final.position:
+            end = _owed_end(state, records, final.status, batch.through)
+        if self._writer.opened is None and not needs_writer(state, records, end):
             self._passed_end = 0 if end is None else end.position
             return Batch(deque(), batch.through)
         return Batch(
             deque(calls_of(records, ordered=exporter.ordered)),
             batch.through,
             end,
-            whole=batch.through >= known and not more_comes,
+            whole=batch.through >= known_position and not more_comes,
             owed_end=end is not None and not end.id,
         )
 
-    def _read(self, at: ExporterState, exporter: Exporter, wanted: FinalPosition | None) -> RecordPage:
+    def _read(self, state: ExporterState, exporter: Exporter, final: FinalPosition | None) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
         while True:
             kinds = self._kinds
             batch = self._ledger.records(
-                self._view, at.written, kinds, limit=exporter.window_records, limit_bytes=BATCH_BYTES
+                self._view, state.written, kinds, limit=exporter.window_records, limit_bytes=BATCH_BYTES
             )
             if kinds == self._kinds:
-                return batch if wanted is None else batch.up_to(max(wanted.position, at.written))
+                return batch if final is None else batch.up_to(max(final.position, state.written))
 
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
@@ -245,9 +247,9 @@ class Delivery:
 
     def _is_over(self, batch: Batch, end: End) -> bool:
         """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
-        wanted = self.requests.final_position
-        if wanted is not None:
-            return end.position >= wanted.position
+        final = self.requests.final_position
+        if final is not None:
+            return end.position >= final.position
         return not batch.owed_end and self._ledger.position <= end.position
 
     def _end_run(self, opened: OpenWriter, end: End) -> None:
@@ -279,22 +281,24 @@ class Delivery:
 
     def _has_more(self) -> bool:
         """Return whether records or dead letters are left."""
-        position, wanted = self._ledger.position, self.requests.final_position
-        last = position if wanted is None else min(position, wanted.position)
+        position = self._ledger.position
+        final = self.requests.final_position
+        last = position if final is None else min(position, final.position)
         return bool(self.dead_letters.waiting) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
         """Show that nothing is left to write; return the seconds to the next poll of what is durable."""
-        at = self._position.now
+        state = self._position.now
         opened = self._writer.opened
-        in_doubt = opened if at.durable < at.written else None
-        failing = at.failing
-        if in_doubt is not None and (failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S):
-            self._writer.query_durable(in_doubt, at)
-        if failing:
+        in_doubt = opened if state.durable < state.written else None
+        if in_doubt is not None and (state.failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S):
+            self._writer.query_durable(in_doubt, state)
+        if state.failing:
             self._retry.over()
         # A run that was never opened because it had no row has also ended once its end is passed.
-        self._position.show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
+        self._position.show(
+            "ended" if state.ended or (self._passed_end and self._passed_end == state.written) else "idle"
+        )
         return None if in_doubt is None else DURABLE_POLL_S
 
     # --- requests, and the end of the exporter ------------------------------------------------------------------------
@@ -308,12 +312,12 @@ class Delivery:
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
-        at = self._position.state
-        if at.durable >= min(through, at.written):
+        state = self._position.state
+        if state.durable >= min(through, state.written):
             return
         self._writer.close()
         self._read_again()
-        self._position.save(dataclasses.replace(at, durable=min(through, at.written)))
+        self._position.save(dataclasses.replace(state, durable=min(through, state.written)))
 
     def reopen(self) -> None:
         """Reopen the run in the tracker with its next record. Raises nothing."""
@@ -341,8 +345,14 @@ class Delivery:
         self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
 
 
-def _end_of(batch: RecordPage, wanted: FinalPosition | None) -> End | None:
+def _end_of(batch: RecordPage, final: FinalPosition | None) -> End | None:
     """Return the end that closes *batch*; a later record for the exporter cancels the end."""
     last = batch.records[-1] if batch.records else None
-    known = batch.last if wanted is None else max(wanted.position, batch.through)
-    return last if isinstance(last, End) and last.position == known else None
+    last_position = batch.last if final is None else max(final.position, batch.through)
+    return last if isinstance(last, End) and last.position == last_position else None
+
+
+def _owed_end(state: ExporterState, records: Sequence[Record], status: Status, position: Position) -> End | None:
+    """Return the end of a run for an exporter that gets no further records; ``None`` if it has ended there."""
+    is_ended = state.ended and not needs_writer(state, records, None)
+    return None if is_ended else End("", status, 0, position)

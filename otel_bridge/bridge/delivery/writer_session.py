@@ -70,15 +70,15 @@ class WriterSession:
         self.opened: OpenWriter | None = None
 
     def open(
-        self, target: tuple[Exporter, ExporterSettings], at: ExporterState, kinds: Sequence[int]
+        self, target: tuple[Exporter, ExporterSettings], state: ExporterState, kinds: Sequence[int]
     ) -> OpenWriter | None:
         """Open the writer; return ``None`` if *written* moved, because the tracker holds more or less than noted."""
         exporter, settings = target
-        if not at.failing:  # a failing exporter stays failing until it has written something
+        if not state.failing:  # a failing exporter stays failing until it has written something
             self._position.show("writing")
-        given, run = self._describe(self._view, reopened=bool(at.ended))
+        given, run = self._describe(self._view, reopened=bool(state.ended))
         self._names = run.project, run.name
-        writer = self._opened(exporter, settings, run, at)
+        writer = self._opened(exporter, settings, run, state)
         opened = self.opened = OpenWriter(writer, given, reports_durable=False)
         try:
             held = writer.durable()
@@ -90,7 +90,7 @@ class WriterSession:
             moved = False
             if held is not None:
                 opened.begin_reporting()
-            at = dataclasses.replace(
+            state = dataclasses.replace(
                 self._position.now,
                 found=self._found(writer),
                 opened=True,
@@ -98,21 +98,21 @@ class WriterSession:
                 end_status=None,
                 url=without_credentials(writer.url or "") or None,
                 tracker_run_id=tracker_run_id_of(writer),
-                degraded=self._degraded(writer, at.degraded),
+                degraded=self._degraded(writer, state.degraded),
             )
             if held is not None:
                 start = max(min(held, self._ledger.position), self._view.oldest() - 1)
-                moved = start != at.written
-                at = dataclasses.replace(counted(self._view, kinds, at, start), written=start, durable=start)
-            self._position.save(at)
+                moved = start != state.written
+                state = dataclasses.replace(counted(self._view, kinds, state, start), written=start, durable=start)
+            self._position.save(state)
         except BaseException:
             self.close()
             raise
         return None if moved else opened
 
-    def _opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, at: ExporterState) -> RunWriter:
+    def _opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, state: ExporterState) -> RunWriter:
         try:
-            return exporter.open(run, settings, self._ledger.memory(at.id))
+            return exporter.open(run, settings, self._ledger.memory(state.id))
         except Exception as exc:
             packages = " ".join(exporter.requires)
             install = f"pip install --upgrade {packages}" if packages else ""
@@ -238,14 +238,14 @@ class WriterSession:
         _, run = self._describe(self._view, reopened=False)
         return self._names != (run.project, run.name)
 
-    def query_durable(self, opened: OpenWriter, at: ExporterState) -> None:
+    def query_durable(self, opened: OpenWriter, state: ExporterState) -> None:
         """Read the durable position from the writer and store it."""
         opened.queried(time.monotonic())
         held = opened.writer.durable()
         if held is None or held >= opened.last:
-            held = at.written
-        if held > at.durable:
-            self._position.save(dataclasses.replace(at, durable=min(held, at.written)))
+            held = state.written
+        if held > state.durable:
+            self._position.save(dataclasses.replace(state, durable=min(held, state.written)))
 
     def close(self) -> bool:
         """Close the writer, if one is open; return whether that failed."""
@@ -302,14 +302,14 @@ class OpenWriter:
         self.queried_s = now_s
 
 
-def counted(view: LedgerView, kinds: Sequence[int], at: ExporterState, through: Position) -> ExporterState:
-    """Return *at* with the records up to *through* counted, because the tracker already holds them."""
-    if through <= at.counted:
-        return at
-    found = view.count(at.counted, through)
+def counted(view: LedgerView, kinds: Sequence[int], state: ExporterState, through: Position) -> ExporterState:
+    """Return *state* with the records up to *through* counted, because the tracker already holds them."""
+    if through <= state.counted:
+        return state
+    found = view.count(state.counted, through)
     rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
     rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
-    return dataclasses.replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
+    return dataclasses.replace(state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts)
 
 
 class Throttle:
