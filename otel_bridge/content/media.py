@@ -41,17 +41,17 @@ def with_data(item: MediaItem, data: bytes) -> MediaItem:
 def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
     """Return *item* with less text; ``None`` when nothing of it may leave."""
     caption = policy.allowed(item.caption, TextKind.MESSAGE)
-    shown = item if caption == item.caption else replace(item, caption=caption)
+    captioned = item if caption == item.caption else replace(item, caption=caption)
     if item.kind == _TABLE:
-        return _with_cells(shown, policy)
+        return _with_cells(captioned, policy)
     if item.kind not in _CUT and item.kind != _HTML:
-        return shown
+        return captioned
     content = item.data.decode("utf-8", "replace")
     too_long = policy.limit is not None and len(content) > policy.limit
     if policy.off or (item.kind == _HTML and too_long):
         return None
     allowed = policy.allowed(content, TextKind.MESSAGE)
-    return shown if allowed == content else with_data(shown, allowed.encode("utf-8", "replace"))
+    return captioned if allowed == content else with_data(captioned, allowed.encode("utf-8", "replace"))
 
 
 def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:

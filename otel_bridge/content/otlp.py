@@ -285,8 +285,8 @@ def hash_texts(metric: Metric) -> int:
         for pair in point.attributes:
             text = pair.value.string_value
             nested = pair.value.WhichOneof("value") in {"array_value", "kvlist_value", "bytes_value"}
-            named = is_name(pair.key) and _is_name_value(pair.value)
-            if named or not (text or nested) or (not nested and is_identifier(text)):
+            is_named = is_name(pair.key) and _is_name_value(pair.value)
+            if is_named or not (text or nested) or (not nested and is_identifier(text)):
                 continue
             pair.value.string_value = (
                 f"text-{hashlib.blake2b(pair.value.SerializeToString(), digest_size=4).hexdigest()}"

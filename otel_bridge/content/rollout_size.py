@@ -23,15 +23,15 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
     total = sum(sizes)
     if total <= limit_bytes:
         return list(spans), 0
-    kept = [Span.FromString(span.SerializeToString()) for span in spans]
-    _cut_texts(kept, sizes, limit_bytes)
+    copies = [Span.FromString(span.SerializeToString()) for span in spans]
+    _cut_texts(copies, sizes, limit_bytes)
     room = limit_bytes
-    for index, span in enumerate(kept):
+    for index, span in enumerate(copies):
         room -= span.ByteSize()
         if room < 0 and index:
-            del kept[index:]
+            del copies[index:]
             break
-    return kept, total - sum(span.ByteSize() for span in kept)
+    return copies, total - sum(span.ByteSize() for span in copies)
 
 
 def _cut_texts(spans: Sequence[Span], sizes: Sequence[int], limit_bytes: int) -> None:

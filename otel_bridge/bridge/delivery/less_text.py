@@ -100,8 +100,8 @@ def _limited_name(name: str, limit: int) -> str:
 
 def _name(trace: PlainTrace, spans: list[Span]) -> str:
     """Return the name of a trace, taken from one of its spans."""
-    named = (less.name for given, less in zip(trace.spans, spans, strict=True) if given.name == trace.name)
-    return next(named, _SPAN)
+    pairs = zip(trace.spans, spans, strict=True)
+    return next((limited.name for whole, limited in pairs if whole.name == trace.name), _SPAN)
 
 
 def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:

@@ -55,8 +55,8 @@ class RunRequest:
     @property
     def attributes(self) -> dict[str, object]:
         """Return the attributes of a run that this request gives; they do not decide which run it is."""
-        given = {name: getattr(self, name) for name in _ATTRIBUTES}
-        return {name: value for name, value in given.items() if value not in (None, (), False)}
+        values = {name: getattr(self, name) for name in _ATTRIBUTES}
+        return {name: value for name, value in values.items() if value not in (None, (), False)}
 
     @property
     def is_open(self) -> bool:

@@ -75,7 +75,9 @@ def log_rollouts(
 def _annotate(run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults) -> None:
     """Record the tokens that turns of rollouts carry; most rollouts have none."""
     fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
-    with_turns = [(one.get("id"), one["turns"]) for one in fields if isinstance(one.get("turns"), (list, tuple))]
+    with_turns = [
+        (entry.get("id"), entry["turns"]) for entry in fields if isinstance(entry.get("turns"), (list, tuple))
+    ]
     if with_turns:
         from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
         from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
