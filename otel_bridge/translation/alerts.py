@@ -19,7 +19,7 @@ from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 CALM_VALUES: Final = 5
 """Values in a row on the good side after which a cause has ended."""
@@ -118,8 +118,7 @@ class AlertWatcher:
         admitted = alerts[: max(_MAX_ALERTS - raised_before, 0)]
         self._state.set(_BY_RULES, raised_before + len(admitted))
         if len(admitted) < len(alerts):
-            count(self._state, TOO_MANY_BY_RULES, len(alerts) - len(admitted))
-            name_first(self._state, TOO_MANY_BY_RULES, alerts[len(admitted)].title)
+            count(self._state, TOO_MANY_BY_RULES, len(alerts) - len(admitted), name=alerts[len(admitted)].title)
         return [note_raised(self._state, alert) for alert in admitted]
 
 
@@ -219,8 +218,7 @@ class _ValueCauses:
             if not is_met:
                 return False
             if len(self._causes) >= _MAX_CAUSES:
-                count(self._state, TOO_MANY_CAUSES)
-                name_first(self._state, TOO_MANY_CAUSES, key)
+                count(self._state, TOO_MANY_CAUSES, name=key)
                 return False
             self._causes[cause] = {_source(row_id): 0}
             self._caused.add(key)

@@ -28,7 +28,7 @@ from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
@@ -182,16 +182,8 @@ class Events:
             before = known.get(reason, 0)
             if number > before and (reason in known or len(known) < _MAX_REASONS):
                 known[reason] = number
-                count(self._state, reason, number - before)
-                self._name_first(reason, event)
+                count(self._state, reason, number - before, name=_first_key(reason, event))
         event.process.mark_changed()
-
-    def _name_first(self, reason: str, event: _Event) -> None:
-        """Store the first key that any process dropped for *reason*."""
-        keys = event.attributes.get(semconv.DROPPED_KEYS)
-        key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
-        if isinstance(key, str):
-            name_first(self._state, reason, key)
 
     def _config(self, event: _Event) -> list[Record]:
         return [*self._configs.merge(_values_of(event))]
@@ -242,3 +234,10 @@ _DATA = frozenset({
 })  # fmt: skip
 """Events that become records, or change some; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED, semconv.EVENT_RENAMED}
+
+
+def _first_key(reason: str, event: _Event) -> str:
+    """Return the first key that the process of *event* dropped for *reason*; empty if it names none."""
+    keys = event.attributes.get(semconv.DROPPED_KEYS)
+    key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
+    return key if isinstance(key, str) else ""

@@ -170,14 +170,14 @@ class RankMerge:
 
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
         """Return *rows* with merged rows in the place of those that ranks sent."""
-        shown: list[Record] = []
+        records: list[Record] = []
         for row in rows:
             process = self._processes.get(row.id.split(":", 2)[1])
             if process is not None and process.merge_world:
-                shown += self.take(process, row, now_unix_ns)
+                records += self.take(process, row, now_unix_ns)
             else:
-                shown.append(row)
-        return shown
+                records.append(row)
+        return records
 
     def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Record]:
         """Add the row of a rank; return the rows of the steps that every rank has passed."""

@@ -71,26 +71,21 @@ class MemoryState:
 
 
 def count(state: TranslationState, reason: str, number: int = 1, *, name: str = "") -> None:
-    """Add *number* to the drop counter ``drop/<reason>``; *name* is what was dropped, see `name_first`."""
+    """Add *number* to the drop counter ``drop/<reason>``; *name* is stored if it is the first one."""
     key = f"drop/{reason}"
-    before = state.get(key)
-    state.set(key, (before if isinstance(before, int) else 0) + number)
-    name_first(state, reason, name)
+    dropped = state.get(key)
+    state.set(key, (dropped if isinstance(dropped, int) else 0) + number)
+    if name and state.get(f"{FIRST_KEY}{reason}") is None:
+        state.set(f"{FIRST_KEY}{reason}", name[:_MAX_KEY_CHARS])
 
 
 def uncount(state: TranslationState, reason: str, number: int) -> None:
     """Take *number* back from the drop counter ``drop/<reason>``, and its first key with the last of them."""
     key = f"drop/{reason}"
-    before = state.get(key)
-    left = (before if isinstance(before, int) else 0) - number
-    if left > 0:
-        state.set(key, left)
+    dropped = state.get(key)
+    remaining = (dropped if isinstance(dropped, int) else 0) - number
+    if remaining > 0:
+        state.set(key, remaining)
         return
     state.delete(key)
     state.delete(f"{FIRST_KEY}{reason}")
-
-
-def name_first(state: TranslationState, reason: str, key: str) -> None:
-    """Store *key* as the first key that was dropped for *reason*, unless one is known."""
-    if key and state.get(f"{FIRST_KEY}{reason}") is None:
-        state.set(f"{FIRST_KEY}{reason}", key[:_MAX_KEY_CHARS])

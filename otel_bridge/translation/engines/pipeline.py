@@ -18,7 +18,7 @@ from otel_bridge.translation.engines.points import SeriesName, readings
 from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 RESTARTED: Final = "engine/restarted"
 TOO_MANY: Final = "engine/too_many"
@@ -85,7 +85,7 @@ class EnginePipeline:
         engine = self._engines.get(address)
         if engine is None:
             if len(self._engines) >= _MAX_ENGINES:
-                self._drop(TOO_MANY, address)
+                count(self._state, TOO_MANY, name=address)
                 return
             engine = self._engines[address] = _Engine()
             self._row_ns = self._row_ns or now_unix_ns
@@ -94,7 +94,7 @@ class EnginePipeline:
             series = engine.series.get(name)
             if series is None:
                 if len(engine.series) >= _MAX_SERIES:
-                    self._drop(TOO_MANY_SERIES, name.key)
+                    count(self._state, TOO_MANY_SERIES, name=name.key)
                     continue
                 series = engine.series[name] = Series()
             restarted = series.take(reading) or restarted
@@ -102,7 +102,7 @@ class EnginePipeline:
             if ended:
                 series.begin_row()
         if restarted:
-            self._drop(RESTARTED, address)
+            count(self._state, RESTARTED, name=address)
         self._changed.add(address)
 
     def rows(self) -> list[Row]:
@@ -162,7 +162,7 @@ class EnginePipeline:
             values |= {f"{address_part(address)}/{key}": value for key, value in shares[address].items()}
         left_out = list(shares)[_MAX_SHOWN:]
         if left_out:
-            self._drop(NOT_SHOWN, left_out[0], len(left_out))
+            count(self._state, NOT_SHOWN, len(left_out), name=left_out[0])
         time_ns = max(self._engines[address].last_ns for address in shares)
         self._begin_row(time_ns)
         self._row_count += 1
@@ -191,10 +191,6 @@ class EnginePipeline:
             for series in engine.series.values():
                 series.begin_row()
             self._changed.add(address)
-
-    def _drop(self, reason: str, name: str, number: int = 1) -> None:
-        count(self._state, reason, number)
-        name_first(self._state, reason, name)
 
 
 def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:

@@ -52,8 +52,8 @@ class LineagePipeline:
         self._publish = publish
         self._steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY)
         for step in self._steps:
-            named = (*step.consumed, *step.unused)
-            generated.awaited.update(trace_id for trace_id in named if generated.get(trace_id) is None)
+            trace_ids = (*step.consumed, *step.unused)
+            generated.awaited.update(trace_id for trace_id in trace_ids if generated.get(trace_id) is None)
 
     def take(self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int) -> list[Record]:
         """Take spans of *process*, of its own *role*; return the values of the rollouts that they name."""
@@ -147,11 +147,11 @@ class LineagePipeline:
         return self._steps.is_due(step, now_unix_ns, is_whole=is_whole)
 
     def _row(self, step: TrainStep) -> Row:
-        known = [rollout for trace_id in step.consumed if (rollout := self._generated.get(trace_id)) is not None]
+        consumed = [rollout for trace_id in step.consumed if (rollout := self._generated.get(trace_id)) is not None]
         values = step_values(
             step.number,
-            known,
-            unknown=len(step.consumed) - len(known),
+            consumed,
+            unknown=len(step.consumed) - len(consumed),
             end_unix_ns=step.end_unix_ns,
             generated=list(self._generated.all()),
         )

@@ -14,7 +14,7 @@ from otel_bridge.records import End, Record, Row, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.metrics.summaries import PREFIX
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 TOO_MANY = "metric-summary/too_many_keys"
 _DEFINITION: Final = "metric-summary/of/"
@@ -53,8 +53,7 @@ class DefinedSummaries:
             if not isinstance(kinds, str) or (last_origin is not None and not event.origin.replaces(last_origin)):
                 continue
             if last_origin is None and len(self._origins) >= _MAX_KEYS:
-                count(self._state, TOO_MANY)
-                name_first(self._state, TOO_MANY, name)
+                count(self._state, TOO_MANY, name=name)
                 continue
             origin = event.origin
             self._define(name, kinds, origin)
@@ -92,8 +91,7 @@ class DefinedSummaries:
             elif len(self._keys) < _MAX_KEYS:
                 self._keys[key] = KeySummary(value)
             else:
-                count(self._state, TOO_MANY)
-                name_first(self._state, TOO_MANY, key)
+                count(self._state, TOO_MANY, name=key)
                 continue
             self._changed.add(key)
 

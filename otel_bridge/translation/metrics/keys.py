@@ -16,7 +16,7 @@ from typing import Final
 from otel_bridge.records import Status, Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 _ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
 MAX_SUFFIX = 120
@@ -167,8 +167,7 @@ class StepAxes:
         """
         used_keys = [key for key in values if key in self._row_statistics]
         if used_keys:
-            count(self._state, SAME_KEY, len(used_keys))
-            name_first(self._state, SAME_KEY, used_keys[0])
+            count(self._state, SAME_KEY, len(used_keys), name=used_keys[0])
             values = {key: value for key, value in values.items() if key not in self._row_statistics}
         return self._within_limit(values, axis)
 
@@ -184,8 +183,7 @@ class StepAxes:
                 self._state.set(f"key/{key}", axis)
         if len(new) <= room:
             return values
-        count(self._state, "too_many_keys", len(new) - room)
-        name_first(self._state, "too_many_keys", new[room])
+        count(self._state, "too_many_keys", len(new) - room, name=new[room])
         beyond = frozenset(new[room:])
         return {key: value for key, value in values.items() if key not in beyond}
 

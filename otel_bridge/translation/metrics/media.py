@@ -22,7 +22,7 @@ from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 INVALID: Final = "media/invalid"
 INCOMPLETE: Final = "media/incomplete"
@@ -81,7 +81,7 @@ class MediaAssembler:
                 return self._records(event, event.attributes, event.time_unix_ns, data)
             return self._join(event, part, data)
         except InvalidRecordError:
-            self._count(INVALID, text_in(event.attributes, semconv.MEDIA_KEY))
+            count(self._state, INVALID, name=text_in(event.attributes, semconv.MEDIA_KEY))
             return []
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class MediaAssembler:
 
     def _drop(self, name: str) -> None:
         head = cast("dict[str, object]", self._state.get(f"{name}/{_HEAD}") or {})
-        self._count(INCOMPLETE, text_in(head, semconv.MEDIA_KEY))
+        count(self._state, INCOMPLETE, name=text_in(head, semconv.MEDIA_KEY))
         self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -159,10 +159,6 @@ class MediaAssembler:
         known = self._state.get(COUNTED)
         self._state.set(COUNTED, (known if isinstance(known, int) else 0) + len(record.items))
         return [record]
-
-    def _count(self, reason: str, key: str) -> None:
-        count(self._state, reason)
-        name_first(self._state, reason, key)
 
 
 def _id(instance: str, seq: int | None, time_unix_ns: int, items: list[MediaItem]) -> str:

@@ -12,7 +12,7 @@ from typing import cast
 from otel_bridge.records import Json, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
-from otel_bridge.translation.state import TranslationState, count, name_first
+from otel_bridge.translation.state import TranslationState, count
 
 TOO_MANY = "summary/too_many_keys"
 NOT_A_VALUE = "summary/value"
@@ -50,8 +50,7 @@ class Summaries:
     def _room(self, key: str) -> bool:
         number = cast("int", self._state.get(_KEYS) or 0)
         if number >= _MAX_KEYS:
-            count(self._state, TOO_MANY)
-            name_first(self._state, TOO_MANY, key)
+            count(self._state, TOO_MANY, name=key)
             return False
         self._state.set(_KEYS, number + 1)
         return True
@@ -63,5 +62,4 @@ class Summaries:
             elif isinstance(value, (bool, int, float, str)):
                 yield prefix + key, value
             else:
-                count(self._state, NOT_A_VALUE)
-                name_first(self._state, NOT_A_VALUE, prefix + key)
+                count(self._state, NOT_A_VALUE, name=prefix + key)
