@@ -121,7 +121,7 @@ class _Endpoint:
         self._stop.set()
 
     def problem(self) -> str:
-        """Return why there is no answer; empty when there is one, or it is not overdue."""
+        """Return why the last answer is missing; empty after an answer, and while the next one is not overdue."""
         began_s = self._began_s
         if began_s is not None and time.monotonic() - began_s > _TOTAL_S:
             return f"{self._engine} does not answer in {_TOTAL_S:.0f} s"
@@ -158,7 +158,7 @@ class _Endpoint:
         """Return the answer.
 
         Raises:
-            requests.RequestException: There is no answer.
+            requests.RequestException: The engine does not answer.
             ValueError: It is an error, a redirect, too large or too slow.
         """
         deadline_s = time.monotonic() + _TOTAL_S

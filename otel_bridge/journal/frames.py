@@ -177,7 +177,7 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
 
 
 def _first_frame(buffer: bytes) -> int:
-    """Return the offset after the header; 0 when there is no readable header."""
+    """Return the offset after the header; 0 when the header cannot be read."""
     return header_end(buffer) or 0
 
 

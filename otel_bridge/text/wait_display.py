@@ -87,7 +87,7 @@ class WaitDisplay:
     Bars vanish when the wait ends.
 
     Args:
-        print_line: Prints a line where there is no terminal.
+        print_line: Prints a line where the output is not a terminal.
         terminal: Returns the terminal to draw bars on; ``None`` if there is none.
     """
 

@@ -30,7 +30,7 @@ class ExporterState(ExporterReport):
         end_status: Status of that end.
         failing_since_s: `time.monotonic` of the first failure since a record was written; ``None`` while it works.
         damaged: Whether the delivery found the ledger damaged and waits for a new one.
-        final_position: Position of the last record for it; ``None`` when there is no last one.
+        final_position: Position of the last record for it; ``None`` while the last one is unknown.
     """
 
     exporter: str

@@ -44,6 +44,9 @@ def command(*, run: str | None, directory: Path | None, steps: str | None, outpu
     file in https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with
     its turns and tools.
     """
+    if directory is None and run is not None and Path(run).is_dir():
+        directory = Path(run)
+        run = None
     folders = chosen_folders(directory, run)
     if len(folders) > 1:
         raise WrongCallError(f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}")

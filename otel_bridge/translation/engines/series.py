@@ -64,7 +64,7 @@ class Series:
     def take(self, reading: Reading) -> bool:
         """Add what *reading* has more than the last one; return whether the engine began to count again.
 
-        After a restart of the engine nothing is added, since nobody knows what was counted meanwhile. A reading that
+        After a restart of the engine nothing is added, since what was counted meanwhile is unknown. A reading that
         is not newer was redelivered.
         """
         before = self.last

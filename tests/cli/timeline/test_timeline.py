@@ -51,6 +51,13 @@ def test_the_last_steps_are_bars(folder: Path) -> None:
     assert steps == [*range(10, 30)]
 
 
+def test_a_folder_in_place_of_the_run_is_searched_as_by_other_commands(folder: Path) -> None:
+    done = timeline(folder.parent, str(folder), "--steps", "3-5")
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["3", "4", "5"]
+
+
 def test_some_steps_are_bars(folder: Path) -> None:
     done = timeline(folder, "--steps", "3-5")
 

@@ -159,7 +159,7 @@ def test_no_help_is_treated_as_a_secret(text: str) -> None:
 def test_a_server_that_cannot_be_reached_is_named_with_the_reason_of_the_operating_system_alone() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{unused.getsockname()[1]}/version"  # bound, and nobody listens
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}/version"  # bound, and without a listener
 
         with pytest.raises(RetryableError) as raised, as_bridge_errors(f"GET {address}"):
             requests.get(address, timeout=HANG_S)

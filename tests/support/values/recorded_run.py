@@ -62,7 +62,7 @@ class RunRecorder:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Let runs be recorded below the folder and served by nobody, and the keys of all drops be noted."""
+        """Let runs be recorded below the folder without a bridge, and the keys of all drops be noted."""
 
         # As below `otel-bridge run`: no bridge begins, because the launcher delivers.
         launched = launcher_environment(dict.fromkeys(SIGNALS, ("file",)))
