@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 49,
     "nested-ternary": 13,
-    "packed-assignment": 269,
-    "generic-name": 1075,
+    "packed-assignment": 267,
+    "generic-name": 1040,
     "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

@@ -44,13 +44,7 @@ def command(*, run: str | None, directory: Path | None, steps: str | None, outpu
     file in https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with
     its turns and tools.
     """
-    if directory is None and run is not None and Path(run).is_dir():
-        directory = Path(run)
-        run = None
-    folders = chosen_folders(directory, run)
-    if len(folders) > 1:
-        raise WrongCallError(f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}")
-    for folder in folders:
+    for folder in _chosen(directory, run):
         first, last = _range(steps)
         found = _read(folder, first, last)
         if not any(event.kind != "mark" for step in found for event in step.events):
@@ -63,6 +57,21 @@ def command(*, run: str | None, directory: Path | None, steps: str | None, outpu
         else:
             _show(found, last_only=steps is None)
         _notify(clocks)
+
+
+def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
+    """Return the folder of the run, in a list; a folder in place of the run is its directory.
+
+    Raises:
+        WrongCallError: Several runs match.
+    """
+    if directory is None and run is not None and Path(run).is_dir():
+        directory = Path(run)
+        run = None
+    folders = chosen_folders(directory, run)
+    if len(folders) > 1:
+        raise WrongCallError(f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}")
+    return folders
 
 
 def _range(steps: str | None) -> tuple[int, int]:

@@ -151,7 +151,7 @@ NUMBERS: Final[Mapping[str, Callable[[int], Any]]] = {
     "0-d array": np.array,
     "0-d tensor": Tensor,
     "Decimal": Decimal,
-    "Fraction": lambda number: Fraction(2 * number + 1, 2),
+    "Fraction": Fraction,  # whole, since a text such as "200007/2" would hide the mark
     "IntEnum": lambda number: enum.IntEnum("Number", {f"M{number}": number})[f"M{number}"],
     "with __float__": WithFloat,
     "with __index__": WithIndex,
