@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
 
     assert files == modules_here()
-    assert {Path(name).suffix for name in files} == {".py", ".typed"}
+    assert {Path(name).suffix for name in files} == {".py", ".html", ".typed"}
 
 
 def test_every_package_says_that_it_is_typed(wheel: Path) -> None:

@@ -232,12 +232,14 @@ def log_trace(run: Run, value: Any) -> None:
     TrackioRecording(run).log({"trace": trackio.Trace(messages=messages, metadata={"fact": value})})
 
 
+CAPTURED_ROW = row_values(left_out=frozenset({"None"}))
+"""A captured ``None`` is a gap: there is nothing to record."""
 CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] = {
-    "wandb.log": (lambda run, value: WandbRecording(run).log(value), row_values()),
+    "wandb.log": (lambda run, value: WandbRecording(run).log(value), CAPTURED_ROW),
     "wandb.summary": (lambda run, value: WandbRecording(run).last.update(value), flat()),
     "wandb.config": (lambda run, value: WandbRecording(run).config(value), nested()),
     "wandb.Table": (lambda run, value: WandbRecording(run).log({"samples": wandb_table(value)}), FACTS),
-    "trackio.log": (lambda run, value: TrackioRecording(run).log(value), row_values()),
+    "trackio.log": (lambda run, value: TrackioRecording(run).log(value), CAPTURED_ROW),
     "trackio.Trace": (log_trace, FACTS),
 }
 

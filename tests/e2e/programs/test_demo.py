@@ -116,7 +116,8 @@ def test_all_three_trackers_show_the_same_scalars_and_roles(demo: Demo) -> None:
 def test_all_three_trackers_show_the_same_distributions(demo: Demo) -> None:
     every = list(demo.trackers.values())
 
-    steps = {("trainer/advantages", step) for step in range(1, STEPS + 1)}
+    keys = {"trainer/advantages", "trainer/lineage/staleness/distribution"}
+    steps = {(key, step) for key in keys for step in range(1, STEPS + 1)}
 
     assert [shown.distributions for shown in every] == [demo.wandb.distributions] * 3
     assert demo.wandb.distributions.keys() == steps

@@ -276,10 +276,10 @@ def nested(most: int = 12) -> st.SearchStrategy[Node]:
     return st.recursive(_LEAF, lambda inner: st.one_of(mappings(inner), _lists(inner)), max_leaves=most)
 
 
-def row_values(most: int = 12) -> st.SearchStrategy[Node]:
-    """Return the strategy of values of a row: leaves, collections of numbers, and mappings of these."""
+def row_values(most: int = 12, left_out: frozenset[str] = frozenset()) -> st.SearchStrategy[Node]:
+    """Return the strategy of values of a row: leaves but of *left_out*, collections of numbers, mappings of these."""
     # The numbers of a row are doubles.
-    leaf = _LEAF.filter(lambda node: node.kind not in {"empty dict", "beyond 64 bits"})
+    leaf = _LEAF.filter(lambda node: node.kind not in {"empty dict", "beyond 64 bits", *left_out})
     return st.recursive(leaf, lambda inner: mappings(inner, ROW_MAPPINGS), max_leaves=most)
 
 
