@@ -27,12 +27,34 @@ def mlflow_server(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", f"{folder}/files"]
-    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        f"{folder}/files",
+    ]
+    env = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     env.pop("MLFLOW_TRACKING_URI", None)
     with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            command, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         url = f"http://127.0.0.1:{port}"
         _wait(url, folder / "server.log")

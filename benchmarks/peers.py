@@ -42,7 +42,9 @@ def ours(exporters: str = "trackio", *, hold: bool = True) -> Iterator[Log]:
     import otel_bridge
 
     os.environ["OTEL_BRIDGE_OFFLINE"] = str(int(hold))
-    run = otel_bridge.init(project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters)
+    run = otel_bridge.init(
+        project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters
+    )
     yield run.log
     run.finish(timeout_s=0.0 if hold else 120.0)
 
@@ -52,7 +54,12 @@ def trackio() -> Iterator[Log]:
     """``trackio.log``."""
     import trackio as peer
 
-    peer.init(project="bench", name=f"trackio-{os.urandom(3).hex()}", auto_log_gpu=False, auto_log_cpu=False)
+    peer.init(
+        project="bench",
+        name=f"trackio-{os.urandom(3).hex()}",
+        auto_log_gpu=False,
+        auto_log_cpu=False,
+    )
     yield lambda values, step: peer.log(dict(values), step=step)
     peer.finish()
 
@@ -84,7 +91,9 @@ def wandb() -> Iterator[Log]:
     """``wandb.log``, offline."""
     import wandb as peer
 
-    run = peer.init(project="bench", mode="offline", settings=peer.Settings(silent=True, x_disable_stats=True))
+    run = peer.init(
+        project="bench", mode="offline", settings=peer.Settings(silent=True, x_disable_stats=True)
+    )
     yield lambda values, step: run.log({**values, "step": step})
     run.finish()
 
@@ -94,7 +103,9 @@ def wandb_online() -> Iterator[Log]:
     """``wandb.log``, with the server that the environment names."""
     import wandb as peer
 
-    run = peer.init(project="bench", mode="online", settings=peer.Settings(silent=True, x_disable_stats=True))
+    run = peer.init(
+        project="bench", mode="online", settings=peer.Settings(silent=True, x_disable_stats=True)
+    )
     yield lambda values, step: run.log({**values, "step": step})
     run.finish()
 

@@ -11,12 +11,20 @@ _ROOT = Path(__file__).resolve().parents[1]
 _STYLE = "assets/site.css"
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 """The head by which the theme leaves a page out of its search."""
-_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the style sheet, and the pages of the root, to the files of ``docs/``."""
-    files.append(File.generated(config, _STYLE, content=(_ROOT / "docs_site" / "site.css").read_text("utf-8")))
+    files.append(
+        File.generated(
+            config, _STYLE, content=(_ROOT / "docs_site" / "site.css").read_text("utf-8")
+        )
+    )
     for source, target in _PAGES.items():
         text = (_ROOT / source).read_text("utf-8").replace("](docs/", "](")
         for other, page in _PAGES.items():

@@ -23,7 +23,11 @@ PAGE: Final = ROOT / "docs" / "semantic-conventions.md"
 _FOLDER: Final = ROOT / "semconv"
 _CHAPTERS: Final = (
     ("entities", "Resource", "The resource names the run and the process. Every request has it."),
-    ("metrics", "Metrics", "A row is what a training loop logs at one time. It holds values by key, at one step."),
+    (
+        "metrics",
+        "Metrics",
+        "A row is what a training loop logs at one time. It holds values by key, at one step.",
+    ),
     ("spans", "Spans", "One rollout is one trace."),
     ("events", "Events", "Everything else is an event, a log record with a name."),
     (
@@ -68,13 +72,22 @@ class Registry:
 
 def load(folder: Path = _FOLDER) -> Registry:
     """Read the registry and what it refers to of OpenTelemetry's."""
-    files = {path.stem: _groups(path) for path in sorted(folder.glob("registry/*.yaml")) if path.stem != "manifest"}
+    files = {
+        path.stem: _groups(path)
+        for path in sorted(folder.glob("registry/*.yaml"))
+        if path.stem != "manifest"
+    }
     own = {one["id"]: one for groups in files.values() for one in _definitions(groups)}
     upstream = {one["id"]: one for one in _definitions(_groups(folder / "upstream.yaml"))}
     chapters = {
-        name: [group for group in groups if not group["id"].startswith("registry.")] for name, groups in files.items()
+        name: [group for group in groups if not group["id"].startswith("registry.")]
+        for name, groups in files.items()
     }
-    return Registry({name: groups for name, groups in chapters.items() if groups}, upstream | own, frozenset(own))
+    return Registry(
+        {name: groups for name, groups in chapters.items() if groups},
+        upstream | own,
+        frozenset(own),
+    )
 
 
 def _groups(path: Path) -> list[dict[str, Any]]:
@@ -109,7 +122,9 @@ def page(registry: Registry | None = None) -> str:
     explained: set[str] = set()
     for chapter, title, about in _CHAPTERS:
         parts.append(f"## {title}\n\n{about}\n")
-        parts += [_section(group, registry, titles, explained) for group in registry.chapters[chapter]]
+        parts += [
+            _section(group, registry, titles, explained) for group in registry.chapters[chapter]
+        ]
     return "\n".join([*parts, _file("foot.md")])
 
 
@@ -124,7 +139,9 @@ def _title(group: Mapping[str, Any]) -> str:
     return f"{str(group['type']).capitalize()} `{name}`"
 
 
-def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, str], explained: set[str]) -> str:
+def _section(
+    group: Mapping[str, Any], registry: Registry, titles: Mapping[str, str], explained: set[str]
+) -> str:
     """Return the section of *group*; notes of attributes in *explained* are on the page already."""
     lines = [f"### {titles[group['id']]}\n", _paragraph(group["brief"])]
     if group["type"] == "metric":
@@ -136,7 +153,9 @@ def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, 
     if "extends" in group:
         title = titles[group["extends"]]
         own = ", and these:" if group.get("attributes") else "."
-        lines.append(f"The {group['type']} has the attributes of [{title}](#{_anchor(title)}){own}\n")
+        lines.append(
+            f"The {group['type']} has the attributes of [{title}](#{_anchor(title)}){own}\n"
+        )
     if group.get("attributes"):
         attributes = [{**registry.attributes[one["ref"]], **one} for one in group["attributes"]]
         lines.append(_table("attribute", map(_row, attributes)))
@@ -153,7 +172,9 @@ def _body(body: Mapping[str, Any]) -> list[str]:
     return [*lines, _table("field of the body", rows)] if rows else lines
 
 
-def _fields(fields: Iterable[Mapping[str, Any]], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _fields(
+    fields: Iterable[Mapping[str, Any]], prefix: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for field in fields:
         path = f"{prefix}{field['id']}"
         yield path, field
@@ -196,7 +217,9 @@ def _level(level: str | Mapping[str, str]) -> str:
     if isinstance(level, str):
         return level.replace("_", "-").capitalize()
     ((name, condition),) = level.items()
-    return f"{name.replace('_', ' ').capitalize()}: {condition[0].lower()}{condition[1:].rstrip('.')}"
+    return (
+        f"{name.replace('_', ' ').capitalize()}: {condition[0].lower()}{condition[1:].rstrip('.')}"
+    )
 
 
 def _examples(attribute: Mapping[str, Any]) -> str:
@@ -214,7 +237,9 @@ def _table(first: str, rows: Iterable[str]) -> str:
 
 def _paragraph(text: str, *, indent: str = "") -> str:
     words = " ".join(text.split())
-    lines = textwrap.fill(words, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.fill(
+        words, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return lines + "\n"
 
 

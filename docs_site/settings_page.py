@@ -210,7 +210,10 @@ def page() -> str:
         parts.append(_chapter(section))
         if settings.MESSAGE_CONTENT in section.settings:
             names = (*_TRACKERS, "console", "file", exporter.WEBHOOK, exporter.OTLP)
-            parts += [_CONTENT, _table(settings.content_of(name) for name in exporter.available() if name in names)]
+            parts += [
+                _CONTENT,
+                _table(settings.content_of(name) for name in exporter.available() if name in names),
+            ]
     for name, title in _TRACKERS.items():
         text = f"The bridge reads them, and [{title}'s own variables]({name}.md#where-it-writes)."
         parts.append(_chapter(Section(title, text, exporter.load(name).settings)))
@@ -224,7 +227,9 @@ def _chapter(section: Section) -> str:
 
 def _internal() -> str:
     text = "otel-bridge sets them for its own processes. Do not set them yourself."
-    return _chapter(Section("Internal variables", text, [one for one in settings.declared() if one.internal]))
+    return _chapter(
+        Section("Internal variables", text, [one for one in settings.declared() if one.internal])
+    )
 
 
 def _table(declared: Iterable[Setting[object]]) -> str:

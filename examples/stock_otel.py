@@ -10,7 +10,9 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=200)])
+meters = MeterProvider(
+    [PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=200)]
+)
 tracers = TracerProvider()
 tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 metrics.set_meter_provider(meters)

@@ -110,7 +110,12 @@ def _rule(text: str) -> AlertRule:
         return AlertRule(AlertKind.NOT_FINITE, rest.strip() or "*", text)
     if kind == AlertKind.STALLED.value:
         duration, _, role = rest.partition(":")
-        return AlertRule(AlertKind.STALLED, role.strip() or "*", text, after_ns=_duration_ns(text, duration.strip()))
+        return AlertRule(
+            AlertKind.STALLED,
+            role.strip() or "*",
+            text,
+            after_ns=_duration_ns(text, duration.strip()),
+        )
     straggler = _STRAGGLER.fullmatch(text)
     if straggler is not None:
         steps = int(straggler[2] or _STRAGGLER_STEPS)
@@ -120,7 +125,9 @@ def _rule(text: str) -> AlertRule:
     found = _BOUND.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a rule; {_EXPECTED}")
-    return AlertRule(AlertKind.BOUND, found[1], text, operator=found[2], bound=_number(text, found[3]))
+    return AlertRule(
+        AlertKind.BOUND, found[1], text, operator=found[2], bound=_number(text, found[3])
+    )
 
 
 def _duration_ns(text: str, duration: str) -> int:

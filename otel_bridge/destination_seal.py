@@ -111,6 +111,10 @@ def _read_key(path: Path) -> bytes | None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
-        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        private = (
+            stat.S_ISREG(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o077
+        )
         key = file.read(_KEY_BYTES) if private else b""
     return key if len(key) == _KEY_BYTES else None

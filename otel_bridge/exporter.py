@@ -71,13 +71,17 @@ class RunInfo:
     entity: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
-    configs: Mapping[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
+    configs: Mapping[str | None, Mapping[str, Json]] = field(
+        default_factory=dict[str | None, Mapping[str, Json]]
+    )
     reopened: bool = False
     node_rank: int = 0
     local: bool = True
     oldest: Position = 1
     name_generated: bool = False
-    summaries: Mapping[str | None, Mapping[str, Scalar]] = field(default_factory=dict[str | None, Mapping[str, Scalar]])
+    summaries: Mapping[str | None, Mapping[str, Scalar]] = field(
+        default_factory=dict[str | None, Mapping[str, Scalar]]
+    )
 
 
 class WriterMemory(Protocol):
@@ -221,7 +225,9 @@ def found_of(writer: RunWriter) -> str:
 def degraded_of(writer: RunWriter) -> tuple[str, ...]:
     """Return one sentence for each ability that *writer* reports its tracker to lack."""
     value: object = getattr(writer, "degraded", ())
-    return tuple(map(str, cast("Sequence[object]", value))) if isinstance(value, (tuple, list)) else ()
+    return (
+        tuple(map(str, cast("Sequence[object]", value))) if isinstance(value, (tuple, list)) else ()
+    )
 
 
 def left_out_of(writer: RunWriter) -> Mapping[str, int]:
@@ -356,7 +362,11 @@ def described(name: str) -> Exporter:
     try:
         exporter: object = point.load()
     except Exception as exc:
-        raise ConfigError(f"exporter {name!r}: its module {point.value} cannot be imported: {exc}") from exc
+        raise ConfigError(
+            f"exporter {name!r}: its module {point.value} cannot be imported: {exc}"
+        ) from exc
     if not isinstance(exporter, Exporter):
-        raise ConfigError(f"exporter {name!r}: {point.value} is a {type(exporter).__name__}, expected an Exporter")
+        raise ConfigError(
+            f"exporter {name!r}: {point.value} is a {type(exporter).__name__}, expected an Exporter"
+        )
     return exporter

@@ -102,7 +102,9 @@ class KeySummary:
     def result(self, kinds: Collection[str]) -> dict[str, Any]:
         """Return the values of *kinds*; those of numbers only when there was one."""
         return {
-            kind: _RESULTS[kind](self) for kind in SUMMARY_KINDS if kind in kinds and (self.count or kind in _OF_ANY)
+            kind: _RESULTS[kind](self)
+            for kind in SUMMARY_KINDS
+            if kind in kinds and (self.count or kind in _OF_ANY)
         }
 
 

@@ -131,7 +131,9 @@ class Row:
         """
         if not self.of_statistics:
             return self.values
-        return {key: value for key, value in self.values.items() if not _NUMBERS_OF_ROLLOUTS.search(key)}
+        return {
+            key: value for key, value in self.values.items() if not _NUMBERS_OF_ROLLOUTS.search(key)
+        }
 
 
 Message: TypeAlias = dict[str, Json]
@@ -215,7 +217,9 @@ class RolloutRecord:
     incomplete: bool = False
     clipped_bytes: int = 0
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
-    remarks: Mapping[str, Sequence[str | None]] = field(default_factory=dict[str, Sequence[str | None]])
+    remarks: Mapping[str, Sequence[str | None]] = field(
+        default_factory=dict[str, Sequence[str | None]]
+    )
     position: Position = 0
 
     @property
@@ -326,7 +330,8 @@ class MediaRecord:
             others = (f"{name}_{number}" for number in range(2, len(held["columns"]) + 2))
             names[next(one for one in (name, *others) if one not in names)] = None
         return [*names], [
-            [self.cells[cell["media"]] if isinstance(cell, dict) else cell for cell in row] for row in rows
+            [self.cells[cell["media"]] if isinstance(cell, dict) else cell for cell in row]
+            for row in rows
         ]
 
 
@@ -388,7 +393,9 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | Alert | End
+Record: TypeAlias = (
+    Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | Alert | End
+)
 
 AXIS: Final = "step"
 STATISTICS_ID: Final = "s:"
@@ -426,7 +433,9 @@ def key_of(role: str | None, key: str) -> str:
 
 def run_id_of(project: str, name: str) -> str:
     """Return the id of the run *name* of *project*: 16 hex digits, the same in every process and after a restart."""
-    return hashlib.md5(f"{project}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:16]
+    return hashlib.md5(
+        f"{project}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False
+    ).hexdigest()[:16]
 
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
@@ -438,4 +447,6 @@ def trace_id_of(run_id: str, rollout_id: str) -> str:
     lowered = rollout_id.lower()
     if len(lowered) == 32 and _HEX_DIGITS.issuperset(lowered) and lowered != _NO_TRACE:
         return lowered
-    return hashlib.md5(f"{run_id}\0{rollout_id}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+    return hashlib.md5(
+        f"{run_id}\0{rollout_id}".encode("utf-8", "surrogatepass"), usedforsecurity=False
+    ).hexdigest()

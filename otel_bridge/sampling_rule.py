@@ -102,7 +102,9 @@ def choose_columns(
         kept.update(dict.fromkeys(order.first(tied, 1)))
     for indices in (failed, truncated):
         seats = min(max(cap // _SHARE, 1), cap - len(kept))
-        kept.update(dict.fromkeys(order.first([index for index in indices if index not in kept], seats)))
+        kept.update(
+            dict.fromkeys(order.first([index for index in indices if index not in kept], seats))
+        )
     if len(kept) < cap:
         _fill_with_groups(kept, cap, order)
     return sorted(kept)
@@ -115,7 +117,9 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
         return []
     high, low = max(known), min(known)
     wanted = (high,) if high == low else (high, low)
-    return [[index for index, value in enumerate(rewards) if value == extreme] for extreme in wanted]
+    return [
+        [index for index, value in enumerate(rewards) if value == extreme] for extreme in wanted
+    ]
 
 
 class _RewardOrder:
@@ -126,7 +130,8 @@ class _RewardOrder:
         self._seed = seed.encode("utf-8", "surrogatepass") + b"\0"
         hashes = {group: self._hash(group) for group in set(groups) if group is not None}
         self.digests = [
-            self._hash(key(index)) if group is None else hashes[group] for index, group in enumerate(groups)
+            self._hash(key(index)) if group is None else hashes[group]
+            for index, group in enumerate(groups)
         ]
 
     def first(self, indices: Sequence[int], count: int) -> list[int]:
@@ -152,7 +157,9 @@ class _RewardOrder:
         return self._hash(self._key(index))
 
     def _hash(self, name: str) -> bytes:
-        return hashlib.md5(self._seed + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
+        return hashlib.md5(
+            self._seed + name.encode("utf-8", "surrogatepass"), usedforsecurity=False
+        ).digest()
 
 
 def _fill_with_groups(kept: dict[int, None], cap: int, order: _RewardOrder) -> None:

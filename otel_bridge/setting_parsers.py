@@ -102,7 +102,9 @@ def webhook_address(raw: str) -> str:
     if not host or not raw.isprintable() or " " in raw or scheme not in {"http", "https"}:
         raise ValueError("expected an address such as https://hooks.slack.com/services/…")
     if scheme == "http" and not _is_loopback(host):
-        raise ValueError("expected https, because others could read the address on its way; http is for 127.0.0.1 only")
+        raise ValueError(
+            "expected https, because others could read the address on its way; http is for 127.0.0.1 only"
+        )
     return raw
 
 
@@ -121,15 +123,30 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
             engine = engine_of_address(name)
         except ValueError:
             parts, engine = urlsplit(""), ""
-        if parts.scheme not in {"http", "https"} or not parts.hostname or not name.isprintable() or " " in name:
-            raise ValueError(f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}")
+        if (
+            parts.scheme not in {"http", "https"}
+            or not parts.hostname
+            or not name.isprintable()
+            or " " in name
+        ):
+            raise ValueError(
+                f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}"
+            )
         if parts.username is not None:
-            raise ValueError("expected addresses without user and password, since they are stored with the run")
+            raise ValueError(
+                "expected addresses without user and password, since they are stored with the run"
+            )
         if engine in addresses:
             raise ValueError(f"expected one address of {engine}, got several")
-        addresses[engine] = name if parts.path not in {"", "/"} else f"{parts.scheme}://{parts.netloc}{_METRICS_PATH}"
+        addresses[engine] = (
+            name
+            if parts.path not in {"", "/"}
+            else f"{parts.scheme}://{parts.netloc}{_METRICS_PATH}"
+        )
     if len(addresses) > _MAX_ENGINES:
-        raise ValueError(f"expected at most {_MAX_ENGINES} addresses; for more use collector/otelcol/engines.yaml")
+        raise ValueError(
+            f"expected at most {_MAX_ENGINES} addresses; for more use collector/otelcol/engines.yaml"
+        )
     return tuple(addresses.values())
 
 
@@ -209,7 +226,16 @@ def positive_seconds(raw: str) -> float:
     return value
 
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+}
 
 
 def size_bytes(raw: str) -> int:
@@ -221,7 +247,9 @@ def size_bytes(raw: str) -> int:
         raise ValueError("expected a number of bytes above 0, e.g. 67108864 or 64MiB")
     size = int(digits) * _UNITS[unit]
     if not 0 < size < _INT64:
-        raise ValueError("expected a number of bytes above 0 and below 8 EiB, e.g. 67108864 or 64MiB")
+        raise ValueError(
+            "expected a number of bytes above 0 and below 8 EiB, e.g. 67108864 or 64MiB"
+        )
     return size
 
 
@@ -280,7 +308,9 @@ def _is_count(raw: str) -> bool:
 def no_content_policy(raw: str) -> str:
     """Parse the content policy of ``otlp``, which can only be ``full``."""
     if raw.lower() != "full":
-        raise ValueError("expected full: otlp forwards segments unchanged; set OTEL_BRIDGE_MESSAGE_CONTENT instead")
+        raise ValueError(
+            "expected full: otlp forwards segments unchanged; set OTEL_BRIDGE_MESSAGE_CONTENT instead"
+        )
     return "full"
 
 
@@ -295,12 +325,21 @@ def redactions(raw: str) -> tuple[str, ...]:
     """
     given = names(raw)
     functions = tuple(name for name in given if ":" in name)
-    kinds = tuple(name.lower() for name in given if ":" not in name) or (SECRETS if functions else ())
+    kinds = tuple(name.lower() for name in given if ":" not in name) or (
+        SECRETS if functions else ()
+    )
     if kinds == ("none",):
         return functions
     unknown = set(kinds) - set(REDACTIONS)
-    if not kinds or unknown or len(functions) > 1 or not all(_FUNCTION.fullmatch(name) for name in functions):
-        raise ValueError(f"expected none, or some of {', '.join(REDACTIONS)}, and at most one module:function")
+    if (
+        not kinds
+        or unknown
+        or len(functions) > 1
+        or not all(_FUNCTION.fullmatch(name) for name in functions)
+    ):
+        raise ValueError(
+            f"expected none, or some of {', '.join(REDACTIONS)}, and at most one module:function"
+        )
     return (*kinds, *functions)
 
 

@@ -53,8 +53,18 @@ __all__ = [
 
 # --- which run --------------------------------------------------------------------------------------------------------
 PROJECT = Setting("OTEL_BRIDGE_PROJECT", "", text, "Project of the run (MLflow: experiment).")
-RUN_NAME = Setting("OTEL_BRIDGE_RUN_NAME", "", text, "Name of the run; processes with the same name join the same run.")
-RUN_ID = Setting("OTEL_BRIDGE_RUN_ID", "", text, "Id of the run; default: 16 hex digits derived from project and name.")
+RUN_NAME = Setting(
+    "OTEL_BRIDGE_RUN_NAME",
+    "",
+    text,
+    "Name of the run; processes with the same name join the same run.",
+)
+RUN_ID = Setting(
+    "OTEL_BRIDGE_RUN_ID",
+    "",
+    text,
+    "Id of the run; default: 16 hex digits derived from project and name.",
+)
 ROLE = Setting("OTEL_BRIDGE_ROLE", "", text, "Role of this process: trainer, explorer, …")
 GENERATED_PROJECT = Setting(
     "OTEL_BRIDGE_GENERATED_PROJECT",
@@ -68,23 +78,46 @@ GENERATED_NAME = Setting(
     text,
     "Internal: set by init() and `run` for their children when the name was generated.",
 )
-NEW_RUN = Setting("OTEL_BRIDGE_NEW_RUN", False, flag, "Start a new run even if one of this name exists.")
-NODE_RANK = Setting("OTEL_BRIDGE_NODE_RANK", None, optional(non_negative_int), "Number of this machine in the job.")
-ATTEMPT = Setting("OTEL_BRIDGE_ATTEMPT", None, optional(positive_int), "Number of this attempt of the job, from 1.")
-OWNER_ROLE = Setting("OTEL_BRIDGE_OWNER_ROLE", "trainer", text, "Role whose end determines the run's status.")
+NEW_RUN = Setting(
+    "OTEL_BRIDGE_NEW_RUN", False, flag, "Start a new run even if one of this name exists."
+)
+NODE_RANK = Setting(
+    "OTEL_BRIDGE_NODE_RANK", None, optional(non_negative_int), "Number of this machine in the job."
+)
+ATTEMPT = Setting(
+    "OTEL_BRIDGE_ATTEMPT",
+    None,
+    optional(positive_int),
+    "Number of this attempt of the job, from 1.",
+)
+OWNER_ROLE = Setting(
+    "OTEL_BRIDGE_OWNER_ROLE", "trainer", text, "Role whose end determines the run's status."
+)
 
 # --- which exporters --------------------------------------------------------------------------------------------------
 EXPORTERS = Setting(
-    "OTEL_BRIDGE_EXPORTERS", NO_NAMES, names, "Exporters of all signals, e.g. trackio,otlp; none records nothing."
+    "OTEL_BRIDGE_EXPORTERS",
+    NO_NAMES,
+    names,
+    "Exporters of all signals, e.g. trackio,otlp; none records nothing.",
 )
 METRICS_EXPORTER = Setting(
-    "OTEL_METRICS_EXPORTER", NO_NAMES, names, "Exporters of metrics; overrides OTEL_BRIDGE_EXPORTERS."
+    "OTEL_METRICS_EXPORTER",
+    NO_NAMES,
+    names,
+    "Exporters of metrics; overrides OTEL_BRIDGE_EXPORTERS.",
 )
 TRACES_EXPORTER = Setting(
-    "OTEL_TRACES_EXPORTER", NO_NAMES, names, "Exporters of rollouts; overrides OTEL_BRIDGE_EXPORTERS."
+    "OTEL_TRACES_EXPORTER",
+    NO_NAMES,
+    names,
+    "Exporters of rollouts; overrides OTEL_BRIDGE_EXPORTERS.",
 )
 LOGS_EXPORTER = Setting(
-    "OTEL_LOGS_EXPORTER", NO_NAMES, names, "Exporters of log records; overrides OTEL_BRIDGE_EXPORTERS."
+    "OTEL_LOGS_EXPORTER",
+    NO_NAMES,
+    names,
+    "Exporters of log records; overrides OTEL_BRIDGE_EXPORTERS.",
 )
 RANKS = Setting(
     "OTEL_BRIDGE_RANKS",
@@ -94,9 +127,17 @@ RANKS = Setting(
 )
 
 # --- this process -----------------------------------------------------------------------------------------------------
-DIR = Setting("OTEL_BRIDGE_DIR", "", text, "Directory of run folders; default: .otel-bridge in the working directory.")
+DIR = Setting(
+    "OTEL_BRIDGE_DIR",
+    "",
+    text,
+    "Directory of run folders; default: .otel-bridge in the working directory.",
+)
 OFFLINE = Setting(
-    "OTEL_BRIDGE_OFFLINE", False, flag, "Append only and start no bridge; deliver later with `otel-bridge drain`."
+    "OTEL_BRIDGE_OFFLINE",
+    False,
+    flag,
+    "Append only and start no bridge; deliver later with `otel-bridge drain`.",
 )
 BRIDGE_PYTHON = Setting(
     "OTEL_BRIDGE_PYTHON",
@@ -118,7 +159,10 @@ CAPTURE_MODE = Setting(
     "replace: only otel-bridge gets what captured programs log; tee: their own tracker gets it too.",
 )
 LIGHTNING = Setting(
-    "OTEL_BRIDGE_LIGHTNING", False, flag, "Add an otel-bridge logger to every trainer of Lightning and to Fabric."
+    "OTEL_BRIDGE_LIGHTNING",
+    False,
+    flag,
+    "Add an otel-bridge logger to every trainer of Lightning and to Fabric.",
 )
 CAPTURE_COUNTS = Setting(
     "OTEL_BRIDGE_CAPTURE_COUNTS",
@@ -128,10 +172,16 @@ CAPTURE_COUNTS = Setting(
 )
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
 NO_BRIDGE = Setting(
-    "OTEL_BRIDGE_NO_BRIDGE", False, flag, "Internal: set in the bridge itself, so that nothing in it emits."
+    "OTEL_BRIDGE_NO_BRIDGE",
+    False,
+    flag,
+    "Internal: set in the bridge itself, so that nothing in it emits.",
 )
 LAUNCHER = Setting(
-    "OTEL_BRIDGE_LAUNCHER", "", text, "Internal: set by `otel-bridge run` for its children: its pid and start time."
+    "OTEL_BRIDGE_LAUNCHER",
+    "",
+    text,
+    "Internal: set by `otel-bridge run` for its children: its pid and start time.",
 )
 LAUNCHER_EXPORTERS = Setting(
     "OTEL_BRIDGE_LAUNCHER_EXPORTERS",
@@ -159,11 +209,16 @@ SCRAPE = Setting(
     engine_addresses,
     "Prometheus endpoints of inference engines that the bridge reads, e.g. http://10.0.0.1:8000/metrics,….",
 )
-SCRAPE_S = Setting("OTEL_BRIDGE_SCRAPE_S", 10.0, positive_seconds, "Interval at which the bridge reads them.")
+SCRAPE_S = Setting(
+    "OTEL_BRIDGE_SCRAPE_S", 10.0, positive_seconds, "Interval at which the bridge reads them."
+)
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 SEGMENT_BYTES = Setting(
-    "OTEL_BRIDGE_SEGMENT_BYTES", 8 << 20, size_bytes, "Size at which a segment is closed and the next one opened."
+    "OTEL_BRIDGE_SEGMENT_BYTES",
+    8 << 20,
+    size_bytes,
+    "Size at which a segment is closed and the next one opened.",
 )
 MAX_BYTES = Setting(
     "OTEL_BRIDGE_MAX_BYTES",
@@ -184,10 +239,16 @@ MAX_KEYS = Setting(
     "Distinct metric keys of one run; values of further keys are dropped and counted.",
 )
 MAX_OPEN_TRACES = Setting(
-    "OTEL_BRIDGE_MAX_OPEN_TRACES", 20_000, positive_int, "Most traces that wait for spans at the same time."
+    "OTEL_BRIDGE_MAX_OPEN_TRACES",
+    20_000,
+    positive_int,
+    "Most traces that wait for spans at the same time.",
 )
 MAX_OPEN_TRACE_BYTES = Setting(
-    "OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES", 1 << 30, size_bytes, "Most bytes of traces that wait for spans."
+    "OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES",
+    1 << 30,
+    size_bytes,
+    "Most bytes of traces that wait for spans.",
 )
 TIMELINE_BYTES = Setting(
     "OTEL_BRIDGE_TIMELINE_BYTES",
@@ -202,7 +263,10 @@ TOKEN_BYTES = Setting(
     "Most bytes of token streams that a run keeps, to join engine and trainer and for token views.",
 )
 ROLLOUT_BYTES = Setting(
-    "OTEL_BRIDGE_ROLLOUT_BYTES", 4 << 20, size_bytes, "Largest rollout; longer content is truncated and marked."
+    "OTEL_BRIDGE_ROLLOUT_BYTES",
+    4 << 20,
+    size_bytes,
+    "Largest rollout; longer content is truncated and marked.",
 )
 MEDIA_BYTES = Setting(
     "OTEL_BRIDGE_MEDIA_BYTES",
@@ -248,7 +312,10 @@ ALERT_WEBHOOK = Setting(
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
 MAX_ROLLOUTS_PER_STEP = Setting(
-    "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", 16, int_or_off, "Rollouts kept per role and step; 0 or less: none."
+    "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP",
+    16,
+    int_or_off,
+    "Rollouts kept per role and step; 0 or less: none.",
 )
 MAX_ROLLOUTS_PER_STEP_EVAL = Setting(
     "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL",
@@ -264,7 +331,10 @@ ROLLOUT_SELECTION = Setting(
     "arrival).",
 )
 ROLLOUT_KEY = Setting(
-    "OTEL_BRIDGE_ROLLOUT_KEY", "rollouts", text, "Key of the traces in trackers; {split} is replaced."
+    "OTEL_BRIDGE_ROLLOUT_KEY",
+    "rollouts",
+    text,
+    "Key of the traces in trackers; {split} is replaced.",
 )
 MESSAGE_CONTENT = Setting(
     "OTEL_BRIDGE_MESSAGE_CONTENT", "full", message_content, "Message text: full, truncate:N or off."
@@ -291,9 +361,14 @@ CUMULATIVE_HISTOGRAMS = Setting(
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
 POLL_S = Setting(
-    "OTEL_BRIDGE_POLL_S", 0.05, positive_seconds, "Interval at which the bridge reads new data from the segments."
+    "OTEL_BRIDGE_POLL_S",
+    0.05,
+    positive_seconds,
+    "Interval at which the bridge reads new data from the segments.",
 )
-ROW_WAIT_S = Setting("OTEL_BRIDGE_ROW_WAIT_S", 10.0, seconds, "How long a row waits for its missing fragments.")
+ROW_WAIT_S = Setting(
+    "OTEL_BRIDGE_ROW_WAIT_S", 10.0, seconds, "How long a row waits for its missing fragments."
+)
 END_OF_STREAM_WAIT_S = Setting(
     "OTEL_BRIDGE_END_OF_STREAM_WAIT_S",
     150.0,
@@ -301,7 +376,10 @@ END_OF_STREAM_WAIT_S = Setting(
     "How long the end of a forwarded process waits for rows that were sent before it and have not arrived.",
 )
 TRACE_GRACE_S = Setting(
-    "OTEL_BRIDGE_TRACE_GRACE_S", 2.0, seconds, "How long a rollout waits for spans after its root ended."
+    "OTEL_BRIDGE_TRACE_GRACE_S",
+    2.0,
+    seconds,
+    "How long a rollout waits for spans after its root ended.",
 )
 TRACE_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_TRACE_TIMEOUT_S",
@@ -334,7 +412,10 @@ LIVENESS_TIMEOUT_S = Setting(
     "Time without data after which a remote process is considered ended.",
 )
 END_GRACE_S = Setting(
-    "OTEL_BRIDGE_END_GRACE_S", 30.0, seconds, "How long a run stays open after its last process was killed."
+    "OTEL_BRIDGE_END_GRACE_S",
+    30.0,
+    seconds,
+    "How long a run stays open after its last process was killed.",
 )
 RETRY_AFTER_EXIT_S = Setting(
     "OTEL_BRIDGE_RETRY_AFTER_EXIT_S",
@@ -357,9 +438,14 @@ TOKEN = Setting(
     "Bearer tokens of the receiver; otel-bridge's clients send the first one.",
     secret=True,
 )
-FSYNC = Setting("OTEL_BRIDGE_FSYNC", True, flag, "Whether the receiver syncs to disk before it acknowledges.")
+FSYNC = Setting(
+    "OTEL_BRIDGE_FSYNC", True, flag, "Whether the receiver syncs to disk before it acknowledges."
+)
 MAX_REQUESTS = Setting(
-    "OTEL_BRIDGE_MAX_REQUESTS", 256, positive_int, "Most requests that the receiver handles at the same time."
+    "OTEL_BRIDGE_MAX_REQUESTS",
+    256,
+    positive_int,
+    "Most requests that the receiver handles at the same time.",
 )
 MAX_RATE = Setting(
     "OTEL_BRIDGE_MAX_RATE",
@@ -385,7 +471,9 @@ STALL_S = Setting(
     positive_seconds,
     "How long the thread that reads run folders may make no progress before /readyz answers 503.",
 )
-TLS_CERT = Setting("OTEL_BRIDGE_TLS_CERT", "", text, "File with the receiver's certificate and its chain (PEM).")
+TLS_CERT = Setting(
+    "OTEL_BRIDGE_TLS_CERT", "", text, "File with the receiver's certificate and its chain (PEM)."
+)
 TLS_KEY = Setting("OTEL_BRIDGE_TLS_KEY", "", text, "File with the key of that certificate (PEM).")
 TLS_CLIENT_CA = Setting(
     "OTEL_BRIDGE_TLS_CLIENT_CA",
@@ -400,7 +488,10 @@ def content_of(exporter: str) -> Setting[str]:
     name = f"OTEL_BRIDGE_{''.join(char if char.isalnum() else '_' for char in exporter.upper())}_MESSAGE_CONTENT"
     if exporter == "otlp":
         return Setting(
-            name, "full", no_content_policy, "Only full is possible: otlp forwards unchanged what the processes wrote."
+            name,
+            "full",
+            no_content_policy,
+            "Only full is possible: otlp forwards unchanged what the processes wrote.",
         )
     doc = f"Message text for {exporter}: full, truncate:N or off; never more than the run has."
     return Setting(name, "full", message_content, doc)
@@ -408,7 +499,11 @@ def content_of(exporter: str) -> Setting[str]:
 
 def truncate_for_some(env: Mapping[str, str]) -> bool:
     """Return whether *env* reduces the message text of the run or of any exporter."""
-    given = (value for name, value in env.items() if name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END))
+    given = (
+        value
+        for name, value in env.items()
+        if name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END)
+    )
     return content_mode(env) != "full" or any(value.strip() not in {"", "full"} for value in given)
 
 
@@ -424,4 +519,6 @@ def content_mode(env: Mapping[str, str]) -> str:
 
 def declared() -> tuple[Setting[object], ...]:
     """Return every setting of this module, in the order declared."""
-    return tuple(cast("Setting[object]", value) for value in globals().values() if isinstance(value, Setting))
+    return tuple(
+        cast("Setting[object]", value) for value in globals().values() if isinstance(value, Setting)
+    )

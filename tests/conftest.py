@@ -41,7 +41,9 @@ def pytest_configure() -> None:
 
     The shell finds the commands of this environment, so that messages name them without their folder.
     """
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -66,7 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     with their module.
     """
     for item in items:
-        if item.name.startswith("test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed"):
+        if item.name.startswith(
+            "test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed"
+        ):
             item.add_marker(pytest.mark.long)
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.slow)

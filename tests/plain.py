@@ -61,7 +61,10 @@ def complex_functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, FUNCTIONS):
             ways = complexity(node)
             if ways > MAX_COMPLEXITY:
-                yield node.lineno, f"{node.name} has a complexity of {ways}, at most {MAX_COMPLEXITY}"
+                yield (
+                    node.lineno,
+                    f"{node.name} has a complexity of {ways}, at most {MAX_COMPLEXITY}",
+                )
 
 
 def nested_ternaries(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -77,7 +80,9 @@ def packed_assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield line and description of each assignment of several values to several names, or of one value to several."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
-            both_tuples = isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+            both_tuples = isinstance(node.targets[0], ast.Tuple) and isinstance(
+                node.value, ast.Tuple
+            )
             if both_tuples or len(node.targets) > 1:
                 yield node.lineno, "several assignments in one statement: one a line"
 
@@ -126,7 +131,10 @@ def places(kind: str, *folders: str) -> list[str]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text("utf-8"))
-            lines += [f"{path.relative_to(ROOT)}:{line}: {text}" for line, text in sorted(KINDS[kind](tree))]
+            lines += [
+                f"{path.relative_to(ROOT)}:{line}: {text}"
+                for line, text in sorted(KINDS[kind](tree))
+            ]
     return lines
 
 

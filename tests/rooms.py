@@ -52,7 +52,9 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
 def problems() -> Iterator[str]:
     """Yield a line for each rule that is broken."""
     known = modules()
-    if found := circle({name: imported(path.read_text("utf-8"), known) for name, path in known.items()}):
+    if found := circle(
+        {name: imported(path.read_text("utf-8"), known) for name, path in known.items()}
+    ):
         yield f"import circle: {' <- '.join(found)}"
     sizes = Counter(path.parent for path in known.values() if path.name != "__init__.py")
     for folder, number in sizes.items():

@@ -30,7 +30,11 @@ def defined(tree: ast.AST) -> set[str]:
                 for item in node.body
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             }
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and _is_self(node.value)
+        ):
             names.add(node.attr)
     return names
 
@@ -48,7 +52,11 @@ def sets_other(node: ast.AST) -> bool:
 
 def stores() -> Iterator[str]:
     """Yield a line for each store to an attribute that only classes of other modules define."""
-    trees = {path: ast.parse(path.read_text("utf-8")) for root in PRODUCT for path in (ROOT / root).rglob("*.py")}
+    trees = {
+        path: ast.parse(path.read_text("utf-8"))
+        for root in PRODUCT
+        for path in (ROOT / root).rglob("*.py")
+    }
     own = {path: defined(tree) for path, tree in trees.items()}
     anywhere = set().union(*own.values()) - OF_OTHERS
     for path, tree in sorted(trees.items()):
@@ -57,7 +65,9 @@ def stores() -> Iterator[str]:
         for node in ast.walk(tree):
             if sets_other(node):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
-            if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)) or _is_self(node.value):
+            if not (
+                isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            ) or _is_self(node.value):
                 continue
             if node.attr in anywhere - own[path]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"

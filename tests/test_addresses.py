@@ -16,7 +16,10 @@ from otel_bridge.text.addresses import without_credentials
         ("http://me:s3/cr3t?@host:4318/a", "http://host:4318/a"),
         ("http://me:5/s3cr3t@host/a", "http://me:5/s3cr3t@host/a"),  # a port, and a path with an @
         ("me:s3cr3t@host:4317", "host:4317"),
-        ("postgresql://me:s3cr3t@db/mlflow?sslmode=require&password=s3cr3t", "postgresql://db/mlflow?sslmode=require"),
+        (
+            "postgresql://me:s3cr3t@db/mlflow?sslmode=require&password=s3cr3t",
+            "postgresql://db/mlflow?sslmode=require",
+        ),
         ("http://host/?write_token=s3cr3t#top", "http://host/#top"),
         ("http://host/?X-Amz-Signature=s3cr3t&a=1&api%5Fkey=s3cr3t", "http://host/?a=1"),
         ("http://[::1]:4318/a@b", "http://[::1]:4318/a@b"),
@@ -24,7 +27,10 @@ from otel_bridge.text.addresses import without_credentials
         ("http://host:4318/@team/runs", "http://host:4318/@team/runs"),
         ("http://host/@team/runs", "http://host/@team/runs"),
         ("sqlite:////data/mlflow.db", "sqlite:////data/mlflow.db"),
-        ("sqlite:////data/me@home/mlflow.db?timeout=5", "sqlite:////data/me@home/mlflow.db?timeout=5"),
+        (
+            "sqlite:////data/me@home/mlflow.db?timeout=5",
+            "sqlite:////data/me@home/mlflow.db?timeout=5",
+        ),
         ("/data/me@home/a:b", "/data/me@home/a:b"),
         ("localhost:4317", "localhost:4317"),
         ("ada/trackio", "ada/trackio"),

@@ -35,7 +35,10 @@ def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("kl=0.2", "'kl=0.2' is not a rule; expected nan, stalled:DURATION, straggler>FACTORx:STEPS"),
+        (
+            "kl=0.2",
+            "'kl=0.2' is not a rule; expected nan, stalled:DURATION, straggler>FACTORx:STEPS",
+        ),
         ("kl>>0.2", "is not a rule"),
         (">0.2", "is not a rule"),
         ("nan:", "is not a rule"),
@@ -50,7 +53,9 @@ def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
         (",".join(f"k{number}>1" for number in range(101)), "101 rules, expected at most 100"),
     ],
 )
-def test_a_rule_that_cannot_be_used_is_an_error_that_shows_one_that_can(rule: str, message: str) -> None:
+def test_a_rule_that_cannot_be_used_is_an_error_that_shows_one_that_can(
+    rule: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         ALERTS.read({"OTEL_BRIDGE_ALERTS": rule})
 

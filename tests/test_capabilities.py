@@ -58,7 +58,10 @@ def test_a_call_with_another_required_argument_still_has_the_ability_that_is_ask
 def test_an_ability_that_can_be_done_without_is_one_sentence() -> None:
     found = capabilities()
 
-    spans = [found.prefer(accepts(Storage, "write", "spans"), "Tracker 1.0 shows no spans") for _ in range(2)]
+    spans = [
+        found.prefer(accepts(Storage, "write", "spans"), "Tracker 1.0 shows no spans")
+        for _ in range(2)
+    ]
     ids = found.prefer(accepts(Storage, "write", "ids"), "Tracker 1.0 keeps no ids")
 
     assert (spans, ids, found.degraded) == ([False, False], True, ("Tracker 1.0 shows no spans",))
@@ -124,7 +127,9 @@ def test_an_error_of_one_call_is_not_taken_as_one_of_the_version(exc: Exception)
 def test_a_dependency_that_the_tracker_itself_cannot_use_has_its_own_help() -> None:
     exc = raised_by("from os import CallOfYesterday")
 
-    found = incompatibility(exc, "Tracker 1.0", INSTALL, hints={"CallOfYesterday": "pip install 'os<2'"})
+    found = incompatibility(
+        exc, "Tracker 1.0", INSTALL, hints={"CallOfYesterday": "pip install 'os<2'"}
+    )
 
     assert found is not None
     assert found.help == "pip install 'os<2'"

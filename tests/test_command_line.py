@@ -36,7 +36,9 @@ def test_a_shell_reads_a_command_line_as_the_arguments_that_it_was_made_of() -> 
         console.kept_without_exporter(FOLDER.path, ["file"], delivered=False)[1],
     ],
 )
-def test_the_command_of_each_sentence_runs_in_a_folder_whose_name_a_shell_would_split(sentence: str) -> None:
+def test_the_command_of_each_sentence_runs_in_a_folder_whose_name_a_shell_would_split(
+    sentence: str,
+) -> None:
     command = sentence[sentence.index("otel-bridge ") :]
 
     assert Path(shlex.split(command)[-1]) in {FOLDER.base, FOLDER.path}
@@ -48,8 +50,12 @@ def test_no_module_joins_a_command_and_a_value_by_itself() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.JoinedStr):
                 continue
-            text = "".join(str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
-            found += [f"{name}: {one}" for one in re.findall(r"(?<!`)otel-bridge [a-z][^`\0]*\0", text)]
+            text = "".join(
+                str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values
+            )
+            found += [
+                f"{name}: {one}" for one in re.findall(r"(?<!`)otel-bridge [a-z][^`\0]*\0", text)
+            ]
 
     assert found == []
 
@@ -59,7 +65,10 @@ def test_no_module_joins_a_command_and_a_value_by_itself() -> None:
     [
         ("trackio show --project maths", "'{0}/trackio' show --project maths"),
         ("trackio", "'{0}/trackio'"),
-        ("TRACKIO_DIR='a b'\"'\"'c' X=1 trackio show", "TRACKIO_DIR='a b'\"'\"'c' X=1 '{0}/trackio' show"),
+        (
+            "TRACKIO_DIR='a b'\"'\"'c' X=1 trackio show",
+            "TRACKIO_DIR='a b'\"'\"'c' X=1 '{0}/trackio' show",
+        ),
         ("tail -f log", "tail -f log"),
         ("http://127.0.0.1:5000/#/runs/1", "http://127.0.0.1:5000/#/runs/1"),
         ("", ""),
@@ -71,7 +80,9 @@ def test_a_command_is_shown_by_its_path_where_only_this_environment_has_it(
     assert runnable(command) == shown.format(environment_folder)
 
 
-def test_a_command_that_the_shell_finds_stays_short(environment_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_the_shell_finds_stays_short(
+    environment_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(environment_folder))
 
     assert runnable("trackio show") == "trackio show"

@@ -11,23 +11,42 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.otlp import destination
 from support.trainers.emit_samples import run_in
 
-_BASE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+_BASE = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+}
 _SECRET = "hunter2hunter"
 _NEVER = [
     ("PROTOCOL", "http/json", "'http/json': expected grpc or http/protobuf"),
     ("TIMEOUT", "10s", "'10s': expected a number of seconds"),
-    ("ENDPOINT", "ftp://head:4318", "'ftp://head:4318': expected http://host:port or https://host:port"),
-    ("ENDPOINT", "http://head:99999", "'http://head:99999': Port out of range 0-65535; expected http://host:port"),
+    (
+        "ENDPOINT",
+        "ftp://head:4318",
+        "'ftp://head:4318': expected http://host:port or https://host:port",
+    ),
+    (
+        "ENDPOINT",
+        "http://head:99999",
+        "'http://head:99999': Port out of range 0-65535; expected http://host:port",
+    ),
     ("ENDPOINT", "http://head:0", "expected http://host:port"),
     ("ENDPOINT", "http://[::1:4318", "expected http://host:port"),
     ("ENDPOINT", "http://he ad:4318", "expected http://host:port"),
     ("ENDPOINT", "http://he\nad:4318", "expected http://host:port"),
     ("ENDPOINT", f"http://me:{_SECRET}@:4318", "expected http://host:port"),
     ("HEADERS", f"authorization={_SECRET}%0Ax", "the value of authorization has a line break"),
-    ("HEADERS", f"authorization={_SECRET}\u00e9", "the value of authorization has a line break.* or a non-ASCII"),
+    (
+        "HEADERS",
+        f"authorization={_SECRET}\u00e9",
+        "the value of authorization has a line break.* or a non-ASCII",
+    ),
     ("HEADERS", f"x-team=rl,{_SECRET}", "entry 2 is not a header; expected name=value"),
     ("HEADERS", f"two words={_SECRET}", "entry 1 is not a header"),
-    ("CERTIFICATE", "/nowhere/ca.pem", "'/nowhere/ca.pem': No such file or directory; expected a PEM file"),
+    (
+        "CERTIFICATE",
+        "/nowhere/ca.pem",
+        "'/nowhere/ca.pem': No such file or directory; expected a PEM file",
+    ),
     ("CLIENT_CERTIFICATE", "/nowhere/own.pem", "'/nowhere/own.pem': No such file"),
     ("CLIENT_KEY", "/nowhere/key.pem", "'/nowhere/key.pem': No such file"),
     ("COMPRESSION", "zstd", "'zstd': expected gzip or none"),
@@ -41,7 +60,10 @@ def test_a_setting_that_can_never_work_ends_init_with_its_variable_and_what_is_e
 ) -> None:
     variable = f"OTEL_EXPORTER_OTLP_{of_signal}{name}"
 
-    with pytest.raises(ConfigError, match=said) as raised, run_in(tmp_path, {**_BASE, variable: value}):
+    with (
+        pytest.raises(ConfigError, match=said) as raised,
+        run_in(tmp_path, {**_BASE, variable: value}),
+    ):
         pass
 
     assert str(raised.value).startswith(variable)
@@ -84,8 +106,13 @@ def test_the_settings_of_a_signal_that_is_not_sent_are_not_read(tmp_path: Path) 
     assert destination.addresses(env) == {"traces": "http://localhost:6006/v1/traces"}
 
 
-def test_init_names_signals_of_otlp_without_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:6006/v1/traces", "OTEL_BRIDGE_QUIET": "0"}
+def test_init_names_signals_of_otlp_without_an_endpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:6006/v1/traces",
+        "OTEL_BRIDGE_QUIET": "0",
+    }
 
     with run_in(tmp_path, env, exporters="otlp"):
         line = capsys.readouterr().err
@@ -98,7 +125,11 @@ def test_init_names_signals_of_otlp_without_an_endpoint(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize(
     ("names", "signals"),
-    [((), SIGNALS), (("ENDPOINT",), SIGNALS), (("LOGS_ENDPOINT", "TRACES_ENDPOINT"), ("traces", "logs"))],
+    [
+        ((), SIGNALS),
+        (("ENDPOINT",), SIGNALS),
+        (("LOGS_ENDPOINT", "TRACES_ENDPOINT"), ("traces", "logs")),
+    ],
 )
 def test_without_an_endpoint_all_signals_go_to_the_default_and_with_some_only_those(
     names: tuple[str, ...], signals: tuple[str, ...]

@@ -67,9 +67,18 @@ def test_what_only_sounds_like_a_secret_stays(key: str, value: object) -> None:
         ("postgres://me:pa55word@db/x", "postgres://[redacted]@db/x"),
         ("Authorization: Bearer abcdef0123456789", "Authorization: Bearer [redacted]"),
         ("https://x/?token=abc123def&a=1", "https://x/?token=[redacted]&a=1"),
-        ("AccountName=me;AccountKey=abcd1234==;Suffix=net", "AccountName=me;AccountKey=[redacted];Suffix=net"),
-        ("https://b/k?X-Amz-Signature=abcdef01&X-Amz-Date=1", "https://b/k?X-Amz-Signature=[redacted]&X-Amz-Date=1"),
-        ("https://hooks.slack.com/services/T0/B0/" + "x" * 24, "https://hooks.slack.com/services/[redacted]"),
+        (
+            "AccountName=me;AccountKey=abcd1234==;Suffix=net",
+            "AccountName=me;AccountKey=[redacted];Suffix=net",
+        ),
+        (
+            "https://b/k?X-Amz-Signature=abcdef01&X-Amz-Date=1",
+            "https://b/k?X-Amz-Signature=[redacted]&X-Amz-Date=1",
+        ),
+        (
+            "https://hooks.slack.com/services/T0/B0/" + "x" * 24,
+            "https://hooks.slack.com/services/[redacted]",
+        ),
         ("--max_tokens=512000 --lr 1", "--max_tokens=512000 --lr 1"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "[redacted]"),
         ("meta-llama/Llama-3-8B", "meta-llama/Llama-3-8B"),
@@ -96,7 +105,9 @@ def test_a_secret_is_known_by_its_shape(text: str, redacted: str) -> None:
         ({"secrets": {}, "password": None, "token": 7}, {"secrets": {}, "password": None, "token": 7}),
     ],
 )  # fmt: skip
-def test_names_hold_for_all_below_them_and_flags_for_what_follows(config: dict[str, Json], kept: Json) -> None:
+def test_names_hold_for_all_below_them_and_flags_for_what_follows(
+    config: dict[str, Json], kept: Json
+) -> None:
     assert config_of(config, print) == kept
     assert scrubbed(config) == kept
 
@@ -119,7 +130,9 @@ def test_the_value_of_a_name_is_redacted_where_the_text_was_cut_behind_it() -> N
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -149,7 +162,9 @@ def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
         ("https://host/@user?x=a:b", "https://host/@user?x=a:b"),
     ],
 )
-def test_a_message_loses_passwords_and_keys_behind_their_names_and_in_urls(text: str, expected: str) -> None:
+def test_a_message_loses_passwords_and_keys_behind_their_names_and_in_urls(
+    text: str, expected: str
+) -> None:
     assert ContentPolicy().redact(text) == expected
 
 

@@ -35,7 +35,19 @@ def test_seconds_and_dates_say_how_long_to_wait(
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "soon", "-1", "1.5", "²", "٣", "9" * 400, "Fri, 99 Oct 2026 12:00:00 GMT", "Fri, 16 Oct 99999"]
+    "header",
+    [
+        None,
+        "",
+        "soon",
+        "-1",
+        "1.5",
+        "²",
+        "٣",
+        "9" * 400,
+        "Fri, 99 Oct 2026 12:00:00 GMT",
+        "Fri, 16 Oct 99999",
+    ],
 )
 def test_what_cannot_be_understood_asks_for_nothing(header: str | None) -> None:
     assert retry_after_s(header, NOON_S) is None

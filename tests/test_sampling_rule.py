@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 from otel_bridge.sampling_rule import Candidate, choose
 
 
-def candidate(key: str, reward: float | None = None, group: str | None = None, **marks: bool) -> Candidate:
+def candidate(
+    key: str, reward: float | None = None, group: str | None = None, **marks: bool
+) -> Candidate:
     return Candidate(reward, group, marks.get("failed", False), marks.get("truncated", False), key)
 
 
-def kept_keys(candidates: list[Candidate], cap: int, rule: str = "stratified", seed: str = "run/3") -> set[str]:
+def kept_keys(
+    candidates: list[Candidate], cap: int, rule: str = "stratified", seed: str = "run/3"
+) -> set[str]:
     return {candidates[index].key for index in choose(candidates, cap, rule=rule, seed=seed)}
 
 
@@ -44,7 +48,11 @@ def test_all_are_kept_when_there_are_seats_for_all() -> None:
 def test_no_seats_keep_none() -> None:
     candidates = [candidate("a"), candidate("b")]
 
-    kept = [choose(candidates, cap, rule=rule, seed="run/1") for cap in (0, -1) for rule in ("first", "stratified")]
+    kept = [
+        choose(candidates, cap, rule=rule, seed="run/1")
+        for cap in (0, -1)
+        for rule in ("first", "stratified")
+    ]
 
     assert kept == [[], [], [], []]
 
@@ -83,7 +91,9 @@ def test_many_failures_leave_seats_for_the_others() -> None:
 
 
 def test_groups_are_kept_whole_while_they_fit() -> None:
-    candidates = [candidate(f"{group}-{n}", group=f"g{group}") for group in range(10) for n in range(4)]
+    candidates = [
+        candidate(f"{group}-{n}", group=f"g{group}") for group in range(10) for n in range(4)
+    ]
 
     kept = kept_keys(candidates, 8)
 
@@ -100,7 +110,12 @@ def test_a_group_larger_than_the_cap_is_cut() -> None:
 
 
 def test_rewards_that_are_not_number_are_neither_best_nor_worst() -> None:
-    candidates = [candidate("nan", reward=math.nan), candidate("none"), candidate("low", 0.0), candidate("high", 1.0)]
+    candidates = [
+        candidate("nan", reward=math.nan),
+        candidate("none"),
+        candidate("low", 0.0),
+        candidate("high", 1.0),
+    ]
 
     kept = kept_keys(candidates, 2)
 
@@ -128,8 +143,12 @@ def test_what_they_hold_decides_and_not_the_order_in_which_they_came(
 
 
 @given(CANDIDATES, st.integers(1, 20))
-def test_indices_are_increasing_and_hold_the_best_and_the_worst(candidates: list[Candidate], cap: int) -> None:
-    rewards = [one.reward for one in candidates if one.reward is not None and not math.isnan(one.reward)]
+def test_indices_are_increasing_and_hold_the_best_and_the_worst(
+    candidates: list[Candidate], cap: int
+) -> None:
+    rewards = [
+        one.reward for one in candidates if one.reward is not None and not math.isnan(one.reward)
+    ]
 
     kept = choose(candidates, cap, rule="stratified", seed="run/3")
 

@@ -18,7 +18,10 @@ _NUMBERS = [
     for setting in settings.declared()
     if setting.name.endswith(_ENDS) or setting.name.startswith("OTEL_BRIDGE_MAX_")
 ]
-_OFF_BELOW_ZERO: list[Setting[Any]] = [settings.MAX_ROLLOUTS_PER_STEP, settings.MAX_ROLLOUTS_PER_STEP_EVAL]
+_OFF_BELOW_ZERO: list[Setting[Any]] = [
+    settings.MAX_ROLLOUTS_PER_STEP,
+    settings.MAX_ROLLOUTS_PER_STEP_EVAL,
+]
 
 
 def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
@@ -29,7 +32,9 @@ def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
 
 
 @pytest.mark.parametrize("setting", _NUMBERS, ids=lambda setting: setting.name)
-@pytest.mark.parametrize("value", ["-1", "-0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "²", "1e10"])
+@pytest.mark.parametrize(
+    "value", ["-1", "-0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "²", "1e10"]
+)
 def test_a_number_that_cannot_be_meant_is_an_error_that_names_setting_value_and_what_is_expected(
     setting: Setting[object], value: str
 ) -> None:
@@ -48,7 +53,13 @@ def test_a_number_of_rollouts_below_zero_is_none(setting: Setting[object]) -> No
 
 @pytest.mark.parametrize(
     "setting",
-    [settings.POLL_S, settings.STALL_S, settings.MAX_KEYS, wandb_settings.POLL_S, wandb_settings.STALL_S],
+    [
+        settings.POLL_S,
+        settings.STALL_S,
+        settings.MAX_KEYS,
+        wandb_settings.POLL_S,
+        wandb_settings.STALL_S,
+    ],
     ids=lambda setting: setting.name,
 )
 def test_zero_is_an_error_where_it_means_nothing(setting: Setting[object]) -> None:
@@ -74,7 +85,9 @@ def test_values_are_shown_as_variables_have_them() -> None:
         (settings.LAUNCHER_EXPORTERS, "metrics=mlflow,otlp;traces=trackio"),
     ]
 
-    assert [one.written(one.read({one.name: text})) for one, text in read] == [text for _, text in read]
+    assert [one.written(one.read({one.name: text})) for one, text in read] == [
+        text for _, text in read
+    ]
 
 
 def test_zero_rollouts_are_none_and_not_an_error() -> None:
@@ -82,7 +95,9 @@ def test_zero_rollouts_are_none_and_not_an_error() -> None:
     assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"}) == 0
 
 
-@pytest.mark.parametrize("policy", ["truncate:²", "truncate:-3", "truncate:0", "truncate:" + "9" * 5000])
+@pytest.mark.parametrize(
+    "policy", ["truncate:²", "truncate:-3", "truncate:0", "truncate:" + "9" * 5000]
+)
 def test_a_number_of_characters_that_cannot_be_meant_is_an_error(policy: str) -> None:
     with pytest.raises(ConfigError, match="expected full, off or truncate:N"):
         settings.MESSAGE_CONTENT.read({"OTEL_BRIDGE_MESSAGE_CONTENT": policy})
@@ -90,7 +105,10 @@ def test_a_number_of_characters_that_cannot_be_meant_is_an_error(policy: str) ->
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
 def test_a_timeout_of_forwarding_that_cannot_be_meant_is_an_error(value: str) -> None:
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_TIMEOUT": value}
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": value,
+    }
 
     with pytest.raises(ConfigError, match=r"TIMEOUT=.*: expected a number of seconds"):
         endpoint_for("metrics", env)
@@ -100,7 +118,10 @@ def test_a_timeout_of_forwarding_that_cannot_be_meant_is_an_error(value: str) ->
     ("raw", "addresses"),
     [
         ("http://a:8000", ("http://a:8000/metrics",)),
-        ("https://a/x/metrics, http://[::1]:80/", ("https://a/x/metrics", "http://[::1]:80/metrics")),
+        (
+            "https://a/x/metrics, http://[::1]:80/",
+            ("https://a/x/metrics", "http://[::1]:80/metrics"),
+        ),
     ],
 )
 def test_addresses_of_engines_get_the_usual_path(raw: str, addresses: tuple[str, ...]) -> None:
@@ -118,7 +139,9 @@ def test_addresses_of_engines_get_the_usual_path(raw: str, addresses: tuple[str,
         (",".join(f"http://a:{port}" for port in range(1, 66)), "at most 64 addresses"),
     ],
 )
-def test_addresses_of_engines_that_cannot_be_read_are_errors_at_the_start(raw: str, problem: str) -> None:
+def test_addresses_of_engines_that_cannot_be_read_are_errors_at_the_start(
+    raw: str, problem: str
+) -> None:
     with pytest.raises(ConfigError, match=problem):
         settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw})
 

@@ -37,7 +37,11 @@ def test_without_a_terminal_there_is_one_line_every_ten_seconds(clock: Clock) ->
     with WaitDisplay(lines.append, None) as display:
         for passed_s in range(26):
             clock.now_s = 100.0 + passed_s
-            display.show(amounts(mlflow=Amount(1000 * passed_s, 30000), evaluator=Amount(passed_s), end=Amount()))
+            display.show(
+                amounts(
+                    mlflow=Amount(1000 * passed_s, 30000), evaluator=Amount(passed_s), end=Amount()
+                )
+            )
 
     assert lines == [
         "waiting (10 s): mlflow 10,000 of 30,000, evaluator 10, end",
@@ -66,7 +70,9 @@ def test_a_terminal_shows_bars_after_two_seconds_and_no_line_remains(clock: Cloc
 
     assert lines == []
     assert output.getvalue().endswith("\x1b[2K"), "the bars are erased"
-    assert output.getvalue().rfind("\x1b[?25h") > output.getvalue().rfind("\x1b[?25l"), "the cursor is shown"
+    assert output.getvalue().rfind("\x1b[?25h") > output.getvalue().rfind("\x1b[?25l"), (
+        "the cursor is shown"
+    )
 
 
 def test_a_terminal_that_has_gone_ends_the_display_and_not_the_wait(clock: Clock) -> None:
@@ -80,9 +86,16 @@ def test_a_terminal_that_has_gone_ends_the_display_and_not_the_wait(clock: Clock
 
 
 def test_records_of_all_runs_are_counted_by_tracker_and_one_that_has_ended_has_them_all() -> None:
-    first = Report(position=10, exporters={"mlflow": ExporterReport(written=4), "wandb": ExporterReport(state="ended")})
+    first = Report(
+        position=10,
+        exporters={"mlflow": ExporterReport(written=4), "wandb": ExporterReport(state="ended")},
+    )
     second = Report(
-        position=5, exporters={"mlflow": ExporterReport(written=5), "trackio": ExporterReport(state="retrying")}
+        position=5,
+        exporters={
+            "mlflow": ExporterReport(written=5),
+            "trackio": ExporterReport(state="retrying"),
+        },
     )
 
     assert records_in_trackers([first, second]) == {

@@ -79,8 +79,16 @@ def files(*below: str) -> Iterator[Path]:
     for name in below:
         for path in [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")):
             relative = path.relative_to(ROOT)
-            hidden = any(part.startswith(".") or part in {"__pycache__", "node_modules"} for part in relative.parts)
-            if path.is_file() and path.suffix in SUFFIXES and not hidden and relative not in THE_LIST_ITSELF:
+            hidden = any(
+                part.startswith(".") or part in {"__pycache__", "node_modules"}
+                for part in relative.parts
+            )
+            if (
+                path.is_file()
+                and path.suffix in SUFFIXES
+                and not hidden
+                and relative not in THE_LIST_ITSELF
+            ):
                 yield relative
 
 
@@ -91,7 +99,9 @@ def problems() -> list[str]:
         for path in files(*READ)
         for number, word in refused((ROOT / path).read_text("utf-8", "replace"))
     ]
-    code = {path: (ROOT / path).read_text("utf-8") for path in files(*PRODUCT) if path.suffix == ".py"}
+    code = {
+        path: (ROOT / path).read_text("utf-8") for path in files(*PRODUCT) if path.suffix == ".py"
+    }
     found += defined_twice((str(path), text) for path, text in code.items())
     for path, text in code.items():
         if not any(path.is_relative_to(room) for room in ROOMS_WITHOUT_VERBS):

@@ -55,25 +55,36 @@ def run() -> list[Result]:
         own = median([one for one, _ in pairs])
         level = "on disk" if fsync else "in kernel"
         if collector is None:
-            results.append(Result(f"{kind}, {level}", own, None, "points/core-s", "no Collector here", None))
+            results.append(
+                Result(f"{kind}, {level}", own, None, "points/core-s", "no Collector here", None)
+            )
             continue
         ratio = median([one / other for one, other in pairs])
         peer = median([other for _, other in pairs])
         what = f"{kind}, {level} (ours / peer = {ratio:.2f})"
-        results.append(Result(what, own, peer, "points/core-s", f">= {goal:g} times the Collector", ratio >= goal))
+        results.append(
+            Result(
+                what, own, peer, "points/core-s", f">= {goal:g} times the Collector", ratio >= goal
+            )
+        )
     return results
 
 
 def _ours(kind: str, fsync: bool) -> float:
     with tempfile.TemporaryDirectory() as folder, _service(folder, fsync) as serving:
         address = serving.grpc if kind == "grpc" else serving.http
-        return _rate(serving.process, kind, address, lambda: _wait_for_failing(Path(folder, "runs")))
+        return _rate(
+            serving.process, kind, address, lambda: _wait_for_failing(Path(folder, "runs"))
+        )
 
 
 def _theirs(collector: str | None, kind: str, fsync: bool) -> float:
     if collector is None:
         return 1.0
-    with tempfile.TemporaryDirectory() as folder, _otelcol(collector, folder, fsync) as (process, ends):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _otelcol(collector, folder, fsync) as (process, ends),
+    ):
         return _rate(process, kind, ends[kind], lambda: time.sleep(1))
 
 
@@ -89,7 +100,10 @@ def _rate(process: psutil.Process, kind: str, address: str, ready: Callable[[], 
 
 def cpu_s(process: psutil.Process) -> float:
     """Return the CPU of the process and all its children, dead ones too."""
-    times = [process.cpu_times(), *(child.cpu_times() for child in process.children(recursive=True))]
+    times = [
+        process.cpu_times(),
+        *(child.cpu_times() for child in process.children(recursive=True)),
+    ]
     own = times[0]
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
 
@@ -104,15 +118,22 @@ def _service(folder: str, fsync: bool) -> AbstractContextManager[Service]:
 
 
 @contextmanager
-def _otelcol(binary: str, folder: str, fsync: bool) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+def _otelcol(
+    binary: str, folder: str, fsync: bool
+) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
     grpc, http = _free_port(), _free_port()
     config = Path(folder, "config.yaml")
-    config.write_text(_PIPELINE.format(grpc=grpc, http=http, folder=folder, fsync=str(fsync).lower()))
+    config.write_text(
+        _PIPELINE.format(grpc=grpc, http=http, folder=folder, fsync=str(fsync).lower())
+    )
     process = subprocess.Popen([binary, "--config", str(config)], stderr=subprocess.DEVNULL)
     try:
         for port in (grpc, http):
             _wait_for(port)
-        yield psutil.Process(process.pid), {"grpc": f"127.0.0.1:{grpc}", "http": f"127.0.0.1:{http}"}
+        yield (
+            psutil.Process(process.pid),
+            {"grpc": f"127.0.0.1:{grpc}", "http": f"127.0.0.1:{http}"},
+        )
     finally:
         process.kill()
         process.wait(10)
@@ -131,7 +152,8 @@ def _wait_for_failing(base: Path) -> None:
     while time.monotonic() < deadline:
         reports = [read_report(folder) for folder in run_folders(base)]
         if any(
-            one is not None and any(e.state in {"retrying", "blocked"} for e in one.exporters.values())
+            one is not None
+            and any(e.state in {"retrying", "blocked"} for e in one.exporters.values())
             for one in reports
         ):
             return

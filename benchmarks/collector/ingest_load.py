@@ -24,7 +24,11 @@ _T0 = 1_800_000_000_000_000_000
 def body(number: int) -> bytes:
     """Return a request of 100 rows of 10 keys, 2 attributes a point, as a third-party producer sends them."""
     request = ExportMetricsServiceRequest()
-    who: dict[str, Json] = {semconv.PROJECT: "bench", semconv.RUN_NAME: "ingest", semconv.SERVICE_NAME: "trainer"}
+    who: dict[str, Json] = {
+        semconv.PROJECT: "bench",
+        semconv.RUN_NAME: "ingest",
+        semconv.SERVICE_NAME: "trainer",
+    }
     part = request.resource_metrics.add(resource=messages.resource(who))
     scope = part.scope_metrics.add()
     for key in range(KEYS):
@@ -61,7 +65,10 @@ def main(kind: str, address: str, requests: int, in_flight: int) -> None:
                 raise RuntimeError(f"HTTP {answer.status}")
 
     channel = grpc.insecure_channel(address)
-    threads = [threading.Thread(target=over_grpc if kind == "grpc" else over_http) for _ in range(in_flight)]
+    threads = [
+        threading.Thread(target=over_grpc if kind == "grpc" else over_http)
+        for _ in range(in_flight)
+    ]
     began = time.perf_counter()
     for thread in threads:
         thread.start()

@@ -78,7 +78,9 @@ def _send(address: str, runs: int) -> int:
     connection, refused = http.client.HTTPConnection(address, timeout=60), 0
     for number in range(runs):
         while True:
-            connection.request("POST", "/v1/metrics", _body(number), {"Content-Type": "application/x-protobuf"})
+            connection.request(
+                "POST", "/v1/metrics", _body(number), {"Content-Type": "application/x-protobuf"}
+            )
             answer = connection.getresponse()
             answer.read()
             if answer.status == 200:
@@ -107,7 +109,8 @@ def _delivered(base: Path, exporters: str) -> int:
     names = exporters.split(",")
     reports = [read_report(folder) for folder in run_folders(base)]
     return sum(
-        report is not None and all(name in report.exporters and report.exporters[name].rows == ROWS for name in names)
+        report is not None
+        and all(name in report.exporters and report.exporters[name].rows == ROWS for name in names)
         for report in reports
     )
 
@@ -124,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table for the runs that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--files", type=int, default=None, help="limit of open files of the service")
+    parser.add_argument(
+        "--files", type=int, default=None, help="limit of open files of the service"
+    )
     parser.add_argument("--exporters", default="file")
     asked = parser.parse_args(arguments)
     if asked.files is not None:  # both limits: the service raises the soft one as far as it may

@@ -56,7 +56,9 @@ def run() -> list[Result]:
 
 def _start_up(starts: Sequence[float]) -> Result:
     took_s = median(starts)
-    return Result("start-up, no tracker", took_s, None, "s", "<= 1 s until it takes data", took_s <= 1.0)
+    return Result(
+        "start-up, no tracker", took_s, None, "s", "<= 1 s until it takes data", took_s <= 1.0
+    )
 
 
 def _memory(first: _Look, looks: Sequence[_Look]) -> list[Result]:
@@ -70,7 +72,9 @@ def _memory(first: _Look, looks: Sequence[_Look]) -> list[Result]:
         Result(f"memory, {what} ({shown})", highest, None, "MB", goal, highest <= _GROWTH * half),
         reported("memory a run", (highest - first.rss_mb) / RUNS, "MB"),
         Result("threads", last.threads, None, "", "<= 2 a run + 40", last.threads <= 2 * RUNS + 40),
-        Result("open files", last.files, None, "", "<= 20 a run + 60", last.files <= 20 * RUNS + 60),
+        Result(
+            "open files", last.files, None, "", "<= 20 a run + 60", last.files <= 20 * RUNS + 60
+        ),
     ]
 
 
@@ -125,7 +129,9 @@ def _wait_until_written(base: Path, rows: int) -> None:
     while time.monotonic() < deadline:
         reports = [read_report(folder) for folder in run_folders(base)]
         if len(reports) == RUNS and all(
-            one is not None and one.rows == rows and all(e.written == one.position for e in one.exporters.values())
+            one is not None
+            and one.rows == rows
+            and all(e.written == one.position for e in one.exporters.values())
             for one in reports
         ):
             return

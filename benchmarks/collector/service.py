@@ -38,15 +38,28 @@ class Service:
     """
 
     def __init__(
-        self, folder: Path, env: Mapping[str, str], *, exporters: str = "", grpc: str = FREE, http: str = FREE
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        *,
+        exporters: str = "",
+        grpc: str = FREE,
+        http: str = FREE,
     ) -> None:
         log = folder / "service.log"
-        call = [str(Path(sys.executable).with_name("otel-bridge")), "serve", "--dir", str(folder / "runs")]
+        call = [
+            str(Path(sys.executable).with_name("otel-bridge")),
+            "serve",
+            "--dir",
+            str(folder / "runs"),
+        ]
         call += ["--grpc", grpc, "--http", http, *(["--exporters", exporters] if exporters else [])]
         # To a file: nobody need read on, and what a tracker starts may hold it open for longer than the service lives.
         with log.open("ab") as said:
             before = said.tell()
-            self._child = subprocess.Popen(call, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=said)
+            self._child = subprocess.Popen(
+                call, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=said
+            )
         ends = iter(self._ends(log, before))
         self.grpc = next(ends) if grpc != OFF else ""
         self.http = next(ends) if http != OFF else ""

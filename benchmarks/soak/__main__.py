@@ -114,7 +114,9 @@ class Target:
             "PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(self.folder / "site"),
             "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_LIVENESS_TIMEOUT_S": "20",
         }  # fmt: skip
-        self._life = Service(self.folder, env, exporters="soak,console", grpc=OFF, http=self.address)
+        self._life = Service(
+            self.folder, env, exporters="soak,console", grpc=OFF, http=self.address
+        )
         self.address = self._life.http
 
     def kill(self) -> None:
@@ -134,7 +136,17 @@ class Target:
             seen = self._life.process
             with seen.oneshot():
                 rss, files, threads = seen.memory_info().rss, seen.num_fds(), seen.num_threads()
-            return Sample(self.lives, age_s, rows, rss, files, threads, self._disk(), self._undelivered(), young)
+            return Sample(
+                self.lives,
+                age_s,
+                rows,
+                rss,
+                files,
+                threads,
+                self._disk(),
+                self._undelivered(),
+                young,
+            )
         return None
 
     def _undelivered(self) -> int:
@@ -154,9 +166,13 @@ def main() -> None:
     """Soak; exits 1 when a row is missing or something grew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seconds-between-kills", type=float, help="default: 45, and up to 300 in a long soak")
     parser.add_argument(
-        "--storm", action="store_true", help="real trackers, three roles, everything killed: see storm.py"
+        "--seconds-between-kills", type=float, help="default: 45, and up to 300 in a long soak"
+    )
+    parser.add_argument(
+        "--storm",
+        action="store_true",
+        help="real trackers, three roles, everything killed: see storm.py",
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the storm; printed")
     asked = parser.parse_args()
@@ -193,7 +209,9 @@ def soak(folder: Path, seconds: float, between_kills_s: float) -> list[str]:
         code = _everything_ends(service)
     finally:
         service.kill()
-    print(f"{sent.count:,} rows of {len(sent.rows)} runs, {service.lives} lives, refused {sent.refused or 'none'}")
+    print(
+        f"{sent.count:,} rows of {len(sent.rows)} runs, {service.lives} lives, refused {sent.refused or 'none'}"
+    )
     faults = [*_missing(folder, sent), *_grown(samples)]
     return faults if code == 0 else [*faults, f"serve ended with {code}: look at service.log"]
 
@@ -203,10 +221,14 @@ def _install(folder: Path) -> None:
     info.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("soak_tracker.py"), folder / "site")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-tracker\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[otel_bridge.exporters]\nsoak = soak_tracker:exporter\n")
+    (info / "entry_points.txt").write_text(
+        "[otel_bridge.exporters]\nsoak = soak_tracker:exporter\n"
+    )
 
 
-def _trouble(service: Target, sent: Sent, seconds: float, between_kills_s: float) -> Iterator[Sample]:
+def _trouble(
+    service: Target, sent: Sent, seconds: float, between_kills_s: float
+) -> Iterator[Sample]:
     """Take the tracker away and bring it back, kill the service and start it again; yield a sample a window."""
     began = last_kill = time.monotonic()
     away, window = service.folder / "tracker" / "away", 0
@@ -227,7 +249,10 @@ def _trouble(service: Target, sent: Sent, seconds: float, between_kills_s: float
 @contextmanager
 def _clients(service: Target, sent: Sent) -> Iterator[threading.Event]:
     stop, numbers = threading.Event(), itertools.count(1)
-    threads = [threading.Thread(target=_client, args=(service, sent, numbers, stop)) for _ in range(_CLIENTS)]
+    threads = [
+        threading.Thread(target=_client, args=(service, sent, numbers, stop))
+        for _ in range(_CLIENTS)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -256,14 +281,20 @@ def _client(service: Target, sent: Sent, numbers: Iterator[int], stop: threading
 
 
 def _send(
-    service: Target, session: requests.Session, sent: Sent, stop: threading.Event, what: tuple[str, bytes]
+    service: Target,
+    session: requests.Session,
+    sent: Sent,
+    stop: threading.Event,
+    what: tuple[str, bytes],
 ) -> bool:
     """Send until it is acknowledged, as every client does; ``False``: it was not, and the soak is over."""
     signal_name, body = what
     headers = {"Content-Type": "application/x-protobuf"}
     while True:
         try:
-            answer = session.post(f"http://{service.address}/v1/{signal_name}", body, headers=headers, timeout=10)
+            answer = session.post(
+                f"http://{service.address}/v1/{signal_name}", body, headers=headers, timeout=10
+            )
         except requests.RequestException as exc:
             sent.refuse(type(exc).__name__)
         else:
@@ -296,7 +327,9 @@ def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
 def _end(run: str, role: str) -> bytes:
     seq = _BATCH * _BATCHES_OF_A_RUN
     said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.EVENT_SEQ: 1, semconv.SEQ: seq}
-    scope = ScopeLogs(scope=messages.OURS, log_records=[messages.event(semconv.EVENT_END, time.time_ns(), said)])
+    scope = ScopeLogs(
+        scope=messages.OURS, log_records=[messages.event(semconv.EVENT_END, time.time_ns(), said)]
+    )
     part = ResourceLogs(resource=messages.resource(_who(run, role)), scope_logs=[scope])
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
@@ -343,19 +376,30 @@ def _grown(samples: list[Sample]) -> Iterator[str]:
             compared += 1
             yield from _more_later(life, warm)
     if samples:
-        print(f"largest disk {max(one.disk for one in samples):,} bytes; lives compared by halves: {compared}")
+        print(
+            f"largest disk {max(one.disk for one in samples):,} bytes; lives compared by halves: {compared}"
+        )
 
 
 def _beyond_need(life: int, given: list[Sample]) -> Iterator[str]:
     for what, fixed, for_a_run, seen in (
-        ("open files", _FILES, _FILES_A_RUN, [one.files - _FILES_ASLEEP * one.young for one in given]),
+        (
+            "open files",
+            _FILES,
+            _FILES_A_RUN,
+            [one.files - _FILES_ASLEEP * one.young for one in given],
+        ),
         ("threads", _THREADS, _THREADS_A_RUN, [one.threads for one in given]),
         ("bytes of memory", _RSS, _RSS_A_RUN, [one.rss for one in given]),
     ):
         limits = [fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given]
         rows = given[-1].rows - given[0].rows
         print(f"life {life}, {rows:,} rows: {what} {max(seen):,}, at most {max(limits):,}")
-        over = [f"{count} {what}, at most {limit}" for count, limit in zip(seen, limits, strict=True) if count > limit]
+        over = [
+            f"{count} {what}, at most {limit}"
+            for count, limit in zip(seen, limits, strict=True)
+            if count > limit
+        ]
         if over:
             yield f"life {life}: {over[0]} for the runs that are open"
 
@@ -364,8 +408,12 @@ def _more_later(life: int, warm: list[Sample]) -> Iterator[str]:
     """Compare medians: the peak after an outage may fall into either half."""
     halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     before, after = (statistics.median(one.rss for one in half) for half in halves)
-    runs_before, runs_after = (statistics.median(one.undelivered for one in half) for half in halves)
-    print(f"life {life}, {warm[-1].rows - warm[0].rows:,} warm rows: memory {before:,.0f} → {after:,.0f} bytes")
+    runs_before, runs_after = (
+        statistics.median(one.undelivered for one in half) for half in halves
+    )
+    print(
+        f"life {life}, {warm[-1].rows - warm[0].rows:,} warm rows: memory {before:,.0f} → {after:,.0f} bytes"
+    )
     if after > before * _MORE_MEMORY + _RSS_A_RUN * max(runs_after - runs_before, 0):
         yield f"life {life}: memory grew from {before:,.0f} to {after:,.0f} bytes from one half of its life to the next"
 

@@ -57,9 +57,18 @@ class Round:
             env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{self.service.http}"
             env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
             del env["OTEL_BRIDGE_EXPORTERS"]
-        call = [sys.executable, storm_worker.__file__, str(self.journal(role)), role, str(ROLES[role]), str(self.stop)]
+        call = [
+            sys.executable,
+            storm_worker.__file__,
+            str(self.journal(role)),
+            role,
+            str(ROLES[role]),
+            str(self.stop),
+        ]
         with (self.folder / f"{role}.log").open("ab") as log:
-            self.workers[role] = subprocess.Popen(call, env=env, cwd=machine, stdout=log, stderr=log)
+            self.workers[role] = subprocess.Popen(
+                call, env=env, cwd=machine, stdout=log, stderr=log
+            )
 
     def start_service(self) -> None:
         """Start the service; after a kill at the same address."""
@@ -82,7 +91,11 @@ class Round:
         mark, found = f"{self.folder}/", []
         for process in psutil.process_iter(["cmdline", "status"]):
             words = process.info["cmdline"] or []
-            if "-I" in words and any(mark in word for word in words) and process.info["status"] != "zombie":
+            if (
+                "-I" in words
+                and any(mark in word for word in words)
+                and process.info["status"] != "zombie"
+            ):
                 found.append(process)
         return found
 
@@ -109,7 +122,9 @@ def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: i
             wandb_offline=None if online else folder / "wandb",
             wandb_online=server,
         )
-        round_ = Round(folder, folder.name, served, _environment(folder, stores), random.Random(seed))
+        round_ = Round(
+            folder, folder.name, served, _environment(folder, stores), random.Random(seed)
+        )
         after.callback(_kill_all, round_)
         if served:
             round_.start_service()
@@ -118,16 +133,25 @@ def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: i
         _weather(round_, length_s)
         ended = _calm(round_)
         noted = {role: Noted.read(round_.journal(role)) for role in ROLES}
-        counts = {role: (len(one.rows), len(one.rollouts), len(one.late)) for role, one in noted.items()}
+        counts = {
+            role: (len(one.rows), len(one.rollouts), len(one.late)) for role, one in noted.items()
+        }
         where = f"{'service' if served else 'one machine'}, W&B {'online' if online else 'offline'}"
-        print(f"{folder.name} ({where}): rows, rollouts, late rewards {counts}; {dict(round_.happened)}", flush=True)
+        print(
+            f"{folder.name} ({where}): rows, rollouts, late rewards {counts}; {dict(round_.happened)}",
+            flush=True,
+        )
         return [*ended, *faults(round_.name, stores, noted)]
 
 
 def _environment(folder: Path, stores: Stores) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
     (folder / "wandb").mkdir()
-    wandb = {"WANDB_MODE": "offline"} if stores.wandb_online is None else stores.wandb_online.environment()
+    wandb = (
+        {"WANDB_MODE": "offline"}
+        if stores.wandb_online is None
+        else stores.wandb_online.environment()
+    )
     return {
         **clean,
         **wandb,
@@ -145,7 +169,13 @@ def _environment(folder: Path, stores: Stores) -> dict[str, str]:
 def _weather(round_: Round, length_s: float) -> None:
     """Kill and stop what runs, until *length_s* have passed."""
     deadline = time.monotonic() + length_s
-    acts: list[Callable[[Round], None]] = [_kill_worker, _kill_worker, _kill_bridge, _kill_bridge, _stop_one]
+    acts: list[Callable[[Round], None]] = [
+        _kill_worker,
+        _kill_worker,
+        _kill_bridge,
+        _kill_bridge,
+        _stop_one,
+    ]
     if round_.served:
         acts += [_kill_service, _kill_service]
     while time.monotonic() < deadline:
@@ -181,7 +211,9 @@ def _kill_service(round_: Round) -> None:
 
 def _stop_one(round_: Round) -> None:
     """Stop a process for a while, as a swapping or paused machine does."""
-    candidates = [psutil.Process(worker.pid) for worker in round_.workers.values() if worker.poll() is None]
+    candidates = [
+        psutil.Process(worker.pid) for worker in round_.workers.values() if worker.poll() is None
+    ]
     candidates += round_.bridges()
     if round_.service is not None:
         candidates.append(round_.service.process)
@@ -228,12 +260,17 @@ def _drained(round_: Round, base: Path, deadline: float) -> list[str]:
         time.sleep(0.2)
     env = {**round_.env, "PATH": os.environ["PATH"]}
     if round_.service is not None:
-        env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{round_.service.http}", "OTEL_BRIDGE_EXPORTERS": "otlp"}
+        env |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{round_.service.http}",
+            "OTEL_BRIDGE_EXPORTERS": "otlp",
+        }
         env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
     call = [str(Path(sys.executable).with_name("otel-bridge")), "drain", str(base)]
     said = ""
     while time.monotonic() < deadline:
-        done = subprocess.run(call, env=env, capture_output=True, text=True, cwd=base.parent, check=False)
+        done = subprocess.run(
+            call, env=env, capture_output=True, text=True, cwd=base.parent, check=False
+        )
         if done.returncode == 0:
             return []
         said = done.stderr or done.stdout

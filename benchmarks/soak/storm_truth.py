@@ -96,11 +96,19 @@ def _trackio(directory: Path, run: RunInfo) -> Contents:
     return shown.contents
 
 
-def _wrong(tracker: str, contents: Contents, run_id: str, noted: Mapping[str, Noted]) -> Iterator[str]:
+def _wrong(
+    tracker: str, contents: Contents, run_id: str, noted: Mapping[str, Noted]
+) -> Iterator[str]:
     for role, one in noted.items():
         for key, factor in (("loss", 0.5), ("grad/norm", 2.0)):
-            held = [(scalar.step, scalar.value) for scalar in contents.scalars if scalar.key == f"{role}/{key}"]
-            yield from _compare(f"{role}/{key}", Counter(step for step, _ in held), one.rows, one.begun)
+            held = [
+                (scalar.step, scalar.value)
+                for scalar in contents.scalars
+                if scalar.key == f"{role}/{key}"
+            ]
+            yield from _compare(
+                f"{role}/{key}", Counter(step for step, _ in held), one.rows, one.begun
+            )
             bad = [(step, value) for step, value in held if step is None or value != step * factor]
             if bad:
                 yield f"{role}/{key}: {len(bad)} with another value, e.g. {bad[:SHOWN]}"
@@ -109,22 +117,34 @@ def _wrong(tracker: str, contents: Contents, run_id: str, noted: Mapping[str, No
         held_rollouts = Counter(ids[rollout.id] for rollout in rollouts)
         yield from _compare(f"rollouts of {role}", held_rollouts, one.rollouts, one.begun)
         wrong = [
-            rollout.id for rollout in rollouts if (rollout.reward, rollout.messages) != (float(ids[rollout.id]), 2)
+            rollout.id
+            for rollout in rollouts
+            if (rollout.reward, rollout.messages) != (float(ids[rollout.id]), 2)
         ]
         if wrong:
             yield f"rollouts of {role}: {len(wrong)} with another reward or text, e.g. {wrong[:SHOWN]}"
         # A value that arrives before its rollout is written becomes a part of the rollout's reward.
         late = [
-            (ids[rollout], value) for rollout, name, value in contents.evaluations if rollout in ids and name == "judge"
+            (ids[rollout], value)
+            for rollout, name, value in contents.evaluations
+            if rollout in ids and name == "judge"
         ]
-        late += [(ids[rollout.id], rollout.parts["judge"]) for rollout in rollouts if "judge" in rollout.parts]
+        late += [
+            (ids[rollout.id], rollout.parts["judge"])
+            for rollout in rollouts
+            if "judge" in rollout.parts
+        ]
         # A worker that was killed inside `log_rollouts` may have logged none: then the tracker refuses the late reward.
         wanted = one.late & one.rollouts
-        yield from _compare(f"late rewards of {role}", Counter(step for step, _ in late), wanted, one.begun)
+        yield from _compare(
+            f"late rewards of {role}", Counter(step for step, _ in late), wanted, one.begun
+        )
         bad_late = [(step, value) for step, value in late if value != (step + LATE_AFTER) / 4]
         if bad_late:
             yield f"late rewards of {role}: {len(bad_late)} with another value, e.g. {bad_late[:SHOWN]}"
-    known = {trace_id_of(run_id, f"{role}-{step}") for role, one in noted.items() for step in one.begun}
+    known = {
+        trace_id_of(run_id, f"{role}-{step}") for role, one in noted.items() for step in one.begun
+    }
     strange = [rollout.id for rollout in contents.rollouts if rollout.id not in known]
     if strange:
         yield f"{len(strange)} rollouts that nobody emitted, e.g. {strange[:SHOWN]}"
@@ -132,7 +152,9 @@ def _wrong(tracker: str, contents: Contents, run_id: str, noted: Mapping[str, No
         yield f"the run is {contents.status}, every worker finished"
 
 
-def _compare(what: str, held: Counter[int | None], acknowledged: set[int], begun: set[int]) -> Iterator[str]:
+def _compare(
+    what: str, held: Counter[int | None], acknowledged: set[int], begun: set[int]
+) -> Iterator[str]:
     lost = sorted(acknowledged - set(held))
     if lost:
         yield f"{what}: {len(lost)} of {len(acknowledged)} acknowledged are missing, e.g. {lost[:SHOWN]}"

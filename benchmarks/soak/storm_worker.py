@@ -20,11 +20,22 @@ ROLLOUT_EVERY, LATE_AFTER = 5, 10
 
 def main() -> None:
     """Emit until the file *stop* exists, then finish."""
-    journal, role, pace_s, stop = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])
-    begun = [int(line[2:]) for line in journal.read_text().splitlines() if line[:2] == "b "] if journal.exists() else []
+    journal, role, pace_s, stop = (
+        Path(sys.argv[1]),
+        sys.argv[2],
+        float(sys.argv[3]),
+        Path(sys.argv[4]),
+    )
+    begun = (
+        [int(line[2:]) for line in journal.read_text().splitlines() if line[:2] == "b "]
+        if journal.exists()
+        else []
+    )
     notes = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     pace = random.Random(os.getpid())
-    run = otel_bridge.init("storm", os.environ["STORM_NAME"], role=role, config={"lr": 0.1, "pace": {"s": pace_s}})
+    run = otel_bridge.init(
+        "storm", os.environ["STORM_NAME"], role=role, config={"lr": 0.1, "pace": {"s": pace_s}}
+    )
     step = max(begun, default=-1) + 1
 
     def note(mark: str, number: int) -> None:
@@ -35,8 +46,13 @@ def main() -> None:
         run.log({"loss": step / 2, "grad/norm": 2.0 * step}, step=step)
         note("r", step)
         if step % ROLLOUT_EVERY == 0:
-            messages = [{"role": "user", "content": f"{step} + 1?"}, {"role": "assistant", "content": str(step + 1)}]
-            run.log_rollouts([otel_bridge.Rollout(messages, reward=float(step), id=f"{role}-{step}")], step=step)
+            messages = [
+                {"role": "user", "content": f"{step} + 1?"},
+                {"role": "assistant", "content": str(step + 1)},
+            ]
+            run.log_rollouts(
+                [otel_bridge.Rollout(messages, reward=float(step), id=f"{role}-{step}")], step=step
+            )
             note("o", step)
             if step >= LATE_AFTER:
                 run.log_reward(f"{role}-{step - LATE_AFTER}", step / 4, name="judge")

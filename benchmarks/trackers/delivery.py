@@ -39,11 +39,31 @@ class _Case:
 _CASES = (
     _Case("trackio", "trackio", 0.9, 60_000, 60_000, "trackio, a loop of trackio.log", rounds=7),
     _Case("wandb", "wandb", 0.8, 40_000, 40_000, "wandb offline, a loop of run.log"),
-    _Case("wandb", "wandb_online", 0.8, 15_000, 15_000, "wandb online (stand-in), a loop of run.log", online=True),
+    _Case(
+        "wandb",
+        "wandb_online",
+        0.8,
+        15_000,
+        15_000,
+        "wandb online (stand-in), a loop of run.log",
+        online=True,
+    ),
     _Case("mlflow", "mlflow", 4.0, 2_000, 300, "mlflow sqlite, a loop of log_metrics"),
-    _Case("mlflow", "mlflow_batches", 0.9, 4_000, 4_000, "mlflow sqlite, log_batch of 1,000 metrics"),
-    _Case("mlflow", "mlflow", 4.0, 2_000, 300, "an mlflow server, a loop of log_metrics", online=True),
-    _Case("mlflow", "mlflow_batches", 0.9, 3_000, 3_000, "an mlflow server, log_batch of 1,000 metrics", online=True),
+    _Case(
+        "mlflow", "mlflow_batches", 0.9, 4_000, 4_000, "mlflow sqlite, log_batch of 1,000 metrics"
+    ),
+    _Case(
+        "mlflow", "mlflow", 4.0, 2_000, 300, "an mlflow server, a loop of log_metrics", online=True
+    ),
+    _Case(
+        "mlflow",
+        "mlflow_batches",
+        0.9,
+        3_000,
+        3_000,
+        "an mlflow server, log_batch of 1,000 metrics",
+        online=True,
+    ),
 )
 
 _EMIT = """
@@ -106,7 +126,9 @@ def _measured(case: _Case) -> Result:
         env: dict[str, str] = {}
         if case.online and case.tracker == "mlflow":
             # One for all rounds, since it takes seconds to start: each round writes a run of its own.
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            )
             env["MLFLOW_TRACKING_URI"] = stack.enter_context(mlflow_server(folder))
         pairs = [(_served(_ours, case, env), _served(_peer, case, env)) for _ in range(case.rounds)]
     own, peer = median([one for one, _ in pairs]), median([one for _, one in pairs])
@@ -116,7 +138,9 @@ def _measured(case: _Case) -> Result:
     return Result(what, own, peer, "rows/s", f">= {case.goal:g} of it", ratio >= case.goal)
 
 
-def _served(measure: Callable[[_Case, Mapping[str, str]], float], case: _Case, env: Mapping[str, str]) -> float:
+def _served(
+    measure: Callable[[_Case, Mapping[str, str]], float], case: _Case, env: Mapping[str, str]
+) -> float:
     """Measure with a W&B server of its own where one is needed: a run that is there already is another case."""
     with ExitStack() as stack:
         if case.online and case.tracker == "wandb":

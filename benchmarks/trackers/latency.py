@@ -43,5 +43,14 @@ def run() -> list[Result]:
     for name in ("trackio", "mlflow"):
         with tempfile.TemporaryDirectory() as folder:
             seconds = float(printed(_CODE, below(Path(folder)), name))
-        results.append(Result(f"one log() to visible in {name}", seconds, None, "s", "<= 1 s median", seconds <= 1.0))
+        results.append(
+            Result(
+                f"one log() to visible in {name}",
+                seconds,
+                None,
+                "s",
+                "<= 1 s median",
+                seconds <= 1.0,
+            )
+        )
     return results

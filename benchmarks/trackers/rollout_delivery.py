@@ -40,8 +40,15 @@ def run() -> list[Result]:
         mlflow = _mlflow(Path(folder))
         trackio = _trackio(Path(folder))
     return [
-        _result("rollouts/s into an MLflow server, rewards later", [one[:2] for one in mlflow], 0.9, "the same, bare"),
-        _information("rollouts/s into an MLflow server, spans alone posted bare", [one[2] for one in mlflow]),
+        _result(
+            "rollouts/s into an MLflow server, rewards later",
+            [one[:2] for one in mlflow],
+            0.9,
+            "the same, bare",
+        ),
+        _information(
+            "rollouts/s into an MLflow server, spans alone posted bare", [one[2] for one in mlflow]
+        ),
         _result("rollouts/s into Trackio", trackio, 0.85, "its bulk call"),
     ]
 
@@ -49,7 +56,9 @@ def run() -> list[Result]:
 def _result(what: str, pairs: Sequence[tuple[float, float]], goal: float, peer: str) -> Result:
     ratio = median([ours / theirs for ours, theirs in pairs])
     ours, theirs = median([one for one, _ in pairs]), median([one for _, one in pairs])
-    return Result(f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "1/s", f">= {goal:g}", ratio >= goal)
+    return Result(
+        f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "1/s", f">= {goal:g}", ratio >= goal
+    )
 
 
 def _information(what: str, rates: Sequence[float]) -> Result:
@@ -71,7 +80,9 @@ def _long(rollout: RolloutRecord) -> RolloutRecord:
     spans = []
     for span in rollout.spans:
         message = Span.FromString(span.otlp)
-        message.attributes.add(key="text").value.string_value = f"{span.id} lorem ipsum dolor sit amet " * 26
+        message.attributes.add(key="text").value.string_value = (
+            f"{span.id} lorem ipsum dolor sit amet " * 26
+        )
         spans.append(dataclasses.replace(span, otlp=message.SerializeToString()))
     return dataclasses.replace(rollout, spans=spans)
 
@@ -139,10 +150,14 @@ def _post_of(act: Callable[[], object]) -> _Post:
     posts: list[_Post] = []
     send = requests.Session.send
 
-    def noting(session: requests.Session, request: requests.PreparedRequest, **named: Any) -> requests.Response:
+    def noting(
+        session: requests.Session, request: requests.PreparedRequest, **named: Any
+    ) -> requests.Response:
         if request.url and request.url.endswith("/v1/traces") and isinstance(request.body, bytes):
             # requests sets the length anew; the rest, User-Agent and credentials included, is sent as it was.
-            headers = {key: value for key, value in request.headers.items() if key != "Content-Length"}
+            headers = {
+                key: value for key, value in request.headers.items() if key != "Content-Length"
+            }
             posts.append(_Post(request.url, request.body, headers))
         return send(session, request, **named)
 
@@ -178,10 +193,14 @@ def _trackio(folder: Path) -> list[tuple[float, float]]:
     pairs = []
     for number in range(_ROUNDS):
         ours = _rollouts(count, f"t-ours-{number}")
-        payloads = [dict(rollout_trace(rollout)) for rollout in _rollouts(count, f"t-theirs-{number}")]
+        payloads = [
+            dict(rollout_trace(rollout)) for rollout in _rollouts(count, f"t-theirs-{number}")
+        ]
         own = _rate(
             count,
-            lambda given=ours: [writer.write_rollouts(given[n : n + _BULK]) for n in range(0, count, _BULK)],  # type: ignore[misc]
+            lambda given=ours: [
+                writer.write_rollouts(given[n : n + _BULK]) for n in range(0, count, _BULK)
+            ],  # type: ignore[misc]
         )
         pairs.append((own, _rate(count, lambda given=payloads, of=number: theirs(given, f"s{of}"))))  # type: ignore[misc]
     return pairs

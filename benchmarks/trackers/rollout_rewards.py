@@ -34,8 +34,15 @@ def run() -> list[Result]:
         database = _database(Path(folder))
         server = _server(Path(folder))
     return [
-        _result("ms a rollout into an MLflow database, with rewards", "its spans alone", database, 1.6),
-        _result("ms a rollout into an MLflow server, with rewards", "spans, then a call each", server, 0.7),
+        _result(
+            "ms a rollout into an MLflow database, with rewards", "its spans alone", database, 1.6
+        ),
+        _result(
+            "ms a rollout into an MLflow server, with rewards",
+            "spans, then a call each",
+            server,
+            0.7,
+        ),
     ]
 
 
@@ -43,7 +50,9 @@ def _result(what: str, peer: str, pairs: Sequence[tuple[float, float]], goal: fl
     ratio = median([ours / theirs for ours, theirs in pairs])
     ours = median([pair[0] for pair in pairs])
     theirs = median([pair[1] for pair in pairs])
-    return Result(f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "ms", f"<= {goal:g}", ratio <= goal)
+    return Result(
+        f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "ms", f"<= {goal:g}", ratio <= goal
+    )
 
 
 def _writer(folder: Path, address: str) -> tuple[MlflowRunWriter, RunInfo]:
@@ -76,7 +85,8 @@ def _server(folder: Path) -> list[tuple[float, float]]:
 
 
 def _pairs(
-    ours: Callable[[Sequence[RolloutRecord]], None], theirs: Callable[[Sequence[RolloutRecord]], None]
+    ours: Callable[[Sequence[RolloutRecord]], None],
+    theirs: Callable[[Sequence[RolloutRecord]], None],
 ) -> list[tuple[float, float]]:
     """Return ms a rollout of each round, ours and theirs; each is first in turn, because the database grows."""
     pairs = []
@@ -92,11 +102,15 @@ def _pairs(
 
 
 def _rollouts(seed: str) -> list[RolloutRecord]:
-    return samples.placed([_with_five_spans(samples.rollout(number, seed=seed)) for number in range(_ROLLOUTS)])
+    return samples.placed(
+        [_with_five_spans(samples.rollout(number, seed=seed)) for number in range(_ROLLOUTS)]
+    )
 
 
 def _with_five_spans(rollout: RolloutRecord) -> RolloutRecord:
     """Return *rollout*, which has four spans and three rewards, with one span more."""
     last = rollout.spans[-1]
     span_id = hashlib.md5(last.id.encode(), usedforsecurity=False).hexdigest()[:16]
-    return dataclasses.replace(rollout, spans=[*rollout.spans, dataclasses.replace(last, id=span_id)])
+    return dataclasses.replace(
+        rollout, spans=[*rollout.spans, dataclasses.replace(last, id=span_id)]
+    )

@@ -91,14 +91,25 @@ def run() -> list[Result]:
     ratio = together.cpu_s / sum(peers.values())
     parts = ", ".join(f"{name} {took:.2f}" for name, took in peers.items())
     what = f"CPU of {ROWS:,} rows into all three (ours / sum = {ratio:.2f}; sum: {parts})"
-    results = [Result(what, together.cpu_s, sum(peers.values()), "s", f"<= {_GOAL:g} times the sum", ratio <= _GOAL)]
+    results = [
+        Result(
+            what,
+            together.cpu_s,
+            sum(peers.values()),
+            "s",
+            f"<= {_GOAL:g} times the sum",
+            ratio <= _GOAL,
+        )
+    ]
     first = max(together.shares, key=lambda name: together.shares[name])
     for name in TRACKERS:
         alone = _served((name,)).rates[name]
         rate, share = together.rates[name], together.shares[name]
         had = f"{rate / alone:.2f} of alone, {share:.0%} when {first} had all"
         what = f"rows/s into {name} beside two others ({had})"
-        results.append(Result(what, rate, alone, "rows/s", f">= {_FAIR:.2f} of alone", rate >= _FAIR * alone))
+        results.append(
+            Result(what, rate, alone, "rows/s", f">= {_FAIR:.2f} of alone", rate >= _FAIR * alone)
+        )
     return results
 
 
@@ -116,7 +127,11 @@ def _peers_s() -> dict[str, float]:
 
 
 def _served(trackers: Sequence[str]) -> _Served:
-    with _folder() as folder, _service(folder, trackers) as serving, grpc.insecure_channel(serving.grpc) as channel:
+    with (
+        _folder() as folder,
+        _service(folder, trackers) as serving,
+        grpc.insecure_channel(serving.grpc) as channel,
+    ):
         base = Path(folder, "runs")
         _send(channel, "warm", _WARM_ROWS)
         _until_ended(base, trackers)
@@ -136,7 +151,9 @@ def _send(channel: grpc.Channel, name: str, rows: int) -> None:
     channel.unary_unary(_SERVICE.format("logs", "Logs"), None, None)(end_request(name, rows), 60.0)
 
 
-def _until_ended(base: Path, trackers: Sequence[str], *, watched: str = "") -> tuple[float, dict[str, int]]:
+def _until_ended(
+    base: Path, trackers: Sequence[str], *, watched: str = ""
+) -> tuple[float, dict[str, int]]:
     """Wait until all runs have ended in every tracker.
 
     Returns:
@@ -145,11 +162,18 @@ def _until_ended(base: Path, trackers: Sequence[str], *, watched: str = "") -> t
     first: tuple[float, dict[str, int]] = (0.0, {})
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
-        reports = {report.name: report for report in map(read_report, run_folders(base)) if report is not None}
+        reports = {
+            report.name: report
+            for report in map(read_report, run_folders(base))
+            if report is not None
+        }
         if watched in reports and not first[1]:
             rows = {name: one.rows for name, one in reports[watched].exporters.items()}
             if ROWS in rows.values():
-                first = time.monotonic(), {**rows, "mlflow": _rows_in_mlflow(base.parent / "mlflow.db")}
+                first = (
+                    time.monotonic(),
+                    {**rows, "mlflow": _rows_in_mlflow(base.parent / "mlflow.db")},
+                )
         if {*reports} >= {"warm", watched or "warm"} and all(
             _all_ended(report.exporters, trackers) for report in reports.values()
         ):
@@ -163,7 +187,12 @@ def _rows_in_mlflow(database: Path) -> int:
     if not database.exists():
         return 0
     with contextlib.closing(sqlite3.connect(database)) as sql:
-        return int(sql.execute("SELECT count(*) FROM metrics WHERE key LIKE '%metric/0'").fetchone()[0]) - _WARM_ROWS
+        return (
+            int(
+                sql.execute("SELECT count(*) FROM metrics WHERE key LIKE '%metric/0'").fetchone()[0]
+            )
+            - _WARM_ROWS
+        )
 
 
 def _all_ended(exporters: Mapping[str, ExporterReport], trackers: Sequence[str]) -> bool:

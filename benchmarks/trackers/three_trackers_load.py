@@ -45,7 +45,11 @@ def requests(name: str, rows: int) -> list[bytes]:
 
 def end_request(name: str, rows: int) -> bytes:
     """Return what says that the one process of the run *name* has finished."""
-    said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.SEQ: rows, semconv.EVENT_SEQ: 1}
+    said: dict[str, Json] = {
+        semconv.RUN_STATUS: "finished",
+        semconv.SEQ: rows,
+        semconv.EVENT_SEQ: 1,
+    }
     event = messages.event(semconv.EVENT_END, _T0 + rows * _STEP_NS, said)
     scope = ScopeLogs(scope=messages.OURS, log_records=[event])
     part = ResourceLogs(resource=messages.resource(_who(name)), scope_logs=[scope])

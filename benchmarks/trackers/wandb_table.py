@@ -40,12 +40,16 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
     began = time.perf_counter()
     position = 0
     for step in range(1, _STEPS + 1):
-        rollouts = samples.placed([samples.rollout(n, step=step) for n in range(_ROLLOUTS)], position + 1)
+        rollouts = samples.placed(
+            [samples.rollout(n, step=step) for n in range(_ROLLOUTS)], position + 1
+        )
         position += _ROLLOUTS
         writer.write_rollouts(rollouts)
     given_s = time.perf_counter() - began
     deadline = began + given_s + _HELD_S
-    while (writer.durable() or 0) < position and time.perf_counter() < deadline:  # as delivery waits before the end
+    while (
+        writer.durable() or 0
+    ) < position and time.perf_counter() < deadline:  # as delivery waits before the end
         time.sleep(0.5)
     writer.end(Status.FINISHED)
     took_s = time.perf_counter() - began
@@ -55,8 +59,17 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
     part = min(INCREMENTS, _STEPS // 2)
     growth = sum(lines[-part:]) / sum(lines[:part])
     return [
-        Result(f"rows held of {_STEPS * _ROLLOUTS}", rows, None, "", "all", rows == _STEPS * _ROLLOUTS),
-        Result(f"history bytes, the last {part} steps / the first", growth, None, "", "<= 1.2", growth <= 1.2),
+        Result(
+            f"rows held of {_STEPS * _ROLLOUTS}", rows, None, "", "all", rows == _STEPS * _ROLLOUTS
+        ),
+        Result(
+            f"history bytes, the last {part} steps / the first",
+            growth,
+            None,
+            "",
+            "<= 1.2",
+            growth <= 1.2,
+        ),
         reported("bytes a step, files", files / _STEPS, "B"),
         reported("bytes a step, history", sum(lines) / _STEPS, "B"),
         reported("time a step, given", given_s / _STEPS * 1e3, "ms"),
@@ -65,4 +78,11 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
 
 
 def _tables(server: WandbServer, run_id: str) -> list[str]:
-    return sorted({key for row in server.run(run_id).history for key in row if key.startswith("explorer/rollouts")})
+    return sorted(
+        {
+            key
+            for row in server.run(run_id).history
+            for key in row
+            if key.startswith("explorer/rollouts")
+        }
+    )

@@ -50,13 +50,17 @@ def _online() -> Result:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, WandbServer() as server:
         run_id, took_s = _delivered(Path(folder), KEYS, server.environment())
         held = server.run(run_id)
-        size = len(json.dumps(held.raw_config)) + sum(len(line) for line in held.lines if line is not None)
+        size = len(json.dumps(held.raw_config)) + sum(
+            len(line) for line in held.lines if line is not None
+        )
         axes = {name: one.axis for name, one in held.metrics.items()}
     return _result("upload to the stand-in", KEYS, axes, cost=(size, took_s))
 
 
 def _result(what: str, keys: int, axes: Mapping[str, str], *, cost: tuple[int, float]) -> Result:
-    expected = {f"{role}/metric/{number}": f"{role}/step" for role in _ROLES for number in range(keys)}
+    expected = {
+        f"{role}/metric/{number}": f"{role}/step" for role in _ROLES for number in range(keys)
+    }
     right, (size_bytes, took_s) = sum(axes.get(key) == axis for key, axis in expected.items()), cost
     text = f"keys of {len(expected):,} with the right axis; {what}: {size_bytes / 1e6:.1f} MB, {took_s:.1f} s"
     return Result(text, right, None, "keys", "all", right == len(expected))
@@ -67,8 +71,15 @@ def _delivered(folder: Path, keys: int, where: Mapping[str, str]) -> tuple[str, 
     env = {**os.environ, **QUIET, "WANDB_DIR": str(folder), **where}
     env |= {"OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_OFFLINE": "1"}
     for role in _ROLES:
-        subprocess.run([sys.executable, "-c", _EMIT, role, str(keys), str(ROWS)], env=env, check=True)
+        subprocess.run(
+            [sys.executable, "-c", _EMIT, role, str(keys), str(ROWS)], env=env, check=True
+        )
     (found,) = run_folders(folder / "runs")
     began = time.perf_counter()
-    subprocess.run([Path(sys.executable).with_name("otel-bridge"), "drain"], env=env, check=True, capture_output=True)
+    subprocess.run(
+        [Path(sys.executable).with_name("otel-bridge"), "drain"],
+        env=env,
+        check=True,
+        capture_output=True,
+    )
     return found.run_id, time.perf_counter() - began

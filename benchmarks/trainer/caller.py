@@ -24,7 +24,11 @@ def run() -> list[Result]:
         logs = {"ours": stack.enter_context(peers.ours())}
         for name in ("trackio", "wandb", "mlflow"):
             logs[name] = stack.enter_context(getattr(peers, name)())
-        return [*_keys(logs, 10, "tight", 10.0), *_keys(logs, 10, "paced", None), *_keys(logs, 100, "tight", 70.0)]
+        return [
+            *_keys(logs, 10, "tight", 10.0),
+            *_keys(logs, 10, "paced", None),
+            *_keys(logs, 100, "tight", 70.0),
+        ]
 
 
 def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | None) -> list[Result]:
@@ -46,7 +50,11 @@ def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | Non
     if keys == 10:
         for name, factor in _TIMES[mode].items():
             peer = median(times[name])
-            results.append(Result(f"{what}, {name}", own, peer, "us", f">= {factor} times", peer >= factor * own))
+            results.append(
+                Result(
+                    f"{what}, {name}", own, peer, "us", f">= {factor} times", peer >= factor * own
+                )
+            )
     return results
 
 
@@ -59,14 +67,18 @@ def _settle() -> None:
             return
 
 
-def _tight(log: Callable[[dict[str, float], int], None], values: dict[str, float], rows: int) -> float:
+def _tight(
+    log: Callable[[dict[str, float], int], None], values: dict[str, float], rows: int
+) -> float:
     began = time.perf_counter()
     for step in range(rows):
         log(values, step)
     return (time.perf_counter() - began) / rows * 1e6
 
 
-def _paced(log: Callable[[dict[str, float], int], None], values: dict[str, float], rows: int) -> float:
+def _paced(
+    log: Callable[[dict[str, float], int], None], values: dict[str, float], rows: int
+) -> float:
     times = []
     for step in range(rows):
         time.sleep(_PAUSE_S)

@@ -46,9 +46,15 @@ def run() -> list[Result]:
     """Measure."""
     times: dict[str, list[list[float]]] = {"ours": [], "wandb": []}
     with tempfile.TemporaryDirectory() as folder:
-        env = {**peers.below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_EXPORTERS": "file"}
+        env = {
+            **peers.below(Path(folder)),
+            "OTEL_BRIDGE_OFFLINE": "1",
+            "OTEL_BRIDGE_EXPORTERS": "file",
+        }
         for _ in range(_ROUNDS):
-            times["ours"].append(json.loads(printed(_CODE, env | capture_variables(env, ["wandb"]))))
+            times["ours"].append(
+                json.loads(printed(_CODE, env | capture_variables(env, ["wandb"])))
+            )
             times["wandb"].append(json.loads(printed(_CODE, env)))
     results = []
     for index, how in enumerate(_HOW):

@@ -71,9 +71,14 @@ def run() -> list[Result]:
         }
         (Path(folder) / "runs").mkdir()
         with subprocess.Popen(
-            [sys.executable, "-c", _BRIDGE, str(_ROLLOUTS)], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _BRIDGE, str(_ROLLOUTS)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as bridge:
-            subprocess.run([sys.executable, "-c", _EMIT, str(_ROLLOUTS)], env=environment, check=True)
+            subprocess.run(
+                [sys.executable, "-c", _EMIT, str(_ROLLOUTS)], env=environment, check=True
+            )
             said, _ = bridge.communicate()
     counted, rise = map(int, said.split())
     lost, rise_mb = _ROLLOUTS - counted, rise / 1e6
@@ -81,5 +86,12 @@ def run() -> list[Result]:
     what = f"{_ROLLOUTS:,} rollouts open at one time"
     return [
         Result(f"{what}, lost", lost, None, "", "0", lost == 0),
-        Result(f"{what}, the bridge's memory", rise_mb, None, "MB", f"<= {limit_mb:.0f} MB", rise_mb <= limit_mb),
+        Result(
+            f"{what}, the bridge's memory",
+            rise_mb,
+            None,
+            "MB",
+            f"<= {limit_mb:.0f} MB",
+            rise_mb <= limit_mb,
+        ),
     ]

@@ -39,11 +39,22 @@ def run() -> list[Result]:
             "OTEL_BRIDGE_OFFLINE": "1",
         }
         for code in (_OURS, _WANDB):
-            done = subprocess.run([sys.executable, "-c", code], env=env, check=False, capture_output=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=env, check=False, capture_output=True
+            )
             if done.returncode != -signal.SIGKILL:
                 raise RuntimeError(done.stderr.decode())
         lost, lost_by_peer = 20 - _rows_of_segments(folder / "runs"), 20 - _rows_of_wandb(folder)
-    return [Result("rows lost of 20 when killed -9, wandb offline", lost, lost_by_peer, "rows", "0", lost == 0)]
+    return [
+        Result(
+            "rows lost of 20 when killed -9, wandb offline",
+            lost,
+            lost_by_peer,
+            "rows",
+            "0",
+            lost == 0,
+        )
+    ]
 
 
 def _rows_of_segments(base: Path) -> int:

@@ -31,12 +31,20 @@ def run() -> list[Result]:
         import otel_bridge
 
         # The limit of media of a key and step does not matter: each call has a step of its own.
-        logs = {"ours": stack.enter_context(peers.ours()), "wandb": stack.enter_context(peers.wandb())}
+        logs = {
+            "ours": stack.enter_context(peers.ours()),
+            "wandb": stack.enter_context(peers.wandb()),
+        }
         side = np.linspace(0, 255, 256, dtype=np.uint8)
-        smooth = np.stack(np.broadcast_arrays(side[:, None], side[None, :], side[::-1, None]), axis=-1)
+        smooth = np.stack(
+            np.broadcast_arrays(side[:, None], side[None, :], side[::-1, None]), axis=-1
+        )
         noise = np.random.default_rng(1).integers(0, 256, (256, 256, 3), dtype=np.uint8)
         columns = ["step", "prompt", "answer", "reward", "ok"]
-        rows = [[row, f"What is {row} + {row}? " * 4, str(2 * row), row / 7, True] for row in range(1_000)]
+        rows = [
+            [row, f"What is {row} + {row}? " * 4, str(2 * row), row / 7, True]
+            for row in range(1_000)
+        ]
         cases: dict[str, dict[str, Make]] = {
             "Image, 256 x 256 RGB, smooth": {
                 "ours": lambda: otel_bridge.Image(smooth), "wandb": lambda: peer.Image(smooth),

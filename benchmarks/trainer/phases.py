@@ -31,17 +31,30 @@ def run() -> list[Result]:
             "nothing": float,
         }
         times: dict[str, list[float]] = {name: [] for name in calls}
-        for number in range(_ROUNDS):  # alternating, so that whatever else the machine does is beside all of them
+        for number in range(
+            _ROUNDS
+        ):  # alternating, so that whatever else the machine does is beside all of them
             for name, call in calls.items():
                 times[name].append(_time_us(call, number))
         job.finish(timeout_s=0.0)
-        off = median([_time_us(lambda step: _phase(None, step), number) for number in range(_ROUNDS)])
+        off = median(
+            [_time_us(lambda step: _phase(None, step), number) for number in range(_ROUNDS)]
+        )
     loop_us = median(times["nothing"])
     phase_us, row_us = median(times["phase"]) - loop_us, median(times["row"]) - loop_us
     return [
         Result("phase()", phase_us, None, "us", "<= 15 us", phase_us <= 15),
-        Result("phase(), rows of ten keys", phase_us, row_us, "us", "<= 2 rows", phase_us <= 2 * row_us),
-        Result("phase() without a run, rows", off - loop_us, row_us, "us", "<= 0.2 rows", off - loop_us <= row_us / 5),
+        Result(
+            "phase(), rows of ten keys", phase_us, row_us, "us", "<= 2 rows", phase_us <= 2 * row_us
+        ),
+        Result(
+            "phase() without a run, rows",
+            off - loop_us,
+            row_us,
+            "us",
+            "<= 0.2 rows",
+            off - loop_us <= row_us / 5,
+        ),
     ]
 
 

@@ -20,7 +20,9 @@ def run() -> list[Result]:
         os.environ["OTEL_BRIDGE_OFFLINE"] = "1"
         import otel_bridge
 
-        job = otel_bridge.init(project="bench", name="rollouts", role="explorer", exporters="trackio")
+        job = otel_bridge.init(
+            project="bench", name="rollouts", role="explorer", exporters="trackio"
+        )
         kept_us = median([_kept(job, step) for step in range(_ROUNDS)])
         batch_ms, left_us = _batch(job)
         lists_ms, decoded = _generations(job)
@@ -29,7 +31,14 @@ def run() -> list[Result]:
         Result("log_rollouts, a kept rollout", kept_us, None, "us", "<= 150 us", kept_us <= 150),
         Result("log_rollouts, a left-out rollout", left_us, None, "us", "<= 2 us", left_us <= 2),
         Result("log_rollouts of 1,024, cap 16", batch_ms, None, "ms", "<= 4 ms", batch_ms <= 4),
-        Result("log_generations of 1,024, cap 16, decoding left out", lists_ms, None, "ms", "<= 4 ms", lists_ms <= 4),
+        Result(
+            "log_generations of 1,024, cap 16, decoding left out",
+            lists_ms,
+            None,
+            "ms",
+            "<= 4 ms",
+            lists_ms <= 4,
+        ),
         Result("log_generations of 1,024, cap 16: decoded", decoded, None, "", "16", decoded == 16),
     ]
 
@@ -39,7 +48,11 @@ def _rollout(number: int) -> object:
 
     text = f"{number} " + "lorem ipsum dolor sit amet " * 150
     text = text[:4096]
-    call = {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": '{"a": 1}'}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "calculator", "arguments": '{"a": 1}'},
+    }
     messages = [
         {"role": "system", "content": text},
         {"role": "user", "content": text},
@@ -48,7 +61,9 @@ def _rollout(number: int) -> object:
         {"role": "assistant", "content": text},
         {"role": "assistant", "content": text},
     ]
-    return otel_bridge.Rollout(messages, reward=float(number % 7), group=str(number // 8), sample=number % 8)
+    return otel_bridge.Rollout(
+        messages, reward=float(number % 7), group=str(number // 8), sample=number % 8
+    )
 
 
 def _kept(job: object, step: int) -> float:
@@ -59,7 +74,10 @@ def _kept(job: object, step: int) -> float:
 
 
 def _batch(job: object) -> tuple[float, float]:
-    few, many = [_rollout(number) for number in range(16)], [_rollout(number) for number in range(1024)]
+    few, many = (
+        [_rollout(number) for number in range(16)],
+        [_rollout(number) for number in range(1024)],
+    )
     times: dict[int, list[float]] = {16: [], 1024: []}
     for step in range(100, 100 + _ROUNDS):
         for rollouts in (few, many):

@@ -181,18 +181,37 @@ def run() -> list[Result]:
     slower, other, write = (_slower(rounds, kind) for kind in ("ours", "other", "write"))
     low, high = _interval(slower)
     whole, shown, left_s = median(slower), high - low <= GOAL, found["left_s"]
-    judged = _ranged(f"slowdown of a loop at 200 rows/s into MLflow ({len(rounds)} rounds, 95 %%: %s)", slower)
+    judged = _ranged(
+        f"slowdown of a loop at 200 rows/s into MLflow ({len(rounds)} rounds, 95 %%: %s)", slower
+    )
     beyond = _slower(rounds, "ours", "other")
     return [
-        Result(judged, whole, median(_slower(peer, "thread")), "%", f"<= {GOAL} %", shown and whole <= GOAL),
-        reported("the same, of the middle half of the rows", median(_slower(rounds, "ours", measure=_middle)), "%"),
+        Result(
+            judged,
+            whole,
+            median(_slower(peer, "thread")),
+            "%",
+            f"<= {GOAL} %",
+            shown and whole <= GOAL,
+        ),
+        reported(
+            "the same, of the middle half of the rows",
+            median(_slower(rounds, "ours", measure=_middle)),
+            "%",
+        ),
         reported("of it the calls of log()", _share(rounds, "ours", _calls), "%"),
         reported("of it waiting for a core", _share(rounds, "ours", _waited), "%"),
         reported("how busy the bridge is", found["share"] * 100, "% of a core"),
-        reported(_ranged("no telemetry, beside a process that calls log_batch (%s)", other), median(other), "%"),
+        reported(
+            _ranged("no telemetry, beside a process that calls log_batch (%s)", other),
+            median(other),
+            "%",
+        ),
         reported("how busy that process is", found["beside_share"] * 100, "% of a core"),
         reported(_ranged("ours beyond that (%s)", beyond), median(beyond), "%"),
-        reported(_ranged("no telemetry, but one write of a row's bytes (%s)", write), median(write), "%"),
+        reported(
+            _ranged("no telemetry, but one write of a row's bytes (%s)", write), median(write), "%"
+        ),
         reported("of it the writes", _share(rounds, "write", _calls), "%"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
         reported("rows left in the peer's queue", 0, "rows", found["left_rows"]),
@@ -201,7 +220,10 @@ def run() -> list[Result]:
 
 def _calm(rounds: Sequence[Mapping[str, list[Mapping[str, Any]]]]) -> list[Round]:
     """Return the half of the rounds whose bare blocks agree best."""
-    read = [{kind: [Block(**block) for block in blocks] for kind, blocks in one.items()} for one in rounds]
+    read = [
+        {kind: [Block(**block) for block in blocks] for kind, blocks in one.items()}
+        for one in rounds
+    ]
     read.sort(key=lambda one: abs(_clock(one["bare"][:1]) / _clock(one["bare"][1:]) - 1))
     return read[: len(read) // 2 + 1]
 
@@ -211,15 +233,24 @@ def _clock(blocks: Sequence[Block]) -> float:
 
 
 def _slower(
-    rounds: Sequence[Round], kind: str, than: str = "bare", measure: Callable[[Sequence[Block]], float] = _clock
+    rounds: Sequence[Round],
+    kind: str,
+    than: str = "bare",
+    measure: Callable[[Sequence[Block]], float] = _clock,
 ) -> list[float]:
     """Return by how many percent of the bare loop *kind* is slower than another in each round."""
-    return [(measure(one[kind]) - measure(one[than])) / measure(one["bare"]) * 100 for one in rounds]
+    return [
+        (measure(one[kind]) - measure(one[than])) / measure(one["bare"]) * 100 for one in rounds
+    ]
 
 
-def _share(rounds: Sequence[Round], kind: str, measure: Callable[[Sequence[Block]], float]) -> float:
+def _share(
+    rounds: Sequence[Round], kind: str, measure: Callable[[Sequence[Block]], float]
+) -> float:
     """Return how many percent of the work of *kind* *measure* is."""
-    return sum(measure(one[kind]) for one in rounds) / sum(_works(one[kind]) for one in rounds) * 100
+    return (
+        sum(measure(one[kind]) for one in rounds) / sum(_works(one[kind]) for one in rounds) * 100
+    )
 
 
 def _works(blocks: Sequence[Block]) -> float:
@@ -235,7 +266,9 @@ def _waited(blocks: Sequence[Block]) -> float:
 
 
 def _middle(blocks: Sequence[Block]) -> float:
-    rows = sorted(work + call for block in blocks for work, call in zip(block.works, block.calls, strict=True))
+    rows = sorted(
+        work + call for block in blocks for work, call in zip(block.works, block.calls, strict=True)
+    )
     return sum(rows[len(rows) // 4 : -len(rows) // 4])
 
 

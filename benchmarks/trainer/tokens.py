@@ -38,11 +38,17 @@ def run() -> list[Result]:
             job.annotate(ids, step, logprobs=engine, trainer_logprobs=trainer, entropies=entropies)
             times.append((time.perf_counter() - began) * 1e3)
             began = time.perf_counter()
-            _ = (engine.mean(), trainer.mean(), entropies.mean())  # what a loop without it has of its tokens
+            _ = (
+                engine.mean(),
+                trainer.mean(),
+                entropies.mean(),
+            )  # what a loop without it has of its tokens
             loop.append((time.perf_counter() - began) * 1e3)
         job.finish(timeout_s=0.0)
     best = min(times)
     return [
         Result("annotate(), 2 million tokens, best", best, None, "ms", "<= 40 ms", best <= 40),
-        Result("annotate(), median, beside three means", median(times), median(loop), "ms", "", None),
+        Result(
+            "annotate(), median, beside three means", median(times), median(loop), "ms", "", None
+        ),
     ]

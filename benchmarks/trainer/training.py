@@ -11,9 +11,10 @@ from benchmarks.peers import below
 from benchmarks.results import Result, median
 
 _IMPORT = "import time; t = time.perf_counter(); import otel_bridge; print((time.perf_counter() - t) * 1e3)"
-_LOADED = (
-    "import sys, otel_bridge; print(sum(n.split('.')[0] in {'wandb','mlflow','trackio','grpc'} for n in sys.modules))"
-)
+_LOADED = """
+import sys, otel_bridge
+print(sum(n.split('.')[0] in {'wandb','mlflow','trackio','grpc'} for n in sys.modules))
+"""
 _MILLION = """
 import json, resource, time
 import otel_bridge
@@ -38,6 +39,13 @@ def run() -> list[Result]:
     return [
         Result("import otel_bridge", imports, None, "ms", "<= 60 ms", imports <= 60),
         Result("trackers and grpc imported with it", loaded, None, "modules", "0", loaded == 0),
-        Result("CPU of the process a row of 10 keys", million["cpu_us"], None, "us", "<= 8 us", million["cpu_us"] <= 8),
+        Result(
+            "CPU of the process a row of 10 keys",
+            million["cpu_us"],
+            None,
+            "us",
+            "<= 8 us",
+            million["cpu_us"] <= 8,
+        ),
         Result("memory after 1,000,000 rows", grown, None, "MB", "+ <= 10 MB", grown <= 10),
     ]

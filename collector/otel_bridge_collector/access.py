@@ -48,7 +48,9 @@ class Tls:
         if not (certificate or key or client_ca):
             return None
         if not (certificate and key):
-            raise ConfigError(f"TLS needs both {settings.TLS_CERT.name} and {settings.TLS_KEY.name}; set both or none")
+            raise ConfigError(
+                f"TLS needs both {settings.TLS_CERT.name} and {settings.TLS_KEY.name}; set both or none"
+            )
         tls = cls(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
         tls.check()
         return tls
@@ -58,11 +60,15 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for path in (self.certificate, self.key, self.client_ca):
             if path is not None and not path.is_file():
-                raise ConfigError(f"{path} is not a file; expected PEM, see {settings.TLS_CERT.name}")
+                raise ConfigError(
+                    f"{path} is not a file; expected PEM, see {settings.TLS_CERT.name}"
+                )
         try:
             context.load_cert_chain(self.certificate, self.key)
         except (ssl.SSLError, OSError) as exc:
-            raise ConfigError(f"{self.certificate} with {self.key}: {exc}; expected a certificate and its key") from exc
+            raise ConfigError(
+                f"{self.certificate} with {self.key}: {exc}; expected a certificate and its key"
+            ) from exc
         try:
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
@@ -124,7 +130,9 @@ class Access:
             self._refuse_web_pages(browser)
             return 0
         sent = authorization or ""
-        candidates = [token for token in (_bearer(sent), _bearer(unquote(sent))) if token is not None]
+        candidates = [
+            token for token in (_bearer(sent), _bearer(unquote(sent))) if token is not None
+        ]
         accepted = 0
         # Every token is compared, so that the duration does not reveal which token was similar.
         # Two candidates, because a token may hold a percent sign of its own.
@@ -140,7 +148,9 @@ class Access:
 
     def _refuse_web_pages(self, browser: BrowserHeaders) -> None:
         if browser.origin is not None or browser.fetch_site not in {None, "none"}:
-            raise ForbiddenError("requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN")
+            raise ForbiddenError(
+                "requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN"
+            )
         if not self._any_host and browser.host is not None and not _is_own_name(browser.host):
             raise ForbiddenError(
                 f"Host {browser.host[:_SHOWN]!r} is neither localhost nor an address: a web page may be behind it; "

@@ -94,7 +94,11 @@ class ErrorResponse:
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
         """Return the gRPC trailers that carry the details, for both kinds of client."""
         details = (("grpc-status-details-bin", self.status().SerializeToString()),)
-        return (*details, ("google.rpc.retryinfo-bin", retry_info().SerializeToString())) if self.retry else details
+        return (
+            (*details, ("google.rpc.retryinfo-bin", retry_info().SerializeToString()))
+            if self.retry
+            else details
+        )
 
 
 # Kind of error, reason, gRPC code, HTTP status, may be retried. The first row that fits counts.
@@ -119,7 +123,9 @@ def answer_to(error: BaseException) -> ErrorResponse:
     for kind, reason, code, status, retry in TABLE:
         if isinstance(error, kind):
             return ErrorResponse(reason, code, status, retry, str(error))
-    return ErrorResponse("internal", 14, 503, True, "the receiver failed; the request was not stored")
+    return ErrorResponse(
+        "internal", 14, 503, True, "the receiver failed; the request was not stored"
+    )
 
 
 def retry_info() -> RetryInfo:

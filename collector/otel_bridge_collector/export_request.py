@@ -17,7 +17,10 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -51,11 +54,15 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     """
     budget = _Left()
     for begin, start, end in _first_fields(body, 0, len(body), budget):
-        contents = [body[inner:inner_end] for _, inner, inner_end in _first_fields(body, start, end, budget)]
+        contents = [
+            body[inner:inner_end] for _, inner, inner_end in _first_fields(body, start, end, budget)
+        ]
         yield contents[0] if len(contents) == 1 else b"".join(contents), body[begin:end]
 
 
-def fields(body: bytes, position: int, end: int, take: Callable[[], None]) -> Iterator[tuple[int, int, int, int]]:
+def fields(
+    body: bytes, position: int, end: int, take: Callable[[], None]
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in ``body[at:end]``: number, start, start of the content, end.
 
     A field that is not length-delimited has number 0.
@@ -95,10 +102,14 @@ class _Left:
     def take(self) -> None:
         self.fields -= 1
         if self.fields < 0:
-            raise TooLargeError(f"request has more than {_FIELDS} resources and scopes; send smaller batches")
+            raise TooLargeError(
+                f"request has more than {_FIELDS} resources and scopes; send smaller batches"
+            )
 
 
-def _first_fields(body: bytes, position: int, end: int, budget: _Left) -> Iterator[tuple[int, int, int]]:
+def _first_fields(
+    body: bytes, position: int, end: int, budget: _Left
+) -> Iterator[tuple[int, int, int]]:
     """Yield for each field 1 its start, and the start and the end of its content."""
     while position < end:
         budget.take()
@@ -169,14 +180,25 @@ _JSON_NAMES: Final = {
 }
 
 
-def count_items(request: ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest) -> int:
+def count_items(
+    request: ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest,
+) -> int:
     """Return the number of points, spans or records."""
     if isinstance(request, ExportMetricsServiceRequest):
-        metrics = (m for part in request.resource_metrics for scope in part.scope_metrics for m in scope.metrics)
+        metrics = (
+            m
+            for part in request.resource_metrics
+            for scope in part.scope_metrics
+            for m in scope.metrics
+        )
         return sum(_points(metric) for metric in metrics)
     if isinstance(request, ExportTraceServiceRequest):
-        return sum(len(scope.spans) for part in request.resource_spans for scope in part.scope_spans)
-    return sum(len(scope.log_records) for part in request.resource_logs for scope in part.scope_logs)
+        return sum(
+            len(scope.spans) for part in request.resource_spans for scope in part.scope_spans
+        )
+    return sum(
+        len(scope.log_records) for part in request.resource_logs for scope in part.scope_logs
+    )
 
 
 def partial_success(signal: Signal, items: int, reason: str) -> bytes:
@@ -249,7 +271,9 @@ class _Check:
             self._parse(kind, start, end)
             return
         if depth > _DEPTH:
-            raise InvalidRecordError(f"messages nest deeper than {_DEPTH}; expected an OTLP request")
+            raise InvalidRecordError(
+                f"messages nest deeper than {_DEPTH}; expected an OTLP request"
+            )
         inner = _message_fields(kind.DESCRIPTOR)
         for number, piece_start, piece_end in self._pieces(start, end, inner):
             if number:
@@ -257,7 +281,9 @@ class _Check:
             else:
                 self._parse(kind, piece_start, piece_end)
 
-    def _pieces(self, start: int, end: int, inner: dict[int, type[Message]]) -> Iterator[tuple[int, int, int]]:
+    def _pieces(
+        self, start: int, end: int, inner: dict[int, type[Message]]
+    ) -> Iterator[tuple[int, int, int]]:
         """Yield sequences of whole fields as number 0, and the content of each large inner message by its number."""
         run_start = start
         for number, begin, content, field_end in fields(self._body, start, end, self._take):
@@ -281,7 +307,9 @@ class _Check:
         try:
             kind.FromString(self._body if end - start == len(self._body) else self._body[start:end])
         except DecodeError as exc:
-            raise InvalidRecordError(f"{end - start} bytes are not an OTLP {kind.DESCRIPTOR.name}: {exc}") from exc
+            raise InvalidRecordError(
+                f"{end - start} bytes are not an OTLP {kind.DESCRIPTOR.name}: {exc}"
+            ) from exc
 
 
 @cache

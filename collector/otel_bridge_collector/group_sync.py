@@ -44,7 +44,10 @@ class GroupSync:
         self._queue: deque[SyncedFile] = deque()
         self._news = threading.Condition()
         self._stopping = False
-        self._threads = [threading.Thread(target=self._run, name="otlp-sync", daemon=True) for _ in range(_THREADS)]
+        self._threads = [
+            threading.Thread(target=self._run, name="otlp-sync", daemon=True)
+            for _ in range(_THREADS)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -97,7 +100,9 @@ class GroupSync:
                     file.queued = False
                     if file.retired:
                         os.close(file.fd)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: no request waits any more
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop was closed: no request waits any more
                 waiting[0].get_loop().call_soon_threadsafe(_resolve, waiting, error)
 
 
@@ -110,7 +115,9 @@ def _synced(file: SyncedFile) -> JournalError | None:
     except OSError as exc:
         return JournalError(f"the disk refused to sync: {exc.strerror}; nothing was acknowledged")
     except Exception as exc:  # noqa: BLE001  # a thread that ends would leave its requests without an answer
-        return JournalError(f"the sync failed: {type(exc).__name__}: {exc}; nothing was acknowledged")
+        return JournalError(
+            f"the sync failed: {type(exc).__name__}: {exc}; nothing was acknowledged"
+        )
     return None
 
 

@@ -65,7 +65,10 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_metadata_size", _HEAD_BYTES),
                 ("grpc.so_reuseport", 0),  # two receivers on one port would each get half
-                ("grpc.per_message_decompression", 0),  # inflated here, bounded whatever the version of gRPC
+                (
+                    "grpc.per_message_decompression",
+                    0,
+                ),  # inflated here, bounded whatever the version of gRPC
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", _SILENCE_MS),
@@ -95,33 +98,47 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         self._trailers = ((HEADER_SERVER, version("otel-bridge")),)
         self._methods = {path: self._method(signal) for path, signal in _METHODS.items()}
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._methods.get(handler_call_details.method)
 
     def _method(self, signal: Signal) -> grpc.RpcMethodHandler[bytes, bytes]:
-        async def export(_messages: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        async def export(
+            _messages: object, context: grpc.aio.ServicerContext[bytes, bytes]
+        ) -> bytes:
             return await self._export(signal, context)
 
         return grpc.stream_unary_rpc_method_handler(export)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # stubs
 
-    async def _export(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _export(
+        self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> bytes:
         try:
             rejected = await self._store(signal, context)
-        except Exception as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
+        except (
+            Exception
+        ) as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/gRPC", exc)
-            await context.abort(_CODES[answer.grpc_code], answer.message, (*self._trailers, *answer.trailers()))
+            await context.abort(
+                _CODES[answer.grpc_code], answer.message, (*self._trailers, *answer.trailers())
+            )
             raise  # for the type checker: refusing ends the call
         # Sent with the status, not before the response: one operation less for each request.
         context.set_trailing_metadata(self._trailers)
         return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
-    async def _store(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> Rejected | None:
+    async def _store(
+        self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> Rejected | None:
         serving = self._serving
         token = 0
         if not serving.access.open:
             sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-            token = serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
+            token = serving.access.check(
+                next((str(value) for key, value in sent if key == "authorization"), None)
+            )
         serving.limits.enter()
         try:
             body = await self._message(context)
@@ -134,7 +151,9 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     async def _message(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """Read the one message of a call."""
         try:
-            message = cast("bytes | object", await asyncio.wait_for(context.read(), BODY_S))  # or `grpc.aio.EOF`
+            message = cast(
+                "bytes | object", await asyncio.wait_for(context.read(), BODY_S)
+            )  # or `grpc.aio.EOF`
         except asyncio.TimeoutError as exc:
             raise InvalidRecordError(f"the message did not come within {BODY_S:.0f} s") from exc
         if not isinstance(message, bytes):
@@ -147,13 +166,17 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
             return inflated_message(body, min(QUICK_BYTES, limit_bytes))
         except TooLargeError:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._serving.decoding, inflated_message, body, limit_bytes)
+            return await loop.run_in_executor(
+                self._serving.decoding, inflated_message, body, limit_bytes
+            )
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
     ca = None if tls.client_ca is None else _bytes(tls.client_ca)
     pair = (_bytes(tls.key), _bytes(tls.certificate))
-    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=ca, require_client_auth=ca is not None
+    )
 
 
 def _bytes(path: Path) -> bytes:

@@ -23,7 +23,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_bridge import settings
 from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
-from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError, JournalFullError
+from otel_bridge.errors import (
+    FormatVersionError,
+    InvalidRecordError,
+    JournalError,
+    JournalFullError,
+)
 from otel_bridge.journal.folder import RunFolder, put_file, run_folders
 from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Signal
 from otel_bridge.journal.quota import FREE_SPACE, Quota
@@ -35,7 +40,9 @@ from otel_bridge_collector.run_segment import RunSegment
 from otel_bridge_collector.telemetry.counters import Counters
 from otel_bridge_collector.telemetry.sending import SERVICE_MARK
 
-Request: TypeAlias = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
+Request: TypeAlias = (
+    ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
+)
 
 REQUESTS: Final[Mapping[Signal, type[Request]]] = {
     Signal.METRICS: ExportMetricsServiceRequest,
@@ -104,7 +111,9 @@ class Ingest:
         self._counters = counters
         self._most_open = DescriptorShares.of(descriptor_limit()).segments
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
-        self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = OrderedDict()
+        self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = (
+            OrderedDict()
+        )
         self._tokens = _TokensOfRuns()
         self._folders = _FolderCount(chosen.base, chosen.max_runs)
         self._quota = Quota(chosen.base, chosen.max_bytes)
@@ -141,7 +150,9 @@ class Ingest:
             await self._count_when_due()
         if self._quota.was_full:
             return self._full()
-        if self._disk_full and (reason := await asyncio.to_thread(_unwritable, self._settings.base)):
+        if self._disk_full and (
+            reason := await asyncio.to_thread(_unwritable, self._settings.base)
+        ):
             return reason
         self._disk_full = False
         return ""
@@ -167,9 +178,13 @@ class Ingest:
         if self._refusing:
             raise UnavailableError(self._refusing)
         if len(body) > MAX_RECORD_BYTES:
-            raise TooLargeError(f"request of {len(body)} bytes, at most {MAX_RECORD_BYTES}; send smaller batches")
+            raise TooLargeError(
+                f"request of {len(body)} bytes, at most {MAX_RECORD_BYTES}; send smaller batches"
+            )
         if len(body) > _INLINE_BYTES:
-            found = await asyncio.get_running_loop().run_in_executor(self._checking, _checked_parts, signal, body)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._checking, _checked_parts, signal, body
+            )
             if self._refusing:
                 raise UnavailableError(self._refusing)
         else:
@@ -243,10 +258,14 @@ class Ingest:
         if rejected.reason and not parts_by_run:
             raise InvalidRecordError(rejected.reason)
         if len(parts_by_run) > _RUNS:
-            raise TooLargeError(f"request of {len(parts_by_run)} runs, at most {_RUNS}; send smaller batches")
+            raise TooLargeError(
+                f"request of {len(parts_by_run)} runs, at most {_RUNS}; send smaller batches"
+            )
         if whole and len(parts_by_run) == 1:
             return dict.fromkeys(parts_by_run, body), rejected
-        return {identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()}, rejected
+        return {
+            identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()
+        }, rejected
 
     def _append(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
@@ -268,7 +287,9 @@ class Ingest:
             except (FormatVersionError, TooManyRunsError) as exc:
                 # A retry would be refused forever, and would block other runs behind it in a client's queue.
                 if len(by_run) == 1:
-                    raise exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc)) from exc
+                    raise (
+                        exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc))
+                    ) from exc
                 _reject(rejected, signal, payload, exc)
                 continue
             self._counters.append(len(payload))
@@ -311,7 +332,9 @@ class Ingest:
         except JournalError as exc:
             if not exhausted(exc):
                 raise
-            self._close_oldest(len(self._runs) // 2)  # an open segment only saves time, a new run is data
+            self._close_oldest(
+                len(self._runs) // 2
+            )  # an open segment only saves time, a new run is data
             run = self._opened(identity)
         self._runs[identity.id] = run
         self._close_oldest(self._most_open)
@@ -380,7 +403,9 @@ def _unwritable(base: Path) -> str:
 
 def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the resources of a request and the fields that hold them; raises as `Ingest.accept` does."""
-    resources = list(parts(body))  # first, because it refuses data that would take a hundred times its size when parsed
+    resources = list(
+        parts(body)
+    )  # first, because it refuses data that would take a hundred times its size when parsed
     check_well_formed(REQUESTS[signal], body)
     return resources
 
@@ -402,7 +427,9 @@ class _FolderCount:
     def refuse_more(self, run_id: str) -> None:
         """Raise `TooManyRunsError` when the limit of folders is reached."""
         now_s = time.monotonic()
-        if now_s >= self._again_s:  # includes folders that were deleted, or created by programs of this machine
+        if (
+            now_s >= self._again_s
+        ):  # includes folders that were deleted, or created by programs of this machine
             self._counted = len(run_folders(self._base))
             self.made = 0
             self._again_s = now_s + _COUNT_S

@@ -21,7 +21,9 @@ _FEWEST: Final = 8
 def max_connections() -> int:
     """Return how many connections a server may have: a quarter of the descriptors, `CONNECTIONS` at most."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(soft // 4, _FEWEST))
+    return (
+        CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(soft // 4, _FEWEST))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class ReceiverLimits:
         now_s: Returns the time.
     """
 
-    def __init__(self, settings: LimitSettings, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: LimitSettings, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._now_s = now_s
         self.under_way = 0
@@ -59,7 +63,9 @@ class ReceiverLimits:
             ThrottledError: Too many requests are running; nothing was begun.
         """
         if self.under_way >= self._settings.requests:
-            raise ThrottledError(f"{self.under_way} requests are under way (OTEL_BRIDGE_MAX_REQUESTS); send it again")
+            raise ThrottledError(
+                f"{self.under_way} requests are under way (OTEL_BRIDGE_MAX_REQUESTS); send it again"
+            )
         self.under_way += 1
 
     def charge(self, size_bytes: int) -> None:
@@ -75,7 +81,9 @@ class ReceiverLimits:
         self._room = min(self._room + (now_s - self._filled_s) * rate, 2.0 * rate)
         self._filled_s = now_s
         if self._room < min(size_bytes, rate):
-            raise ThrottledError(f"more than {rate} bytes a second come in (OTEL_BRIDGE_MAX_RATE); send it again")
+            raise ThrottledError(
+                f"more than {rate} bytes a second come in (OTEL_BRIDGE_MAX_RATE); send it again"
+            )
         self._room -= size_bytes
 
     def leave(self) -> None:

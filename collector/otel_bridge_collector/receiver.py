@@ -99,7 +99,11 @@ class ReceiverSettings:
             tls=Tls.from_environment(env),
         )
         for address in {chosen.host, chosen.http_host}:
-            if not is_loopback(address) and not chosen.tokens and (chosen.tls is None or chosen.tls.client_ca is None):
+            if (
+                not is_loopback(address)
+                and not chosen.tokens
+                and (chosen.tls is None or chosen.tls.client_ca is None)
+            ):
                 raise ConfigError(
                     f"{address} can be reached from other machines: set OTEL_BRIDGE_TOKEN, or "
                     f"{settings.TLS_CERT.name}, {settings.TLS_KEY.name} and {settings.TLS_CLIENT_CA.name}, "
@@ -150,7 +154,9 @@ class Receiver:
         self._exhausted_s = float("-inf")
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._report_loop_error)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="otlp-receiver", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="otlp-receiver", daemon=True
+        )
         self._thread.start()
         try:
             self._on_loop(self._listen()).result(_START_S)
@@ -184,7 +190,10 @@ class Receiver:
     def metrics(self) -> list[Metric]:
         """Return the receiver's own metrics at this moment."""
         syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
-        return [*of_receiver(self.counters, open_runs=self.open_runs, syncs=syncs), *self._more_metrics()]
+        return [
+            *of_receiver(self.counters, open_runs=self.open_runs, syncs=syncs),
+            *self._more_metrics(),
+        ]
 
     def unready(self) -> list[str]:
         """Return why data cannot be accepted now, one line per reason."""
@@ -217,7 +226,9 @@ class Receiver:
         self._ingest = Ingest(chosen.ingest, self.counters)
         self._serving = serving = ServerContext(
             accept=self._ingest.accept,
-            access=Access(chosen.tokens, any_host=chosen.tls is not None and chosen.tls.client_ca is not None),
+            access=Access(
+                chosen.tokens, any_host=chosen.tls is not None and chosen.tls.client_ca is not None
+            ),
             limits=ReceiverLimits(chosen.limits),
             counters=self.counters,
             request_bytes=chosen.request_bytes,
@@ -234,7 +245,9 @@ class Receiver:
                 self._http = self._http_server(chosen.http_port, serving)
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
-                raise ConfigError(f"HTTP cannot listen on {address}: {exc.strerror}; is the port taken?") from exc
+                raise ConfigError(
+                    f"HTTP cannot listen on {address}: {exc.strerror}; is the port taken?"
+                ) from exc
             await self._http.start()
         self._idle = asyncio.create_task(self._close_idle())
 
@@ -273,7 +286,9 @@ class Receiver:
         if not hasattr(self, "_ingest"):
             return
         self._ingest.refuse(self._ingest.refusing or "the receiver is shutting down; send it again")
-        servers = [server.stop(grace_s) for server in (self._grpc, self._http) if server is not None]
+        servers = [
+            server.stop(grace_s) for server in (self._grpc, self._http) if server is not None
+        ]
         await asyncio.gather(*servers, return_exceptions=True)
         if hasattr(self, "_idle"):
             self._idle.cancel()

@@ -43,7 +43,11 @@ class RunSegment:
             self._writer = SegmentWriter(
                 folder.segments_dir,
                 SegmentHeader.of_this_process(
-                    "receiver", instance_id, run_id=identity.id, project=identity.project, run_name=identity.name
+                    "receiver",
+                    instance_id,
+                    run_id=identity.id,
+                    project=identity.project,
+                    run_name=identity.name,
                 ),
                 segment_bytes=segment_bytes,
             )
@@ -61,7 +65,9 @@ class RunSegment:
         """Return whether the segment is open and its file still exists in the folder."""
         return self._open and self._writer.linked()
 
-    def append(self, signal: Signal, payload: bytes, now_unix_ns: int) -> asyncio.Future[None] | None:
+    def append(
+        self, signal: Signal, payload: bytes, now_unix_ns: int
+    ) -> asyncio.Future[None] | None:
         """Append one request. When this returns, the kernel has the request.
 
         Returns:
@@ -96,6 +102,10 @@ class RunSegment:
         if previous_file is not None:
             sync.retire(previous_file)
         folder = self._folder
-        folders = (folder.segments_dir,) if previous_file else (folder.segments_dir, folder.path, folder.base)
+        folders = (
+            (folder.segments_dir,)
+            if previous_file
+            else (folder.segments_dir, folder.path, folder.base)
+        )
         self._file = SyncedFile(self._writer.fileno(), folders)
         self._file_number = self._writer.number

@@ -64,4 +64,6 @@ class ServerContext:
     counters: Counters
     request_bytes: int
     heap: HeapTrimmer = field(default_factory=HeapTrimmer)
-    decoding: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "otlp-decode"))
+    decoding: ThreadPoolExecutor = field(
+        default_factory=partial(ThreadPoolExecutor, 1, "otlp-decode")
+    )

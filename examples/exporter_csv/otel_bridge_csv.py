@@ -33,7 +33,9 @@ class CsvRunWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
         except OSError as exc:
-            raise BlockedError(f"csv: {exc}", help="set OTEL_BRIDGE_CSV_DIR to a writable folder") from exc
+            raise BlockedError(
+                f"csv: {exc}", help="set OTEL_BRIDGE_CSV_DIR to a writable folder"
+            ) from exc
         self._memory = memory
         end = self._file.tell()
         position, size = (memory.get("through") or b"0 %d" % end).split()
@@ -54,7 +56,9 @@ class CsvRunWriter:
         if new:
             self._remember(new[-1].position, self._size + len(data))
 
-    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None: ...  # this table holds numbers only
+    def write_rollouts(
+        self, rollouts: Sequence[RolloutRecord]
+    ) -> None: ...  # this table holds numbers only
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None: ...
 
@@ -76,7 +80,9 @@ class CsvRunWriter:
 def _lines(row: Row) -> str:
     step = "" if row.step is None else row.step
     numbers = {key: value for key, value in row.values.items() if isinstance(value, (int, float))}
-    return "".join(f"{_quoted(key)},{step},{row.time_unix_ns},{value!r}\n" for key, value in numbers.items())
+    return "".join(
+        f"{_quoted(key)},{step},{row.time_unix_ns},{value!r}\n" for key, value in numbers.items()
+    )
 
 
 def _quoted(text: str) -> str:

@@ -70,7 +70,9 @@ class TensorBoardRunWriter:
         self._write(rollouts, lambda rollout: (rollout.role, self._events.of_rollout(rollout)))
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        self._write(values, lambda evaluation: (evaluation.role, self._events.of_evaluation(evaluation)))
+        self._write(
+            values, lambda evaluation: (evaluation.role, self._events.of_evaluation(evaluation))
+        )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         shown = json.dumps(config, sort_keys=True, indent=1, default=str)
@@ -101,7 +103,9 @@ class TensorBoardRunWriter:
             try:
                 made.append(encode(record))
             except (ValueError, TypeError) as exc:
-                refused = PermanentError(f"tensorboard: {record.id}: {exc}", position=record.position)
+                refused = PermanentError(
+                    f"tensorboard: {record.id}: {exc}", position=record.position
+                )
                 break
             last = record.position
         self._append(made)
@@ -150,11 +154,15 @@ class TensorBoardRunWriter:
 
 
 def _blocked(exc: OSError) -> BlockedError:
-    return BlockedError(f"tensorboard: {exc}", help="set OTEL_BRIDGE_TENSORBOARD_DIR to a writable folder")
+    return BlockedError(
+        f"tensorboard: {exc}", help="set OTEL_BRIDGE_TENSORBOARD_DIR to a writable folder"
+    )
 
 
 def _settings(env: Mapping[str, str], cwd: Path) -> TensorBoardSettings:
     return TensorBoardSettings(cwd / (env.get("OTEL_BRIDGE_TENSORBOARD_DIR") or "tensorboard"))
 
 
-exporter = Exporter(read_settings=_settings, ordered=True, open=TensorBoardRunWriter, requires=("tensorboardX",))
+exporter = Exporter(
+    read_settings=_settings, ordered=True, open=TensorBoardRunWriter, requires=("tensorboardX",)
+)

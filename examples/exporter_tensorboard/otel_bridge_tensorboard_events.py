@@ -28,22 +28,44 @@ def of_row(row: Row) -> bytes:
     """Every value of one row, at its own step and time; without a step at its time in whole seconds."""
     step = row.time_unix_ns // 1_000_000_000 if row.step is None else row.step
     values = [_value(_tag(row.role, key), value) for key, value in row.values.items()]
-    return _framed(Event(wall_time=row.time_unix_ns / 1e9, step=step, summary=Summary(value=values)))
+    return _framed(
+        Event(wall_time=row.time_unix_ns / 1e9, step=step, summary=Summary(value=values))
+    )
 
 
 def of_rollout(rollout: RolloutRecord) -> bytes:
     """One text: the conversation, and what became of it."""
-    facts = {"id": rollout.id, "reward": rollout.reward, "group": rollout.group, "split": rollout.split}
-    talk = "\n\n".join(f"**{message.get('role')}**: {message.get('content')}" for message in rollout.messages)
-    return _text(_tag(rollout.role, rollout.key), f"`{json.dumps(facts)}`\n\n{talk}", rollout.step, rollout.end_unix_ns)
+    facts = {
+        "id": rollout.id,
+        "reward": rollout.reward,
+        "group": rollout.group,
+        "split": rollout.split,
+    }
+    talk = "\n\n".join(
+        f"**{message.get('role')}**: {message.get('content')}" for message in rollout.messages
+    )
+    return _text(
+        _tag(rollout.role, rollout.key),
+        f"`{json.dumps(facts)}`\n\n{talk}",
+        rollout.step,
+        rollout.end_unix_ns,
+    )
 
 
 def of_evaluation(evaluation: Evaluation) -> bytes:
     """One text that names its rollout."""
-    facts = {"id": evaluation.rollout_id, "name": evaluation.name, "value": evaluation.value, "label": evaluation.label}
+    facts = {
+        "id": evaluation.rollout_id,
+        "name": evaluation.name,
+        "value": evaluation.value,
+        "label": evaluation.label,
+    }
     tag = _tag(evaluation.role, f"{evaluation.rollout_key}_late")
     return _text(
-        tag, f"`{json.dumps(facts)}`\n\n{evaluation.explanation or ''}", evaluation.step, evaluation.time_unix_ns
+        tag,
+        f"`{json.dumps(facts)}`\n\n{evaluation.explanation or ''}",
+        evaluation.step,
+        evaluation.time_unix_ns,
     )
 
 
@@ -75,15 +97,21 @@ def _buckets(held: Distribution) -> TensorProto:
     if counts and edges[-2] <= held.max < edges[-1]:
         edges[-1] = held.max
     numbers = [number for bucket in zip(edges, edges[1:], counts) for number in bucket]  # noqa: B905
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(counts)), TensorShapeProto.Dim(size=3)])
+    shape = TensorShapeProto(
+        dim=[TensorShapeProto.Dim(size=len(counts)), TensorShapeProto.Dim(size=3)]
+    )
     return TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, double_val=numbers)
 
 
 def _text(tag: str, text: str, step: int | None, time_unix_ns: int) -> bytes:
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-    tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[text.encode("utf-8", "replace")])
+    tensor = TensorProto(
+        dtype=DT_STRING, tensor_shape=shape, string_val=[text.encode("utf-8", "replace")]
+    )
     value = Summary.Value(tag=tag, tensor=tensor, metadata=_metadata("text"))
-    return _framed(Event(wall_time=time_unix_ns / 1e9, step=step or 0, summary=Summary(value=[value])))
+    return _framed(
+        Event(wall_time=time_unix_ns / 1e9, step=step or 0, summary=Summary(value=[value]))
+    )
 
 
 def _metadata(plugin: str) -> SummaryMetadata:
@@ -93,4 +121,9 @@ def _metadata(plugin: str) -> SummaryMetadata:
 def _framed(event: Event) -> bytes:
     data = event.SerializeToString()
     head = struct.pack("<Q", len(data))
-    return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
+    return (
+        head
+        + struct.pack("<I", masked_crc32c(head))
+        + data
+        + struct.pack("<I", masked_crc32c(data))
+    )

@@ -9,7 +9,12 @@ from otel_bridge_local.webhook import WebhookSettings, open_webhook
 
 __all__ = ["console", "file", "webhook"]
 
-console = Exporter(read_settings=ConsoleSettings.from_environment, ordered=True, open=open_console, takes_traces=True)
+console = Exporter(
+    read_settings=ConsoleSettings.from_environment,
+    ordered=True,
+    open=open_console,
+    takes_traces=True,
+)
 file = Exporter(
     read_settings=FileSettings.from_environment,
     ordered=True,

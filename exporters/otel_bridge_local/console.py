@@ -77,10 +77,16 @@ def _serves(folder: RunFolder) -> bool:
     """Return whether this process is the bridge of *folder*."""
     holder = folder.holder()
     host = this_host()
-    return holder is not None and (holder.pid, holder.host, holder.boot_id) == (os.getpid(), host.name, host.boot_id)
+    return holder is not None and (holder.pid, holder.host, holder.boot_id) == (
+        os.getpid(),
+        host.name,
+        host.boot_id,
+    )
 
 
-def open_console(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> ConsoleRunWriter:
+def open_console(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> ConsoleRunWriter:
     """Return a writer on this process's standard output."""
     del settings, memory
     return ConsoleRunWriter(run, sys.stdout)
@@ -106,11 +112,20 @@ class ConsoleRunWriter:
         """Print a line for each of *rollouts*, with the last message."""
         for rollout in rollouts:
             answer = rollout.messages[-1].get("content") if rollout.messages else None
-            facts = {"group": rollout.group, "reward": rollout.reward, "finish": rollout.finish_reason}
-            facts_text = " ".join(f"{key}={value}" for key, value in facts.items() if value is not None)
+            facts = {
+                "group": rollout.group,
+                "reward": rollout.reward,
+                "finish": rollout.finish_reason,
+            }
+            facts_text = " ".join(
+                f"{key}={value}" for key, value in facts.items() if value is not None
+            )
             axis_text = f"{rollout.axis}={rollout.step}" if rollout.axis else ""
             self._print(
-                rollout.position, rollout.end_unix_ns, axis_text, f"{rollout.key} {facts_text} {_clipped(answer)}"
+                rollout.position,
+                rollout.end_unix_ns,
+                axis_text,
+                f"{rollout.key} {facts_text} {_clipped(answer)}",
             )
         self._flush(rollouts)
 
@@ -128,11 +143,14 @@ class ConsoleRunWriter:
         """Print a line for each of *media*: key, kinds and sizes."""
         for record in media:
             items = " ".join(
-                f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}" for item in record.items[:3]
+                f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}"
+                for item in record.items[:3]
             )
             more_items = f" and {len(record.items) - 3} more" if len(record.items) > 3 else ""
             axis_text = f"{record.axis}={record.step}" if record.axis else ""
-            self._print(record.position, record.time_unix_ns, axis_text, f"{record.key} {items}{more_items}")
+            self._print(
+                record.position, record.time_unix_ns, axis_text, f"{record.key} {items}{more_items}"
+            )
         self._flush(media)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
@@ -161,7 +179,10 @@ class ConsoleRunWriter:
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Print *values*."""
         del role
-        text = " ".join(f"{key}={value if isinstance(value, str) else _shown(value)}" for key, value in values.items())
+        text = " ".join(
+            f"{key}={value if isinstance(value, str) else _shown(value)}"
+            for key, value in values.items()
+        )
         self._print(None, None, "", f"summary: {_clipped(text)}")
 
     def durable(self) -> Position | None:
@@ -176,15 +197,25 @@ class ConsoleRunWriter:
     def close(self) -> None:
         """Do nothing: standard output belongs to the process and stays open."""
 
-    def _print(self, position: Position | None, time_unix_ns: int | None, step_text: str, text: str) -> None:
-        clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3] if time_unix_ns else ""
+    def _print(
+        self, position: Position | None, time_unix_ns: int | None, step_text: str, text: str
+    ) -> None:
+        clock = (
+            datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
+            if time_unix_ns
+            else ""
+        )
         line = " ".join(part for part in (clock, self._name, step_text, text) if part)
         try:
             self._stream.write(printable(line) + "\n")
         except (OSError, ValueError) as exc:
-            raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
+            raise RetryableError(
+                f"standard output cannot be written: {exc}", position=position
+            ) from exc
 
-    def _flush(self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]) -> None:
+    def _flush(
+        self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]
+    ) -> None:
         try:
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
@@ -192,7 +223,9 @@ class ConsoleRunWriter:
                 raise failure
         except (OSError, ValueError) as exc:
             position = records[0].position if records else None
-            raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
+            raise RetryableError(
+                f"standard output cannot be written: {exc}", position=position
+            ) from exc
 
 
 def _shown(value: Value) -> str:

@@ -204,7 +204,9 @@ class FileRunWriter:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            os.ftruncate(self._descriptor, size_bytes)  # a part of a line would hide the lines after it
+            os.ftruncate(
+                self._descriptor, size_bytes
+            )  # a part of a line would hide the lines after it
             raise
 
     def _roll(self) -> None:
@@ -238,7 +240,11 @@ class MediaFolder:
     def put(self, items: Sequence[MediaItem]) -> None:
         """Write the files of *items*; raises `OSError`."""
         if self._path.is_symlink():  # the files of another folder would be deleted to make room
-            raise OSError(errno.ELOOP, "it is a symbolic link, expected a folder; remove it", os.fspath(self._path))
+            raise OSError(
+                errno.ELOOP,
+                "it is a symbolic link, expected a folder; remove it",
+                os.fspath(self._path),
+            )
         self._path.mkdir(mode=0o700, exist_ok=True)
         if self._size_bytes < 0:
             self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())
@@ -290,6 +296,8 @@ class _as_bridge_errors:  # noqa: N801  # reads as a function, like contextlib's
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         if isinstance(exc, PermissionError):
             help_text = "make the run folder writable for this user"
-            raise BlockedError(f"file exporter: {exc}", position=self._position, help=help_text) from exc
+            raise BlockedError(
+                f"file exporter: {exc}", position=self._position, help=help_text
+            ) from exc
         if isinstance(exc, OSError):
             raise RetryableError(f"file exporter: {exc}", position=self._position) from exc

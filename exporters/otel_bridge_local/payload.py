@@ -233,5 +233,7 @@ def _encodable(value: Json) -> Json:
     if isinstance(value, list):
         return [_encodable(item) for item in value]
     if isinstance(value, dict):
-        return {key.encode("utf-8", "replace").decode(): _encodable(item) for key, item in value.items()}
+        return {
+            key.encode("utf-8", "replace").decode(): _encodable(item) for key, item in value.items()
+        }
     return value

@@ -23,7 +23,13 @@ import requests
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from otel_bridge.bridge.http_session import HttpSession
-from otel_bridge.errors import BlockedError, ConfigError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.records import Alert, Evaluation, Json, Position, RolloutRecord, Row, Status
@@ -41,7 +47,9 @@ _SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": "
 _UNKNOWN: Final = frozenset({408, 504})
 _REFUSED: Final = frozenset({400, 413, 422})
 _HELP: Final = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
-UNKNOWN_OUTCOME: Final = "alerts that may not have arrived: the webhook did not answer; they are not sent again"
+UNKNOWN_OUTCOME: Final = (
+    "alerts that may not have arrived: the webhook did not answer; they are not sent again"
+)
 _log = logging.getLogger("otel_bridge")
 
 
@@ -65,7 +73,9 @@ class WebhookSettings:
         del cwd
         url = ALERT_WEBHOOK.read(env)
         if not url:
-            raise ConfigError(f"the exporter webhook needs {ALERT_WEBHOOK.name}: {ALERT_WEBHOOK.doc}")
+            raise ConfigError(
+                f"the exporter webhook needs {ALERT_WEBHOOK.name}: {ALERT_WEBHOOK.doc}"
+            )
         return cls(url)
 
     @property
@@ -79,7 +89,9 @@ class WebhookSettings:
         return ""
 
 
-def open_webhook(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> WebhookRunWriter:
+def open_webhook(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> WebhookRunWriter:
     """Return a writer that posts the alerts of *run*."""
     if not isinstance(settings, WebhookSettings):
         raise TypeError(f"expected WebhookSettings, got {type(settings).__name__}")
@@ -131,7 +143,11 @@ class WebhookRunWriter:
 
     def _unknown(self, alert: Alert, reason: str) -> None:
         self.left_out[UNKNOWN_OUTCOME] += 1
-        _log.warning("webhook: the alert %r may not have arrived (%s); it is not sent again", alert.title, reason)
+        _log.warning(
+            "webhook: the alert %r may not have arrived (%s); it is not sent again",
+            alert.title,
+            reason,
+        )
         self._through(alert)
 
     def _through(self, alert: Alert) -> None:
@@ -174,7 +190,9 @@ def message(run: RunInfo, alert: Alert) -> bytes:
         _escaped(text),
         _escaped(" · ".join(fact for fact in facts if fact)),
     ]
-    return orjson.dumps({"text": "\n".join(line for line in lines if line).encode("utf-8", "replace").decode()})
+    return orjson.dumps(
+        {"text": "\n".join(line for line in lines if line).encode("utf-8", "replace").decode()}
+    )
 
 
 def _escaped(text: str) -> str:
@@ -239,7 +257,9 @@ class _Post:
         except requests.RequestException as exc:
             reason = exc.args[0] if exc.args else None
             if isinstance(reason, MaxRetryError) and isinstance(reason.reason, NewConnectionError):
-                self.failure = RetryableError("the webhook cannot be reached: no connection; is its address right?")
+                self.failure = RetryableError(
+                    "the webhook cannot be reached: no connection; is its address right?"
+                )
 
 
 def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:
@@ -249,5 +269,7 @@ def _error(status: int, retry_s: float | None, position: Position) -> ExporterEr
     if status in _REFUSED:
         return PermanentError(f"{message_}: it does not take this message", position=position)
     if 300 <= status < 400:
-        return BlockedError(f"{message_}, a redirect, which is not followed", position=position, help=_HELP)
+        return BlockedError(
+            f"{message_}, a redirect, which is not followed", position=position, help=_HELP
+        )
     return BlockedError(f"{message_}, expected 200", position=position, help=_HELP)

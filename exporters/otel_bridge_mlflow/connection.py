@@ -137,7 +137,11 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
     if missing_is_refused and code in MISSING:
         return Refused(f"{doing}: {redact_and_cut(text, 500)}")
     return outcome_of_status(
-        response.status_code, code, redact_and_cut(text, 500), doing, response.headers.get("Retry-After")
+        response.status_code,
+        code,
+        redact_and_cut(text, 500),
+        doing,
+        response.headers.get("Retry-After"),
     )
 
 
@@ -154,7 +158,10 @@ def connect(settings: MlflowSettings) -> Connection:
         require_writable(database)
     doing = f"connecting to {without_credentials(settings.uri)}"
     try:
-        with as_bridge_errors(doing), nullcontext(False) if database is None else sole_opener(database) as alone:
+        with (
+            as_bridge_errors(doing),
+            nullcontext(False) if database is None else sole_opener(database) as alone,
+        ):
             return _connect(settings, alone=alone)
     except Refused as exc:
         raise BlockedError(str(exc), help="check MLFLOW_TRACKING_URI") from exc
@@ -192,7 +199,9 @@ def _imported(settings: MlflowSettings) -> Package:
         ) from exc
     trace_tags: Any = None
     with suppress(ImportError):
-        trace_tags = getattr(importlib.import_module("mlflow.tracing.constant"), "TraceTagKey", None)
+        trace_tags = getattr(
+            importlib.import_module("mlflow.tracing.constant"), "TraceTagKey", None
+        )
     return Package(version, untyped.MlflowClient, entities, store, trace_tags, rest_utils)
 
 
@@ -204,16 +213,26 @@ def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
         import mlflow  # noqa: PLC0415
 
         revisions = revisions_of(Path(str(mlflow.__file__)).parent / _MIGRATIONS, package.version)
-        prepare(settings, settings.database, revisions, lambda uri: _make_store(package, uri), alone=alone)
+        prepare(
+            settings,
+            settings.database,
+            revisions,
+            lambda uri: _make_store(package, uri),
+            alone=alone,
+        )
     client: Any = package.client(tracking_uri=settings.uri)
     store = _store_of(client, settings.uri)
     if settings.database is not None:
         _wait_less(store)
-    opened = Connection(settings, client, store, _rules(), package.entities, package.rest.http_request, abilities)
+    opened = Connection(
+        settings, client, store, _rules(), package.entities, package.rest.http_request, abilities
+    )
     if not settings.remote:
         return opened
     server_version = _server_version(opened)
-    return dataclasses.replace(opened, abilities=abilities_of(package, remote=True, server_version=server_version))
+    return dataclasses.replace(
+        opened, abilities=abilities_of(package, remote=True, server_version=server_version)
+    )
 
 
 def _store_of(client: Any, uri: str) -> Any:

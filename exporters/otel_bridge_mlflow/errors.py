@@ -18,7 +18,9 @@ from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_mlflow.versions import HINTS, INSTALL
 
-_REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"})
+_REFUSED = frozenset(
+    {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"}
+)
 MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"})
 _BLOCKED = {
     "UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
@@ -28,7 +30,9 @@ _BLOCKED = {
     "RESOURCE_DOES_NOT_EXIST": "the run or experiment is gone; start another run with `otel-bridge run --new`",
     "NOT_FOUND": "the run or experiment is gone; start another run with `otel-bridge run --new`",
 }
-_TRIED_AGAIN = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+_TRIED_AGAIN = frozenset(
+    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
+)
 _KNOWN = _REFUSED | _BLOCKED.keys() | _TRIED_AGAIN
 LOGIN = "check MLFLOW_TRACKING_URI; something before the server may want you to log in"
 _WORDS_OF_A_BLOCK = {
@@ -66,7 +70,9 @@ _HELD = re.compile(
 )
 
 
-_TIMED_OUT = re.compile(r"time(?:d|s)?[ -]?out|canceling statement due to|\bhttp (?:408|502|504|524)\b")
+_TIMED_OUT = re.compile(
+    r"time(?:d|s)?[ -]?out|canceling statement due to|\bhttp (?:408|502|504|524)\b"
+)
 """Messages by which a client, a database, or a proxy before the server reports a timeout."""
 
 
@@ -111,7 +117,9 @@ def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generat
         raise outcome_of(exc, doing, missing_is_refused=missing_is_refused) from exc
 
 
-def outcome_of(exc: Exception, doing: str, *, missing_is_refused: bool = False) -> ExporterError | Refused:
+def outcome_of(
+    exc: Exception, doing: str, *, missing_is_refused: bool = False
+) -> ExporterError | Refused:
     """Return the error for *exc*, which MLflow or a library below it raised while *doing*."""
     code = getattr(exc, "error_code", None)
     incompatible = incompatibility(exc, "MLflow", INSTALL, hints=HINTS)

@@ -59,7 +59,9 @@ class Names:
         seen: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
     """
 
-    def __init__(self, kind: str, rules: KeyRules, memory: WriterMemory, seen: Iterable[str] = ()) -> None:
+    def __init__(
+        self, kind: str, rules: KeyRules, memory: WriterMemory, seen: Iterable[str] = ()
+    ) -> None:
         self._kind = kind
         self._rules = rules
         self._memory = memory
@@ -84,8 +86,14 @@ class Names:
 
         Legal names are assigned first, and among them first those that equal their key.
         """
-        new = [(identity, name) for identity, name in preferred_names.items() if identity not in self._names]
-        for identity, name in sorted(new, key=lambda item: (not self._fits(item[1]), item[0] != item[1])):
+        new = [
+            (identity, name)
+            for identity, name in preferred_names.items()
+            if identity not in self._names
+        ]
+        for identity, name in sorted(
+            new, key=lambda item: (not self._fits(item[1]), item[0] != item[1])
+        ):
             self._add(identity, name)
 
     def name(self, key: str) -> str:
@@ -122,25 +130,39 @@ class Names:
         self._taken.add(name)
         if name != preferred_name:
             _log.warning(
-                "%s %r is shown as %r: MLflow refuses the name, or another has it", self._kind, preferred_name, name
+                "%s %r is shown as %r: MLflow refuses the name, or another has it",
+                self._kind,
+                preferred_name,
+                name,
             )
         return name
 
     def _fits(self, name: str) -> bool:
         rules = self._rules
         # MLflow's pattern ends in $, which lets a last newline pass.
-        legal = bool(name) and "\n" not in name and bool(rules.legal(name)) and not rules.ambiguous(name)
+        legal = (
+            bool(name)
+            and "\n" not in name
+            and bool(rules.legal(name))
+            and not rules.ambiguous(name)
+        )
         return legal and len(name) <= rules.name_length
 
     def _clean(self, key: str) -> str:
         text = re.sub(r"/+", "/", key.replace("@", "_at_"))
-        text = "".join(char if char not in "\n\0" and self._rules.legal(char) else "_" for char in text)
-        segments = ["_" * len(part) if set(part) == {"."} else part for part in text.strip("/").split("/")]
+        text = "".join(
+            char if char not in "\n\0" and self._rules.legal(char) else "_" for char in text
+        )
+        segments = [
+            "_" * len(part) if set(part) == {"."} else part for part in text.strip("/").split("/")
+        ]
         name = "/".join(segments) or "_"
         if len(name) > self._rules.name_length:
             name = self._cut(name, key)
         return name if self._fits(name) else self._cut("_", key)
 
     def _cut(self, name: str, identity: str) -> str:
-        digits = hashlib.md5(identity.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
+        digits = hashlib.md5(
+            identity.encode("utf-8", "surrogatepass"), usedforsecurity=False
+        ).hexdigest()
         return f"{name[: self._rules.name_length - _HASH_DIGITS - 1]}-{digits[:_HASH_DIGITS]}"

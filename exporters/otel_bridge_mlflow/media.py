@@ -146,7 +146,9 @@ class MediaWriter:
         """Return the tables that the run names, of other programs too."""
         if self._tables is None:
             with as_bridge_errors("reading the run's tables"):
-                tag: str = self._connection.client.get_run(self._run_id).data.tags.get(_TABLES_TAG, "[]")
+                tag: str = self._connection.client.get_run(self._run_id).data.tags.get(
+                    _TABLES_TAG, "[]"
+                )
             try:
                 tables: object = json.loads(tag)
             except ValueError:
@@ -166,7 +168,9 @@ def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
     try:
         with Pillow.open(io.BytesIO(item.data)) as image:
             image.load()
-            picture: Any = image if image.mode in {"L", "LA", "RGB", "RGBA"} else image.convert("RGBA")
+            picture: Any = (
+                image if image.mode in {"L", "LA", "RGB", "RGBA"} else image.convert("RGBA")
+            )
             whole = item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
             picture.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
             return whole, _saved(picture.convert("RGBA"), "WEBP")

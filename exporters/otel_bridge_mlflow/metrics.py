@@ -58,13 +58,19 @@ class MetricWriter:
         memory: Memory that keeps running counts and the size of a batch.
     """
 
-    def __init__(self, connection: Connection, run_id: str, names: Names, memory: WriterMemory) -> None:
+    def __init__(
+        self, connection: Connection, run_id: str, names: Names, memory: WriterMemory
+    ) -> None:
         self._connection = connection
         self._run_id = run_id
         self._names = names
         self._counts = Counts(memory)
-        self._size = RequestSize(connection.rules.metrics, memory=memory, key="request_size/metrics")
-        self._send: Callable[[Sequence[MetricValue]], None] = self._post if connection.settings.remote else self._log
+        self._size = RequestSize(
+            connection.rules.metrics, memory=memory, key="request_size/metrics"
+        )
+        self._send: Callable[[Sequence[MetricValue]], None] = (
+            self._post if connection.settings.remote else self._log
+        )
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write *rows*; the good values of a row with a bad value are written before the row is refused.
@@ -88,12 +94,18 @@ class MetricWriter:
                 raise
             if failed is not None:
                 bad, reason = failed
-                rest = [point for point in points if point.row == bad.row and point > bad and point != bad]
+                rest = [
+                    point
+                    for point in points
+                    if point.row == bad.row and point > bad and point != bad
+                ]
                 self._write_rest(rest, rows[bad.row].position)
                 raise PermanentError(reason, position=rows[bad.row].position)
         if first_bad < len(rows):
             reason = "; ".join(encoded.refused[first_bad])
-            raise PermanentError(f"row {rows[first_bad].id}: {reason}", position=rows[first_bad].position)
+            raise PermanentError(
+                f"row {rows[first_bad].id}: {reason}", position=rows[first_bad].position
+            )
 
     def _write_batch(self, batch: Sequence[MetricValue]) -> tuple[MetricValue, str] | None:
         """Write *batch* up to the first point that MLflow refuses; return that point and why."""
@@ -121,7 +133,9 @@ class MetricWriter:
 
     def _log(self, batch: Sequence[MetricValue]) -> None:
         make = self._connection.entities.Metric
-        metrics = [make(key, value, timestamp_ms, step) for _, key, value, timestamp_ms, step in batch]
+        metrics = [
+            make(key, value, timestamp_ms, step) for _, key, value, timestamp_ms, step in batch
+        ]
         with as_bridge_errors(f"logging {len(batch)} metrics to {self._connection.shown}"):
             self._connection.client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
@@ -131,7 +145,9 @@ class MetricWriter:
             {"key": key, "value": number_or_name(value), "timestamp": timestamp_ms, "step": step}
             for _, key, value, timestamp_ms, step in batch
         ]
-        self._connection.request("POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics})
+        self._connection.request(
+            "POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
+        )
 
     def _encoded(self, rows: Sequence[Row]) -> _Encoded:
         """Return the points of *rows*, and why values of them are refused, by index of the row."""
@@ -143,7 +159,9 @@ class MetricWriter:
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
             values = self._charted_values(row)
-            self._names.add_keys(key for key, value in values.items() if not isinstance(value, Distribution))
+            self._names.add_keys(
+                key for key, value in values.items() if not isinstance(value, Distribution)
+            )
             for key, value in values.items():
                 numbers = self._numbers(key, value)
                 if numbers is None:
@@ -176,7 +194,11 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
         distribution.quantile(0.5),
         distribution.quantile(0.95),
     )
-    return [(part, number) for part, number in zip(PARTS, numbers, strict=True) if not math.isnan(number)]
+    return [
+        (part, number)
+        for part, number in zip(PARTS, numbers, strict=True)
+        if not math.isnan(number)
+    ]
 
 
 class Counts:
@@ -192,7 +214,8 @@ class Counts:
         counts = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
         self._next = cast("dict[str, int]", counts.get("next", {}))
         self._given = {
-            key: dict(cast("list[tuple[int, int]]", pairs)) for key, pairs in counts.get("given", {}).items()
+            key: dict(cast("list[tuple[int, int]]", pairs))
+            for key, pairs in counts.get("given", {}).items()
         }
         self._last_first = 0
 
@@ -218,7 +241,9 @@ class Counts:
         oldest = min(self._last_first, first)
         self._last_first = first
         for key, counts in list(self._given.items()):
-            recent_counts = {position: count for position, count in counts.items() if position >= oldest}
+            recent_counts = {
+                position: count for position, count in counts.items() if position >= oldest
+            }
             if recent_counts:
                 self._given[key] = recent_counts
             else:

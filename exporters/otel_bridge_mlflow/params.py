@@ -60,7 +60,9 @@ class ParamWriter:
         tags: dict[str, str] = {}
         entries = {_identity(role, path): (path, value) for path, value in leaves(config)}
         parent_path = (role,) if role else ()
-        self._names.add_paths({identity: "/".join((*parent_path, *path)) for identity, (path, _) in entries.items()})
+        self._names.add_paths(
+            {identity: "/".join((*parent_path, *path)) for identity, (path, _) in entries.items()}
+        )
         self._names.store()
         for identity, (_, value) in entries.items():
             name = self._names.name(identity)
@@ -85,7 +87,9 @@ class ParamWriter:
         digits = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
         return f"{tag[: length - 9]}-{digits}"
 
-    def _send(self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool) -> None:
+    def _send(
+        self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool
+    ) -> None:
         size = self._connection.rules.params
         for start in range(0, len(items), size):
             batch = items[start : start + size]
@@ -110,7 +114,9 @@ class ParamWriter:
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)
 
 
-def leaves(config: Mapping[str, Json], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def leaves(
+    config: Mapping[str, Json], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the path of each leaf of *config*, and the leaf as text; lists as JSON."""
     for key, value in config.items():
         path = (*above, key)
@@ -124,7 +130,9 @@ def leaves(config: Mapping[str, Json], above: tuple[str, ...] = ()) -> Iterator[
 def _identity(role: str | None, path: Sequence[str]) -> str:
     """Return the identity of an entry: its flat key, if no other entry can have the same flat key."""
     parts = (role, *path) if role else path
-    alone = len(path) == 1 or bool(role)  # a map in a config without a role may have the name of a role
+    alone = len(path) == 1 or bool(
+        role
+    )  # a map in a config without a role may have the name of a role
     if alone and not any("/" in part or part.startswith("\0") for part in parts):
         return "/".join(parts)
     return f"\0{json.dumps([role or None, *path])}"

@@ -91,7 +91,10 @@ def _rename(connection: Connection, mlflow_run: Any, run: RunInfo, memory: Write
             memory.put(_GENERATED_SLOT, current_name.encode())
         return
     # A process that knows only the id uses the id as the generated name.
-    if current_name != name and current_name in {run.id, (memory.get(_GENERATED_SLOT) or b"").decode()}:
+    if current_name != name and current_name in {
+        run.id,
+        (memory.get(_GENERATED_SLOT) or b"").decode(),
+    }:
         connection.client.update_run(str(mlflow_run.info.run_id), name=name)
 
 
@@ -112,7 +115,9 @@ def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
         return f"MLflow's own run of this name ({mlflow_run.info.run_id}) gets the records; {NEW_RUN_HINT}"
     if not mlflow_run.data.metrics and not mlflow_run.data.params:
         return ""
-    return f"MLflow already holds this run ({mlflow_run.info.run_id}), continuing it; {NEW_RUN_HINT}"
+    return (
+        f"MLflow already holds this run ({mlflow_run.info.run_id}), continuing it; {NEW_RUN_HINT}"
+    )
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:
@@ -157,7 +162,9 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
                 f"MLFLOW_RUN_ID={requested_id}: {connection.shown} has no such run",
                 help="unset MLFLOW_RUN_ID in the training job, or name a run of this store",
             ) from exc
-        _log.warning("run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown)
+        _log.warning(
+            "run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown
+        )
         return None
 
 
@@ -178,8 +185,16 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
         max_results=_SEARCHED,
         order_by=_OLDEST_FIRST,
     )
-    ours = [mlflow_run for mlflow_run in mlflow_runs if mlflow_run.data.tags.get(semconv.RUN_ID) == run.id]
-    return min(ours, key=lambda mlflow_run: (mlflow_run.info.start_time, mlflow_run.info.run_id), default=None)
+    ours = [
+        mlflow_run
+        for mlflow_run in mlflow_runs
+        if mlflow_run.data.tags.get(semconv.RUN_ID) == run.id
+    ]
+    return min(
+        ours,
+        key=lambda mlflow_run: (mlflow_run.info.start_time, mlflow_run.info.run_id),
+        default=None,
+    )
 
 
 def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
@@ -204,10 +219,14 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
 
 def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     name = run_name(run, connection.rules.name_length)
-    mine = connection.client.create_run(experiment_id, run_name=name, tags=wanted(run, connection.rules.tag_length, {}))
+    mine = connection.client.create_run(
+        experiment_id, run_name=name, tags=wanted(run, connection.rules.tag_length, {})
+    )
     oldest = _by_tag(connection, run, experiment_id)
     if oldest is None:
-        raise RetryableError(f"run {mine.info.run_id} was created in {connection.shown} and is not found there")
+        raise RetryableError(
+            f"run {mine.info.run_id} was created in {connection.shown} and is not found there"
+        )
     if oldest.info.run_id != mine.info.run_id:
         connection.client.delete_run(mine.info.run_id)
         return oldest
@@ -227,7 +246,9 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
         run_tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
         connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
     if mlflow_run.data.metrics or mlflow_run.data.params or mlflow_run.info.status != _RUNNING:
-        _log.warning("resuming MLflow run %s (%r) in %s", run_id, mlflow_run.info.run_name, connection.shown)
+        _log.warning(
+            "resuming MLflow run %s (%r) in %s", run_id, mlflow_run.info.run_name, connection.shown
+        )
     return OpenMlflowRun(run_id, experiment_id, dict(mlflow_run.data.params), tags | new)
 
 
@@ -249,7 +270,11 @@ def _experiment(connection: Connection, run: RunInfo) -> str:
     found = connection.client.get_experiment_by_name(name)
     if found is None:
         try:
-            return str(connection.client.create_experiment(name, artifact_location=_artifacts(connection, name)))
+            return str(
+                connection.client.create_experiment(
+                    name, artifact_location=_artifacts(connection, name)
+                )
+            )
         except Exception as exc:
             found = connection.client.get_experiment_by_name(name)
             if found is None:

@@ -25,9 +25,14 @@ WAL = Setting(
     flag,
     "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems.",
 )
-TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server.")
+TIMEOUT_S = Setting(
+    "OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server."
+)
 ALL_SERIES = Setting(
-    "OTEL_BRIDGE_MLFLOW_ALL_SERIES", False, flag, "Write the statistics `total` and `kept` of rollouts too."
+    "OTEL_BRIDGE_MLFLOW_ALL_SERIES",
+    False,
+    flag,
+    "Write the statistics `total` and `kept` of rollouts too.",
 )
 
 DEFAULT_DATABASE = "mlflow.db"
@@ -63,11 +68,20 @@ class MlflowSettings:
         Raises:
             ConfigError: The address is not that of a store, or the store cannot hold a run safely.
         """
-        make = partial(cls, wal=WAL.read(env), timeout_s=max(TIMEOUT_S.read(env), 1.0), all_series=ALL_SERIES.read(env))
+        make = partial(
+            cls,
+            wal=WAL.read(env),
+            timeout_s=max(TIMEOUT_S.read(env), 1.0),
+            all_series=ALL_SERIES.read(env),
+        )
         raw = env.get("MLFLOW_TRACKING_URI", "").strip()
         if not raw:
             raw = f"sqlite:///{DEFAULT_DATABASE}"
-        scheme = raw.partition("://")[0].lower() if "://" in raw else raw.partition(":")[0].lower() * (":" in raw)
+        scheme = (
+            raw.partition("://")[0].lower()
+            if "://" in raw
+            else raw.partition(":")[0].lower() * (":" in raw)
+        )
         if scheme == "sqlite":
             database, query = _sqlite_path(raw, cwd)
             return make(f"sqlite:///{database}{query}", database, remote=False)

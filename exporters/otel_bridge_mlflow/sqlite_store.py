@@ -104,7 +104,11 @@ def revisions_of(migrations: Path, version: str) -> Revisions:
         for path in migrations.glob("*.py"):
             text = path.read_text(errors="replace")
             known.update(_REVISION.findall(text))
-            parents.update(name for line in _PARENTS.findall(text) for name in re.findall(r"[\"']([^\"']+)[\"']", line))
+            parents.update(
+                name
+                for line in _PARENTS.findall(text)
+                for name in re.findall(r"[\"']([^\"']+)[\"']", line)
+            )
     heads = known - parents
     return Revisions(next(iter(heads)) if len(heads) == 1 else None, frozenset(known), version)
 
@@ -119,7 +123,8 @@ def require_writable(path: Path) -> None:
     for place in needed:
         if place.exists() and not os.access(place, os.W_OK):
             raise BlockedError(
-                f"{place} is not writable", help="make it writable for this user, or set MLFLOW_TRACKING_URI"
+                f"{place} is not writable",
+                help="make it writable for this user, or set MLFLOW_TRACKING_URI",
             )
 
 
@@ -138,7 +143,9 @@ def sole_opener(path: Path) -> Generator[bool]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as exc:
-        raise BlockedError(f"{folder}: {exc.strerror}", help="make the database's folder exist and writable") from exc
+        raise BlockedError(
+            f"{folder}: {exc.strerror}", help="make the database's folder exist and writable"
+        ) from exc
     try:
         yield _lock(descriptor, path)
     finally:
@@ -152,7 +159,9 @@ def _lock(descriptor: int, path: Path) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # noqa: PERF203  # waits anyway
             if time.monotonic() > deadline:
-                raise RetryableError(f"{path}: another process has been opening it for a minute") from None
+                raise RetryableError(
+                    f"{path}: another process has been opening it for a minute"
+                ) from None
             time.sleep(0.02)
         except OSError:
             return False  # a file system without locks on folders (NFS): SQLite's own lock remains
@@ -160,7 +169,9 @@ def _lock(descriptor: int, path: Path) -> bool:
             return True
 
 
-def prepare(settings: MlflowSettings, path: Path, revisions: Revisions, make: MakeStore, *, alone: bool) -> None:
+def prepare(
+    settings: MlflowSettings, path: Path, revisions: Revisions, make: MakeStore, *, alone: bool
+) -> None:
     """Leave a database at *path* that MLflow opens without changing its tables.
 
     Args:
@@ -190,7 +201,9 @@ def write_ahead(path: Path) -> None:
     shared = network_file_system(path)
     if shared is not None:
         _log.warning(
-            "OTEL_BRIDGE_MLFLOW_WAL is ignored: %s is on %s, and write-ahead mode needs a local disk", path, shared
+            "OTEL_BRIDGE_MLFLOW_WAL is ignored: %s is on %s, and write-ahead mode needs a local disk",
+            path,
+            shared,
         )
         return
     with closing(sqlite3.connect(path, timeout=20)) as database:
@@ -206,7 +219,10 @@ def _look(path: Path) -> _Tables | None:
 
 
 def _tables(database: sqlite3.Connection) -> _Tables:
-    names = frozenset(str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+    names = frozenset(
+        str(name)
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    )
     rows: list[tuple[object]] = []
     if "alembic_version" in names:
         rows = database.execute("SELECT version_num FROM alembic_version").fetchall()
@@ -262,7 +278,9 @@ def _is_abandoned(path: Path, found: _Tables) -> bool:
     )
 
 
-def _create(path: Path, found: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool) -> None:
+def _create(
+    path: Path, found: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool
+) -> None:
     """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
 
     Raises:
@@ -312,7 +330,12 @@ def _remove_tables(database: sqlite3.Connection, path: Path, found: _Tables) -> 
     """
     if not found.of_mlflow:
         return
-    made = {str(name) for (name,) in database.execute("SELECT name FROM template.sqlite_master WHERE type = 'table'")}
+    made = {
+        str(name)
+        for (name,) in database.execute(
+            "SELECT name FROM template.sqlite_master WHERE type = 'table'"
+        )
+    }
     seeded = {name for name in made if _has_rows(database, name, "template")} - {"experiments"}
     ours = [name for name in sorted(found.names) if name in made or name.startswith(_TEMPORARY)]
     for name in ours:
@@ -324,7 +347,9 @@ def _remove_tables(database: sqlite3.Connection, path: Path, found: _Tables) -> 
             )
     for name in ours:
         database.execute(f"DROP TABLE main.{_quoted(name)}")
-    _log.warning("%s was left unfinished while MLflow created it, and holds no data: created anew", path)
+    _log.warning(
+        "%s was left unfinished while MLflow created it, and holds no data: created anew", path
+    )
 
 
 def _copy_tables(database: sqlite3.Connection) -> None:
@@ -337,14 +362,17 @@ def _copy_tables(database: sqlite3.Connection) -> None:
         listed = database.execute("SELECT name FROM pragma_table_info(?, 'template')", (name,))
         columns = ", ".join(_quoted(str(column)) for (column,) in listed)
         table = _quoted(name)
-        database.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}")  # noqa: S608
+        database.execute(
+            f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}"  # noqa: S608
+        )
     for kind, _, sql in parts:
         if kind != "table":
             database.execute(str(sql))
 
 
 def _has_rows(database: sqlite3.Connection, table: str, schema: str = "main") -> bool:
-    return database.execute(f"SELECT 1 FROM {schema}.{_quoted(table)} LIMIT 1").fetchone() is not None  # noqa: S608
+    query = f"SELECT 1 FROM {schema}.{_quoted(table)} LIMIT 1"  # noqa: S608
+    return database.execute(query).fetchone() is not None
 
 
 def _quoted(name: str) -> str:
@@ -353,7 +381,9 @@ def _quoted(name: str) -> str:
 
 def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
     mode = "rwc" if create else "rw"
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_SQLITE_WAIT_S, isolation_level=None)
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, timeout=_SQLITE_WAIT_S, isolation_level=None
+    )
 
 
 def _prefix(path: Path) -> str:

@@ -50,7 +50,11 @@ def wanted(run: RunInfo, limit: int, held: Mapping[str, str]) -> dict[str, str]:
         **{tag: run.identity.get(fact) for tag, fact in _SOURCE.items()},
     }
     tags = {key: value for key, value in once.items() if key not in held} | ours
-    return {key: value[:limit] for key, value in tags.items() if value and held.get(key) != value[:limit]}
+    return {
+        key: value[:limit]
+        for key, value in tags.items()
+        if value and held.get(key) != value[:limit]
+    }
 
 
 class Roles:
@@ -96,13 +100,17 @@ class Roles:
             held = _listed(client.get_run(self._run_id).data.tags)
             if not self._mine <= held:
                 limit = self._connection.rules.tag_length
-                client.set_tag(self._run_id, semconv.ROLES, ",".join(sorted(held | self._mine))[:limit])
+                client.set_tag(
+                    self._run_id, semconv.ROLES, ",".join(sorted(held | self._mine))[:limit]
+                )
 
 
 def alert_tags(alerts: Sequence[Alert]) -> dict[str, str]:
     """Return the tags that show *alerts*: ``alert/<title>`` to level, time and text; the last one of a title."""
     return {
-        f"{_ALERT}{alert.title}": f"{alert.level} at {_utc(alert.time_unix_ns)}: {alert.text}".removesuffix(": ")
+        f"{_ALERT}{alert.title}": f"{alert.level} at {_utc(alert.time_unix_ns)}: {alert.text}".removesuffix(
+            ": "
+        )
         for alert in alerts
     }
 
@@ -123,7 +131,12 @@ class SummaryWriter:
     """
 
     def __init__(
-        self, connection: Connection, run_id: str, metrics: MetricWriter, names: Names, memory: WriterMemory
+        self,
+        connection: Connection,
+        run_id: str,
+        metrics: MetricWriter,
+        names: Names,
+        memory: WriterMemory,
     ) -> None:
         self._connection = connection
         self._run_id = run_id
@@ -147,9 +160,17 @@ class SummaryWriter:
                 data = client.get_run(self._run_id).data
                 self._numbers = dict(data.metrics)
                 self._tags = dict(data.tags)
-        numbers = {f"{_SUMMARY}{key}": value for key, value in values.items() if type(value) in {int, float}}
+        numbers = {
+            f"{_SUMMARY}{key}": value
+            for key, value in values.items()
+            if type(value) in {int, float}
+        }
         self._write_numbers(cast("dict[str, float]", numbers))
-        texts = {f"{_SUMMARY}{key}": str(value) for key, value in values.items() if type(value) in {bool, str}}
+        texts = {
+            f"{_SUMMARY}{key}": str(value)
+            for key, value in values.items()
+            if type(value) in {bool, str}
+        }
         self._names.add_keys(texts)
         self._names.store()
         with as_bridge_errors(doing):
@@ -186,17 +207,27 @@ class SummaryWriter:
             self._memory.put(key, json.dumps(positions).encode())
         number = positions.index(alert.position) + 1
         step = number if alert.step is None else alert.step
-        return Row(alert.id, None, step, None, alert.time_unix_ns, {key: number}, position=alert.position)
+        return Row(
+            alert.id, None, step, None, alert.time_unix_ns, {key: number}, position=alert.position
+        )
 
     def _set_tag(self, name: str, text: str) -> None:
-        shown = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[: self._connection.rules.tag_length]
+        shown = (
+            text.replace("\0", "\ufffd")
+            .encode("utf-8", "replace")
+            .decode()[: self._connection.rules.tag_length]
+        )
         if self._tags.get(name) != shown:
             self._connection.client.set_tag(self._run_id, name, shown)
             self._tags[name] = shown
 
     def _write_numbers(self, numbers: Mapping[str, float]) -> None:
         shown = cast("dict[str, float]", self._numbers)
-        new = {key: value for key, value in numbers.items() if repr(shown.get(key)) != repr(float(value))}
+        new = {
+            key: value
+            for key, value in numbers.items()
+            if repr(shown.get(key)) != repr(float(value))
+        }
         if new:
             self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), new)])
             shown.update({key: float(value) for key, value in new.items()})

@@ -88,8 +88,12 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
     capabilities.require(package.entities, "Metric", "key", "value", "timestamp", "step")
     capabilities.require(package.entities, "Param", "key", "value")
     capabilities.require(package.entities, "RunTag", "key", "value")
-    if remote and not accepts(package.rest, "http_request", "host_creds", "endpoint", "method", "extra_headers"):
-        raise BlockedError(f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL)
+    if remote and not accepts(
+        package.rest, "http_request", "host_creds", "endpoint", "method", "extra_headers"
+    ):
+        raise BlockedError(
+            f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL
+        )
     left_out = ""
     if remote and server_version is not None and release_of(server_version) < _TRACES_FROM:
         left_out = f"the MLflow server is {server_version}, which {_SHOWS_NO_TRACES}"
@@ -97,7 +101,9 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
         left_out = f"{tracker} {_SHOWS_NO_TRACES}"
     capabilities.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
     starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
-    return MlflowAbilities(left_out, capabilities.degraded, starts and hasattr(package.entities, "TraceInfo"))
+    return MlflowAbilities(
+        left_out, capabilities.degraded, starts and hasattr(package.entities, "TraceInfo")
+    )
 
 
 def _shows_traces(package: Package, *, remote: bool) -> bool:
@@ -113,7 +119,22 @@ def _shows_traces(package: Package, *, remote: bool) -> bool:
         and accepts(package.client, "link_traces_to_run", "trace_ids", "run_id")
         and accepts(package.client, "set_trace_tag", "trace_id", "key", "value")
         and accepts(
-            package.store, "update_assessment", "trace_id", "assessment_id", "feedback", "rationale", "metadata"
+            package.store,
+            "update_assessment",
+            "trace_id",
+            "assessment_id",
+            "feedback",
+            "rationale",
+            "metadata",
         )
-        and accepts(package.entities, "Feedback", "name", "value", "source", "trace_id", "metadata", "rationale")
+        and accepts(
+            package.entities,
+            "Feedback",
+            "name",
+            "value",
+            "source",
+            "trace_id",
+            "metadata",
+            "rationale",
+        )
     )

@@ -51,10 +51,14 @@ class MlflowRunWriter:
         memory: This destination's memory.
     """
 
-    def __init__(self, connection: Connection, opened: OpenMlflowRun, run: RunInfo, memory: WriterMemory) -> None:
+    def __init__(
+        self, connection: Connection, opened: OpenMlflowRun, run: RunInfo, memory: WriterMemory
+    ) -> None:
         self._connection = connection
         self._run = opened
-        self._metrics = MetricWriter(connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory)
+        self._metrics = MetricWriter(
+            connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory
+        )
         self._assessments = AssessmentWriter(connection)
         trace_tags = Names("trace tag", connection.rules, memory)
         self._traces = TraceWriter(connection, opened, self._assessments, trace_tags, memory)

@@ -28,8 +28,16 @@ def encoded(entry: StoreEntry, fields: Payload) -> bytes:
     """
     if not _STEP_MIN <= entry.step <= _STEP_MAX:
         # One such entry stops Trackio's importer forever (import_inbox_dir in trackio/fragments.py).
-        raise PermanentError(f"step {entry.step} of {entry.log_id} does not fit into 64 bits", position=entry.position)
-    record: Payload = {**fields, "metrics": entry.metrics, "step": entry.step, "log_id": entry.log_id}
+        raise PermanentError(
+            f"step {entry.step} of {entry.log_id} does not fit into 64 bits",
+            position=entry.position,
+        )
+    record: Payload = {
+        **fields,
+        "metrics": entry.metrics,
+        "step": entry.step,
+        "log_id": entry.log_id,
+    }
     try:
         return _dumped(record)
     except TypeError:
@@ -37,7 +45,9 @@ def encoded(entry: StoreEntry, fields: Payload) -> bytes:
     try:
         return _dumped(encodable(record))  # a text has a lone surrogate
     except (TypeError, ValueError, RecursionError) as exc:
-        raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
+        raise PermanentError(
+            f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position
+        ) from exc
 
 
 def _dumped(record: Payload) -> bytes:
@@ -51,4 +61,8 @@ def _with_named_numbers(value: Json) -> Json:
         return number_or_name(value)
     if isinstance(value, list):
         return [_with_named_numbers(item) for item in value]
-    return {key: _with_named_numbers(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _with_named_numbers(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )

@@ -43,7 +43,13 @@ class Inbox:
     def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:
         self.abilities = of_inbox()
         self._folder = directory / "inbox" / f"otel-bridge-{run_id}"
-        self._fields: Payload = {"v": 1, "kind": "metric", "project": project, "run": name, "run_id": run_id}
+        self._fields: Payload = {
+            "v": 1,
+            "kind": "metric",
+            "project": project,
+            "run": name,
+            "run_id": run_id,
+        }
 
     def rows(self) -> int:
         """Return 0, because data that the dashboard has imported is not read."""
@@ -81,7 +87,9 @@ class Inbox:
                 refused = exc
                 break
         if lines:
-            self._put(f"{time.time_ns():020d}.jsonl", b"\n".join(lines) + b"\n", entries[0].position)
+            self._put(
+                f"{time.time_ns():020d}.jsonl", b"\n".join(lines) + b"\n", entries[0].position
+            )
         if refused is not None:
             raise refused
 
@@ -111,7 +119,9 @@ class Inbox:
                     raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc
             except (PermissionError, NotADirectoryError) as exc:
                 raise BlockedError(
-                    f"Trackio's inbox: {exc}", position=position, help="make TRACKIO_DIR writable for this user"
+                    f"Trackio's inbox: {exc}",
+                    position=position,
+                    help="make TRACKIO_DIR writable for this user",
                 ) from exc
             except OSError as exc:
                 with contextlib.suppress(OSError):

@@ -65,7 +65,9 @@ class FileServer(Protocol):
         ...
 
 
-def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: str | None = None) -> Put:
+def remote_put(
+    server: FileServer, fields: Payload, media_dir: str, hf_token: str | None = None
+) -> Put:
     """Return what stores files on a Trackio server: each is looked for there before and after it is sent.
 
     Args:
@@ -103,8 +105,14 @@ def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: st
 def folder_name(run: str) -> str:
     """Return the path below the project's folder for files of *run*: Trackio joins any name, ``..`` included, to it."""
     parts = run.split("/")
-    safe = not any(part in {"", ".", ".."} or "\\" in part or not part.isprintable() for part in parts)
-    if safe and len(parts) <= _MAX_DEPTH and max(len(part.encode()) for part in parts) <= _MAX_NAME_BYTES:
+    safe = not any(
+        part in {"", ".", ".."} or "\\" in part or not part.isprintable() for part in parts
+    )
+    if (
+        safe
+        and len(parts) <= _MAX_DEPTH
+        and max(len(part.encode()) for part in parts) <= _MAX_NAME_BYTES
+    ):
         return run
     return f"run-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
@@ -130,7 +138,9 @@ def media_metrics(record: MediaRecord, put: Put, step: int) -> Payload:
     if len(items) == 1:
         return {key: _shown(record, items[0], put, step)}
     if all(item.kind == "image" for item in items):
-        rows: list[Json] = [{"image": _file(item, put, step), "caption": item.caption} for item in items]
+        rows: list[Json] = [
+            {"image": _file(item, put, step), "caption": item.caption} for item in items
+        ]
         return {key: {"_type": "trackio.table", "_value": rows}}
     return {f"{key}/{index}": _shown(record, item, put, step) for index, item in enumerate(items)}
 
@@ -142,7 +152,10 @@ def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload
         return _file(item, put, step)
     text = item.data.decode("utf-8", "replace")
     markdown = text if item.kind == "markdown" else _fenced(text)
-    return {"_type": "trackio.markdown", "_value": f"**{item.caption}**\n\n{markdown}" if item.caption else markdown}
+    return {
+        "_type": "trackio.markdown",
+        "_value": f"**{item.caption}**\n\n{markdown}" if item.caption else markdown,
+    }
 
 
 def _rows(record: MediaRecord, item: MediaItem, put: Put, step: int) -> list[Json]:

@@ -97,5 +97,6 @@ def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
     return [
         table
         for table in _TABLES
-        if {"run_id", "run_name"} <= {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+        if {"run_id", "run_name"}
+        <= {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
     ]

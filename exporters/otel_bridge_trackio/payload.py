@@ -62,7 +62,9 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         return cast("Payload", {**axes, **values})
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
-        metrics[_stored_key(key, row)] = histogram(value) if isinstance(value, Distribution) else value
+        metrics[_stored_key(key, row)] = (
+            histogram(value) if isinstance(value, Distribution) else value
+        )
     return metrics
 
 
@@ -94,7 +96,11 @@ def histogram(value: Distribution) -> Payload:
     edges = list(value.edges[first : last + 2])
     edges[0] = _finite(value.min, edges[0])
     edges[-1] = _finite(value.max, edges[-1])
-    return {"_type": "trackio.histogram", "bins": [*edges], "values": [*value.counts[first : last + 1]]}
+    return {
+        "_type": "trackio.histogram",
+        "bins": [*edges],
+        "values": [*value.counts[first : last + 1]],
+    }
 
 
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
@@ -155,7 +161,10 @@ def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
     stored_spans: list[Json] = [_span(span, timed=True) for span in trace.spans]
     metadata: Payload = {"rollout_id": trace.id, "step": trace.step}
     content = f"{len(stored_spans)} more spans of rollout {trace.id}"
-    payload: Payload = {"_type": "trackio.trace", "messages": [{"role": "system", "content": content}]}
+    payload: Payload = {
+        "_type": "trackio.trace",
+        "messages": [{"role": "system", "content": content}],
+    }
     if spans:
         return {**payload, "metadata": metadata, "spans": stored_spans}
     return {**payload, "metadata": {**metadata, "spans": json.dumps(stored_spans)}}
@@ -211,7 +220,11 @@ def _status(rollout: RolloutRecord) -> str | None:
 
 def _staleness(rollout: RolloutRecord) -> int | None:
     # An evaluator counts its own steps, which are not comparable with the policy's version.
-    if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
+    if (
+        rollout.step is None
+        or rollout.policy_version is None
+        or rollout.split not in {None, "train"}
+    ):
         return None
     return rollout.step - rollout.policy_version
 
@@ -240,7 +253,10 @@ def _span(span: Span, *, timed: bool) -> Payload:
 
 
 def _usage(span: Span) -> Payload:
-    usage: Mapping[str, int | None] = {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens}
+    usage: Mapping[str, int | None] = {
+        "input_tokens": span.input_tokens,
+        "output_tokens": span.output_tokens,
+    }
     return {key: value for key, value in usage.items() if value is not None}
 
 

@@ -57,7 +57,9 @@ class RemoteStore:
         abilities: Abilities of the Trackio on the server.
     """
 
-    def __init__(self, host: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
+    def __init__(
+        self, host: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None
+    ) -> None:
         self._server = host
         self._project = project
         self._run_id = run_id
@@ -101,7 +103,9 @@ class RemoteStore:
             RetryableError: The server cannot be reached now.
             BlockedError: The server refuses access.
         """
-        rows = self._select(f"run_name FROM metrics WHERE run_id = {_quoted(self._run_id)} ORDER BY id DESC LIMIT 1")
+        rows = self._select(
+            f"run_name FROM metrics WHERE run_id = {_quoted(self._run_id)} ORDER BY id DESC LIMIT 1"
+        )
         return str(rows[0]["run_name"]) if rows else ""
 
     def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
@@ -126,7 +130,10 @@ class RemoteStore:
                 return numbers
             for row in rows:
                 stored = cast("dict[str, object]", json.loads(_text(row["metrics"])))
-                numbers += sum(isinstance(value, (int, float)) or value in _NOT_FINITE for value in stored.values())
+                numbers += sum(
+                    isinstance(value, (int, float)) or value in _NOT_FINITE
+                    for value in stored.values()
+                )
             last = int(str(rows[-1]["id"]))
 
     def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
@@ -143,7 +150,9 @@ class RemoteStore:
             self._write_batch(part, batch)
             first += len(batch)
         if first < len(entries):
-            encoded(entries[first], self._fields)  # raises: the batches end where one cannot be encoded
+            encoded(
+                entries[first], self._fields
+            )  # raises: the batches end where one cannot be encoded
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Send *alerts*, each stored once by its id; return whether the server has alerts.
@@ -183,9 +192,13 @@ class RemoteStore:
                 return None
             raise
         folder = (
-            cast("dict[str, object]", server_settings).get("media_dir") if isinstance(server_settings, dict) else None
+            cast("dict[str, object]", server_settings).get("media_dir")
+            if isinstance(server_settings, dict)
+            else None
         )
-        return remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
+        return (
+            remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
+        )
 
     def upload(self, name: str, data: bytes) -> Payload:
         """Send a file to the server's folder of uploads; return what names it in a call.
@@ -195,10 +208,16 @@ class RemoteStore:
             BlockedError: The server refuses access.
         """
         answer = self._answer("POST", "api/upload", None, files={"files": (name, data)})
-        paths: object = cast("dict[str, object]", answer).get("paths") if isinstance(answer, dict) else None
+        paths: object = (
+            cast("dict[str, object]", answer).get("paths") if isinstance(answer, dict) else None
+        )
         if not isinstance(paths, list) or not paths:
             raise RetryableError(f"{self.url}: api/upload named no file")
-        return {"path": str(cast("list[object]", paths)[0]), "orig_name": name, "meta": {"_type": "gradio.FileData"}}
+        return {
+            "path": str(cast("list[object]", paths)[0]),
+            "orig_name": name,
+            "meta": {"_type": "gradio.FileData"},
+        }
 
     def file_bytes(self, path: str) -> int | None:
         """Return the size of a file that the server shows, ``None`` when it shows none at *path*.
@@ -218,7 +237,9 @@ class RemoteStore:
                     raise self._error(response, None)
                 return int(response.headers.get("Content-Length", "-1"))
         except requests.RequestException as exc:
-            raise RetryableError(f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)) from exc
+            raise RetryableError(
+                f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)
+            ) from exc
 
     def close(self) -> None:
         """Close the connection."""
@@ -234,7 +255,9 @@ class RemoteStore:
         """
         return self._post(name, json.dumps({"args": [], "kwargs": arguments}).encode())
 
-    def _batches(self, entries: Sequence[StoreEntry], config: Payload | None) -> Iterator[list[bytes]]:
+    def _batches(
+        self, entries: Sequence[StoreEntry], config: Payload | None
+    ) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
         size = 0
         for index, entry in enumerate(entries):
@@ -256,7 +279,9 @@ class RemoteStore:
 
     def _write_batch(self, entries: Sequence[StoreEntry], batch: Sequence[bytes]) -> None:
         token = json.dumps(self._server.hf_token).encode()
-        body = b"".join((b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}"))
+        body = b"".join(
+            (b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}")
+        )
         try:
             with self._size.request(len(entries)):
                 self._post("bulk_log", body)
@@ -264,7 +289,9 @@ class RemoteStore:
                 stored_count = self._count(f"log_id IN ({ids})")
         except PermanentError as exc:
             if len(entries) == 1:
-                raise PermanentError(f"{entries[0].log_id}: {exc}", position=entries[0].position) from exc
+                raise PermanentError(
+                    f"{entries[0].log_id}: {exc}", position=entries[0].position
+                ) from exc
             middle = len(entries) // 2
             self._write_batch(entries[:middle], batch[:middle])
             self._write_batch(entries[middle:], batch[middle:])
@@ -318,7 +345,11 @@ class RemoteStore:
         return cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
 
     def _answer(
-        self, method: str, path: str, body: bytes | None, files: Mapping[str, tuple[str, bytes]] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        files: Mapping[str, tuple[str, bytes]] | None = None,
     ) -> object:
         try:
             response = self._session.request(
@@ -332,7 +363,9 @@ class RemoteStore:
             )
             answer = _json(response)
         except requests.RequestException as exc:
-            raise RetryableError(f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)) from exc
+            raise RetryableError(
+                f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)
+            ) from exc
         if response.status_code == 200 and answer is not None:
             return answer
         raise self._error(response, answer)
@@ -345,7 +378,9 @@ class RemoteStore:
         message = f"{self.url}: HTTP {status}: {redact_and_cut(text, 300)}"
         if status in {401, 403} or _has_word(text, _TOKEN_WORDS):
             variable = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
-            return BlockedError(message, help=f"set {variable} where the bridge runs, to a token that may write")
+            return BlockedError(
+                message, help=f"set {variable} where the bridge runs, to a token that may write"
+            )
         if status in {400, 404, 405} or 300 <= status < 400:
             return BlockedError(message, help=self._help())
         if status in {413, 422} or _has_word(text, _REFUSED_WORDS):

@@ -23,7 +23,10 @@ from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
 TIMEOUT_S = Setting(
-    "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a Trackio server or Space."
+    "OTEL_BRIDGE_TRACKIO_TIMEOUT_S",
+    30.0,
+    seconds,
+    "Time limit for one request to a Trackio server or Space.",
 )
 ALL_SERIES = Setting(
     "OTEL_BRIDGE_TRACKIO_ALL_SERIES",
@@ -111,7 +114,11 @@ class TrackioSettings:
             address = without_credentials(self.remote.url)
             return f"{address}{'&' if '?' in address else '?'}project={quote(project_of(run))}"
         command = f"trackio show --project {shlex.quote(project_of(run))}"
-        return command if self.is_default else f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
+        return (
+            command
+            if self.is_default
+            else f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
+        )
 
 
 def project_of(run: RunInfo) -> str:
@@ -127,7 +134,9 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
             raise ConfigError(f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio")
         host = re.sub(r"[_.]", "-", space.replace("/", "-").lower())
-        return Remote(f"https://{host}.hf.space/", space, hf_token=_hf_token(env, cwd), timeout_s=timeout_s)
+        return Remote(
+            f"https://{host}.hf.space/", space, hf_token=_hf_token(env, cwd), timeout_s=timeout_s
+        )
     if not url:
         return None
     parts = urlsplit(url)

@@ -68,7 +68,11 @@ class LocalStore:
         if not accepts(self._storage, "get_log_count", "project", "run", "run_id"):
             return 0
         try:
-            return int(self._storage.get_log_count(project=self._project, run=self._name, run_id=self._run_id))
+            return int(
+                self._storage.get_log_count(
+                    project=self._project, run=self._name, run_id=self._run_id
+                )
+            )
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
 
@@ -191,7 +195,9 @@ class LocalStore:
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, entry.position) from exc
         except (TypeError, ValueError, OverflowError) as exc:
-            raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
+            raise PermanentError(
+                f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position
+            ) from exc
 
     def _write(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
         _, log_ids, steps, timestamps, metrics = zip(*entries, strict=True)
@@ -215,10 +221,17 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     """
     storage, _ = _load(directory, project)
     if not accepts(storage, "get_logs", "project", "run", "run_id"):
-        raise BlockedError("this Trackio has no SQLiteStorage.get_logs that reads one run", help=INSTALL)
+        raise BlockedError(
+            "this Trackio has no SQLiteStorage.get_logs that reads one run", help=INSTALL
+        )
     rows = storage.get_logs(project=project, run=name, run_id=run_id)
     traces = storage.get_traces(project=project, run_id=run_id)
-    numbers = sum(isinstance(value, (int, float)) for row in rows for key, value in row.items() if key != "step")
+    numbers = sum(
+        isinstance(value, (int, float))
+        for row in rows
+        for key, value in row.items()
+        if key != "step"
+    )
     return numbers, len(traces)
 
 
@@ -246,7 +259,9 @@ def _load(directory: Path, project: str) -> tuple[Storage, TrackioAbilities]:
 def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not block the writer
+        os.environ.setdefault(
+            "HF_HUB_OFFLINE", "1"
+        )  # a hub that never answers must not block the writer
         try:
             storage_and_abilities = storage_of(importlib.import_module("trackio"))
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
@@ -270,13 +285,26 @@ def _raise_if_unusable(exc: Exception) -> None:
 def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:
     message = f"Trackio's store: {exc}"
     if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
-        return BlockedError(message, position=position, help="make TRACKIO_DIR writable for this user")
+        return BlockedError(
+            message, position=position, help="make TRACKIO_DIR writable for this user"
+        )
     if isinstance(exc, OSError) or (
-        isinstance(exc, sqlite3.OperationalError) and any(word in str(exc).lower() for word in _BUSY)
+        isinstance(exc, sqlite3.OperationalError)
+        and any(word in str(exc).lower() for word in _BUSY)
     ):
         return RetryableError(message, position=position)
-    if isinstance(exc, (sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)):
+    if isinstance(
+        exc,
+        (
+            sqlite3.InterfaceError,
+            sqlite3.IntegrityError,
+            sqlite3.DataError,
+            sqlite3.ProgrammingError,
+        ),
+    ):
         return PermanentError(message, position=position)
     return BlockedError(
-        message, position=position, help="look at Trackio's database file; move it away to start a new one"
+        message,
+        position=position,
+        help="look at Trackio's database file; move it away to start a new one",
     )

@@ -28,7 +28,16 @@ _INSTALL_INBOX: Final = (
     "pip install 'trackio>=0.28', or set TRACKIO_DIR to a folder of this machine, or TRACKIO_STORAGE_MODE=sqlite when "
     "no other machine writes there"
 )
-_BULK_LOG: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
+_BULK_LOG: Final = (
+    "project",
+    "run",
+    "metrics_list",
+    "steps",
+    "timestamps",
+    "config",
+    "log_ids",
+    "run_id",
+)
 _SAME_IDS: Final = "{} gives rollouts of one step the same Trace ID, each its own from 0.26"
 _HINTS: Final[Mapping[str, str]] = {
     # Trackio to 0.37 with huggingface_hub from 1.32: its own import fails.
@@ -105,7 +114,8 @@ class TrackioAbilities:
 
     def __init__(self, capabilities: Capabilities, *, spans: bool, tracker: str) -> None:
         self.spans = capabilities.prefer(
-            spans, f"{tracker} shows the spans of a rollout as text in its metadata, as a tree from 0.37"
+            spans,
+            f"{tracker} shows the spans of a rollout as text in its metadata, as a tree from 0.37",
         )
         self.degraded = capabilities.degraded
 
@@ -127,7 +137,9 @@ def storage_of(trackio: ModuleType) -> tuple[Storage, TrackioAbilities]:
     )
     # The argument came with the table of traces.
     capabilities.prefer(accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker))
-    return storage, TrackioAbilities(capabilities, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker)
+    return storage, TrackioAbilities(
+        capabilities, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker
+    )
 
 
 def of_inbox() -> TrackioAbilities:
@@ -144,7 +156,9 @@ def of_inbox() -> TrackioAbilities:
             f"TRACKIO_DIR is shared over a network, and {tracker} has no trackio.fragments, which imports an inbox",
             help=_INSTALL_INBOX,
         )
-    return TrackioAbilities(Capabilities(tracker, INSTALL), spans=_takes_spans(package / "trace.py"), tracker=tracker)
+    return TrackioAbilities(
+        Capabilities(tracker, INSTALL), spans=_takes_spans(package / "trace.py"), tracker=tracker
+    )
 
 
 def of_server(server_version: str) -> TrackioAbilities:
@@ -177,5 +191,13 @@ def _takes_spans(source: Path) -> bool:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError):
         return False
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
-    return any(argument.arg == "spans" for node in functions for argument in (*node.args.args, *node.args.kwonlyargs))
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    ]
+    return any(
+        argument.arg == "spans"
+        for node in functions
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+    )

@@ -12,7 +12,13 @@ from functools import cached_property
 from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, RetryableError
-from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
+from otel_bridge.exporter import (
+    NEW_RUN_HINT,
+    ExporterSettings,
+    RunInfo,
+    TrackerCounts,
+    WriterMemory,
+)
 from otel_bridge.records import (
     AXIS,
     Alert,
@@ -29,7 +35,14 @@ from otel_bridge.records import (
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
-from otel_bridge_trackio.payload import Payload, evaluation_trace, late_spans, rollout_trace, row_metrics, timestamp
+from otel_bridge_trackio.payload import (
+    Payload,
+    evaluation_trace,
+    late_spans,
+    rollout_trace,
+    row_metrics,
+    timestamp,
+)
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
@@ -70,7 +83,9 @@ def _stored_media(record: MediaRecord, put: Put, step: int) -> Payload:
         exc.position = record.position
         raise
     except PermissionError as exc:
-        raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
+        raise BlockedError(
+            f"Trackio's media: {exc}", position=record.position, help=WRITABLE
+        ) from exc
     except OSError as exc:
         raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
 
@@ -122,7 +137,9 @@ class TrackioRunWriter:
         self._check_config_s: float | None = None
         self._repairs = 0
         self._clock_s = time.monotonic
-        self._counts: dict[str, int] = {key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)}
+        self._counts: dict[str, int] = {
+            key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)
+        }
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Store *rows* in one transaction."""
@@ -131,7 +148,11 @@ class TrackioRunWriter:
         for row in rows:
             step = row.step if row.step is not None else steps.next(row)
             metrics = row_metrics(row, all_series=self._all_series)
-            entries.append(StoreEntry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), metrics))
+            entries.append(
+                StoreEntry(
+                    row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), metrics
+                )
+            )
         try:
             self._write(entries)
         except ExporterError as exc:
@@ -167,7 +188,11 @@ class TrackioRunWriter:
                     self._log_id(f"{trace.id}:{trace.spans[0].id}"),
                     trace.step if trace.step is not None else 0,
                     timestamp(trace.start_unix_ns),
-                    {f"{trace.rollout_key}/late": [late_spans(trace, spans=self._store.abilities.spans)]},
+                    {
+                        f"{trace.rollout_key}/late": [
+                            late_spans(trace, spans=self._store.abilities.spans)
+                        ]
+                    },
                 )
                 for trace in late
             ]
@@ -193,7 +218,9 @@ class TrackioRunWriter:
                 metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
             metrics |= _stored_media(record, put, step)
             log_id = self._log_id(record.id)
-            self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics)])
+            self._write(
+                [StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics)]
+            )
 
     @cached_property
     def _put(self) -> Put | None:
@@ -245,7 +272,9 @@ class TrackioRunWriter:
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
         """Store the config once more if another bridge replaced it."""
-        with suppress(ExporterError):  # all records are stored, so that an unreachable server must not delay the end
+        with suppress(
+            ExporterError
+        ):  # all records are stored, so that an unreachable server must not delay the end
             self._check_config(now=True)
         if self._config_due:
             self._store_config()
@@ -266,7 +295,9 @@ class TrackioRunWriter:
         if self._config_due:
             first = self._memory.get(_CREATED)
             created = entries[0].timestamp if first is None else first.decode()
-            config = beside(self._store.config(), self._own_config(), group=self._group, created=created)
+            config = beside(
+                self._store.config(), self._own_config(), group=self._group, created=created
+            )
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
@@ -291,7 +322,11 @@ class TrackioRunWriter:
         self._check_config_s = None
         stored_config = self._store.config()
         # Empty is what a store returns that cannot be read.
-        if stored_config and self._repairs < _MAX_REPAIRS and not self._own_config().keys() <= stored_config.keys():
+        if (
+            stored_config
+            and self._repairs < _MAX_REPAIRS
+            and not self._own_config().keys() <= stored_config.keys()
+        ):
             self._repairs += 1
             self._config_due = True
 

@@ -80,7 +80,11 @@ class WandbAxes:
 
     def needs(self, key: str) -> bool:
         """Return whether *key* of a shared run must be defined by its exact name."""
-        role = next((role for role in self._shared.roles if key.startswith(f"{role}/")), None) if self._shared else None
+        role = (
+            next((role for role in self._shared.roles if key.startswith(f"{role}/")), None)
+            if self._shared
+            else None
+        )
         return role is not None and not _shallow(key, axis_of(role))
 
     def touch(self) -> None:
@@ -142,4 +146,6 @@ class WandbAxes:
 def _shallow(key: str, axis: str) -> bool:
     """Return whether *key* is ``<role>/<name>`` of the axis's own role."""
     prefix = axis.removesuffix(AXIS)
-    return bool(prefix) and key.startswith(prefix) and "/" not in key[len(prefix) :] and "*" not in key
+    return (
+        bool(prefix) and key.startswith(prefix) and "/" not in key[len(prefix) :] and "*" not in key
+    )

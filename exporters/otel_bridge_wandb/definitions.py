@@ -39,8 +39,12 @@ class Definitions:
     def __init__(self, run: Any, *, one_by_one: int | None = ONE_BY_ONE) -> None:
         self._run = run
         self._interface: Any = getattr(run, "_interface", None)
-        self._publish: Callable[[Any], None] | None = getattr(self._interface, "_publish_config", None)
-        self._telemetry: Callable[[Any], None] | None = getattr(self._interface, "_publish_telemetry", None)
+        self._publish: Callable[[Any], None] | None = getattr(
+            self._interface, "_publish_config", None
+        )
+        self._telemetry: Callable[[Any], None] | None = getattr(
+            self._interface, "_publish_telemetry", None
+        )
         able = self._publish is not None and self._telemetry is not None
         self._one_by_one = one_by_one if able else None
         self._entries: list[str] = []

@@ -27,9 +27,12 @@ _STATUS: Final = re.compile(
     re.IGNORECASE,
 )
 _LOST_ACCESS: Final = re.compile(
-    r"permission denied|unauthori[sz]ed|forbidden|api key|not logged in|invalid credentials", re.IGNORECASE
+    r"permission denied|unauthori[sz]ed|forbidden|api key|not logged in|invalid credentials",
+    re.IGNORECASE,
 )
-_GONE: Final = re.compile(r"not found|does not exist|was previously created and deleted|deleted", re.IGNORECASE)
+_GONE: Final = re.compile(
+    r"not found|does not exist|was previously created and deleted|deleted", re.IGNORECASE
+)
 _HELP: Final = {
     401: LOGIN_HELP,
     403: "check that the key may write to the entity and project (WANDB_ENTITY, WANDB_PROJECT)",
@@ -56,7 +59,9 @@ def as_bridge_errors(doing: str, position: int | None = None) -> Generator[None,
         raise outcome(exc, doing, position) from exc
 
 
-def outcome(exc: BaseException, doing: str, position: int | None = None) -> RetryableError | BlockedError:
+def outcome(
+    exc: BaseException, doing: str, position: int | None = None
+) -> RetryableError | BlockedError:
     """Return the error for *exc*."""
     incompatible = incompatibility(exc, f"W&B, {doing}: the installed wandb", INSTALL)
     if incompatible is not None:
@@ -84,7 +89,9 @@ def _help_of(exc: BaseException, text: str) -> str | None:
         return _HELP[409]
     if {"UsageError", "ValidationError"} & kinds or isinstance(exc, PermissionError):
         return "correct the setting that the message names"
-    return REFUSED_HELP if text == NO_MESSAGE else None  # an outage has a message; an empty one is a refusal
+    return (
+        REFUSED_HELP if text == NO_MESSAGE else None
+    )  # an outage has a message; an empty one is a refusal
 
 
 def _class_names(exc: BaseException) -> set[str]:
@@ -97,7 +104,9 @@ def _class_names(exc: BaseException) -> set[str]:
 
 def refused(message: str, position: int) -> PermanentError:
     """Return the error for one record that W&B can never accept."""
-    return PermanentError(f"W&B cannot take the record at position {position}: {message}", position=position)
+    return PermanentError(
+        f"W&B cannot take the record at position {position}: {message}", position=position
+    )
 
 
 def status_of(text: str) -> int | None:

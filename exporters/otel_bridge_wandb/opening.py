@@ -44,7 +44,12 @@ from otel_bridge_wandb.settings import (
     run_id_of,
     sweep_of,
 )
-from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_count, marker_of, table_suffix_of
+from otel_bridge_wandb.shared_mode.run import (
+    SharedRun,
+    definitions_count,
+    marker_of,
+    table_suffix_of,
+)
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
 from otel_bridge_wandb.shared_mode.writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.versions import require_safe_sharing
@@ -95,11 +100,14 @@ def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
 def _warn_of_resume(resume: str) -> None:
     if resume in {"never", "must"}:
         _log.warning(
-            "W&B: WANDB_RESUME=%s is ignored in shared mode, where each machine joins or creates the run", resume
+            "W&B: WANDB_RESUME=%s is ignored in shared mode, where each machine joins or creates the run",
+            resume,
         )
 
 
-def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory) -> WandbRunWriter:
+def _open_offline(
+    wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
+) -> WandbRunWriter:
     store = OfflineStore(memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest)
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
@@ -119,12 +127,18 @@ def _open_shared(
     def open_own(role: str | None) -> WandbRunWriter:
         alone = dataclasses.replace(settings, sharing=None)
         suffix = part_of_id(role or "")
-        return _open_online(wandb, _of_one_role(run, role, alone), alone, PrefixedMemory(memory, f"own/{suffix}/"))
+        return _open_online(
+            wandb, _of_one_role(run, role, alone), alone, PrefixedMemory(memory, f"own/{suffix}/")
+        )
 
     main = _open_online(wandb, run, shared, memory)
     try:
         return SharedWriter(
-            settings.sharing or sharing, main, open_own=open_own, memory=memory, primary=sharing.is_primary(run)
+            settings.sharing or sharing,
+            main,
+            open_own=open_own,
+            memory=memory,
+            primary=sharing.is_primary(run),
         )
     except BaseException:
         main.close()
@@ -144,7 +158,9 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
     )
 
 
-def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory) -> WandbRunWriter:
+def _open_online(
+    wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
+) -> WandbRunWriter:
     """Open a run at the server, as its only writer or, in shared mode, as one of several."""
     run_id = run_id_of(run, settings)
     alone = settings.sharing is None
@@ -175,11 +191,24 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
         lines = LineLedger(memory, line_count)
         _settle(lines, server)
         limits = _upload_limits(settings)
-        uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, _log_file(opened))
+        uploads = Uploads(
+            functools.partial(connect, entity=str(opened.entity)),
+            lines.next,
+            limits,
+            _log_file(opened),
+        )
         copies = sdk.sync_dir(opened) if folder else None
         store = OnlineStore(lines, uploads, limits, copies, alone=alone, timeouts=timeouts)
         writer = _writer(
-            wandb, opened, run, settings, store, memory=memory, server=server, marker=marker, stored=stored
+            wandb,
+            opened,
+            run,
+            settings,
+            store,
+            memory=memory,
+            server=server,
+            marker=marker,
+            stored=stored,
         )
         if alone and ownership.first:
             writer.found = _existing_lines(run_id, line_count)
@@ -235,13 +264,19 @@ def _settle(lines: LineLedger, server: Server) -> None:
     """Find out which increments of the previous writer are committed; the others are sent again."""
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
-            increments = {key: server.committed(key, first) for key, first in lines.awaited_tables().items()}
+            increments = {
+                key: server.committed(key, first) for key, first in lines.awaited_tables().items()
+            }
         lines.committed(lambda key: increments.get(key, ()))
         lines.lose_pending(time.time_ns() // 1_000_000)
 
 
-def _server(wandb: Any, settings: WandbSettings, project: str, run_id: str, *, entity: str, marker: str) -> Server:
-    return Server(sdk.api(wandb, settings), entity=entity, project=project, run_id=run_id, marker=marker)
+def _server(
+    wandb: Any, settings: WandbSettings, project: str, run_id: str, *, entity: str, marker: str
+) -> Server:
+    return Server(
+        sdk.api(wandb, settings), entity=entity, project=project, run_id=run_id, marker=marker
+    )
 
 
 def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
@@ -286,7 +321,11 @@ def _writer(
 ) -> WandbRunWriter:
     """Declare all known axes before the first row, and return the writer."""
     sharing = settings.sharing
-    common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened)) if sharing else None
+    common = (
+        SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened))
+        if sharing
+        else None
+    )
     with as_bridge_errors("declaring the axes"):
         axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))
@@ -351,15 +390,24 @@ def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | N
     Offline, definitions cost nothing. In a shared run, patterns cover most names. Definitions that did not arrive once
     are all sent one by one.
     """
-    if settings.offline or settings.sharing is not None or memory is None or memory.get(_MISSED) is not None:
+    if (
+        settings.offline
+        or settings.sharing is not None
+        or memory is None
+        or memory.get(_MISSED) is not None
+    ):
         return None
     return ONE_BY_ONE
 
 
-def _missed(server: Server, memory: WriterMemory, shared: SharedRun | None, names: int, configured: bool) -> str:
+def _missed(
+    server: Server, memory: WriterMemory, shared: SharedRun | None, names: int, configured: bool
+) -> str:
     """Return what the server lacks of the run's axes and config, ``""`` when nothing or it was sent often enough."""
     with as_bridge_errors("asking for config and axes"):
-        lacking = _lacking(server, names, configured=configured) if shared is None else shared.lacking()
+        lacking = (
+            _lacking(server, names, configured=configured) if shared is None else shared.lacking()
+        )
     if not lacking:
         memory.delete(_MISSED)
         return ""

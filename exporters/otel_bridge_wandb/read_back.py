@@ -29,13 +29,20 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """
     chosen = cast("WandbSettings", settings)
     if chosen.offline:
-        lines: Iterable[Mapping[str, object]] = _offline_lines(chosen.root(run) / "wandb", run_id_of(run, chosen))
+        lines: Iterable[Mapping[str, object]] = _offline_lines(
+            chosen.root(run) / "wandb", run_id_of(run, chosen)
+        )
     else:
         wandb = sdk.load()
         sdk.require_credentials(wandb, chosen)
         with as_bridge_errors("reading the run back"):
             api = sdk.api(wandb, chosen)
-            server = Server(api, entity=entity_of(run, chosen), project=project_of(run), run_id=run_id_of(run, chosen))
+            server = Server(
+                api,
+                entity=entity_of(run, chosen),
+                project=project_of(run),
+                run_id=run_id_of(run, chosen),
+            )
             server_run = server.find()
             if server_run is None:
                 raise BlockedError(f"W&B has no run {run_id_of(run, chosen)} in {project_of(run)}")
@@ -72,7 +79,10 @@ def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
         for key, value in line.items():
             if isinstance(value, dict):
                 table = cast("dict[str, object]", value)
-                if str(table.get("_type", "")).endswith("table-file") and EVALUATIONS_SUFFIX not in key:
+                if (
+                    str(table.get("_type", "")).endswith("table-file")
+                    and EVALUATIONS_SUFFIX not in key
+                ):
                     rows = int(cast("int", table.get("nrows", 0)))
                     last_rows = last.get(key, 0)
                     rollouts += (

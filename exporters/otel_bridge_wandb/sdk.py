@@ -24,7 +24,14 @@ from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
-from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of, sweep_of
+from otel_bridge_wandb.settings import (
+    WandbSettings,
+    entity_of,
+    group_of,
+    project_of,
+    run_id_of,
+    sweep_of,
+)
 from otel_bridge_wandb.versions import WandbAbilities, abilities_of, replace_what_interferes
 
 Wandb = Any
@@ -41,7 +48,14 @@ _IDENTITY: Final = (
     "WANDB_TAGS",
 )  # fmt: skip
 """Variables that would name a run. A bridge uses its records for that, never its own environment."""
-_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_PROXIES: Final = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+)
 _MAX_TAG_CHARS: Final = 64
 _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 _DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
@@ -89,7 +103,9 @@ def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
 def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
     """Raise `BlockedError` when there is no key."""
     if credentials_missing(wandb, settings):
-        raise BlockedError("W&B has no key for this server and none is asked for here", help=LOGIN_HELP)
+        raise BlockedError(
+            "W&B has no key for this server and none is asked for here", help=LOGIN_HELP
+        )
 
 
 def init(
@@ -189,7 +205,9 @@ def api(wandb: Wandb, settings: WandbSettings) -> Any:
     """Return ``wandb.Api`` for the server of *settings*."""
     overrides = {"base_url": settings.base_url} if settings.base_url else {}
     return wandb.Api(
-        overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)), api_key=_key_of_environment()
+        overrides=overrides,
+        timeout=max(1, int(settings.limits.init_timeout_s)),
+        api_key=_key_of_environment(),
     )
 
 
@@ -252,7 +270,9 @@ _QUIET: Final[Mapping[str, object]] = {
 
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
     fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
-    return wandb.Settings(**{name: value for name, value in values.items() if name in fields and value is not None})
+    return wandb.Settings(
+        **{name: value for name, value in values.items() if name in fields and value is not None}
+    )
 
 
 def _keep_this_machine_unproxied() -> None:
@@ -263,7 +283,9 @@ def _keep_this_machine_unproxied() -> None:
     for name, twin in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
         excepted = (os.environ.get(name) or os.environ.get(twin) or "").split(",")
         excepted = [host.strip() for host in excepted if host.strip()]
-        os.environ[name] = ",".join([*excepted, *(host for host in _THIS_MACHINE if host not in excepted)])
+        os.environ[name] = ",".join(
+            [*excepted, *(host for host in _THIS_MACHINE if host not in excepted)]
+        )
 
 
 def _in_netrc(base_url: str) -> bool:
@@ -347,7 +369,9 @@ def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
         service.inform_finish(run_id=run_id)
         _UNCLOSED.discard(run_id)
     except Exception as exc:  # noqa: BLE001  # a service that is slow, or parts of wandb that changed
-        _log.warning("W&B: the failed start of run %s was not cleared: %r; it is tried again", run_id, exc)
+        _log.warning(
+            "W&B: the failed start of run %s was not cleared: %r; it is tried again", run_id, exc
+        )
 
 
 def _mark_exit(interface: Any) -> None:
@@ -357,7 +381,9 @@ def _mark_exit(interface: Any) -> None:
 
     def make_exit(*args: object, **kwargs: object) -> object:
         record: Any = make(*args, **kwargs)
-        if "not_complete" in record.DESCRIPTOR.fields_by_name:  # else W&B shows the run as finished meanwhile
+        if (
+            "not_complete" in record.DESCRIPTOR.fields_by_name
+        ):  # else W&B shows the run as finished meanwhile
             record.not_complete = True
         return record
 

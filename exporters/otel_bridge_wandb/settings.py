@@ -24,7 +24,13 @@ from otel_bridge_wandb.shared_mode import settings as shared_mode
 from otel_bridge_wandb.shared_mode.settings import Sharing
 
 _log: Final = logging.getLogger("otel_bridge.wandb")
-_MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
+_MODES: Final = {
+    "": "online",
+    "online": "online",
+    "run": "online",
+    "offline": "offline",
+    "dryrun": "offline",
+}
 _ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
 _PROJECT_CHARS: Final = 128
 DEFAULT_APP_URL: Final = "https://wandb.ai"
@@ -36,8 +42,12 @@ RESUME = Setting(
     one_of(*RESUMES),
     "What to do with a W&B run of the same id: allow, must, never or auto.",
 )
-INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "Time limit for opening a run.")
-FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "Time limit for ending a run.")
+INIT_TIMEOUT_S = Setting(
+    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "Time limit for opening a run."
+)
+FINISH_TIMEOUT_S = Setting(
+    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "Time limit for ending a run."
+)
 STALL_S = Setting(
     "OTEL_BRIDGE_WANDB_STALL_S",
     120.0,
@@ -51,7 +61,10 @@ POLL_S = Setting(
     "Interval at which the bridge asks the server how many lines it holds.",
 )
 TRANSMIT_S = Setting(
-    "OTEL_BRIDGE_WANDB_TRANSMIT_S", 15, positive_int, "Seconds between two uploads of rows, an integer."
+    "OTEL_BRIDGE_WANDB_TRANSMIT_S",
+    15,
+    positive_int,
+    "Seconds between two uploads of rows, an integer.",
 )
 MAX_LINES = Setting(
     "OTEL_BRIDGE_WANDB_MAX_LINES",
@@ -60,7 +73,10 @@ MAX_LINES = Setting(
     "Most rows that wait for the server's confirmation before more rows are sent.",
 )
 CELL_CHARS = Setting(
-    "OTEL_BRIDGE_WANDB_CELL_CHARS", 20_000, positive_int, "Longest text in one cell of the table of rollouts."
+    "OTEL_BRIDGE_WANDB_CELL_CHARS",
+    20_000,
+    positive_int,
+    "Longest text in one cell of the table of rollouts.",
 )
 SETTINGS: Final = (
     INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *shared_mode.SETTINGS,
@@ -130,7 +146,9 @@ class WandbSettings:
         return cls(
             offline=offline,
             base_url=env.get("WANDB_BASE_URL", "").strip().rstrip("/"),
-            directory=Path(os.path.normpath(cwd / Path(directory).expanduser())) if directory else None,
+            directory=Path(os.path.normpath(cwd / Path(directory).expanduser()))
+            if directory
+            else None,
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),
             limits=UploadLimits.read(env),
@@ -167,7 +185,11 @@ class WandbSettings:
         entity = entity_of(run, self)
         if not entity:
             return ""
-        app = without_credentials(self.base_url).replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
+        app = (
+            without_credentials(self.base_url).replace("://api.", "://", 1)
+            if self.base_url
+            else DEFAULT_APP_URL
+        )
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
         return "/".join((app, *(quote(part, safe="") for part in parts)))
 
@@ -195,7 +217,9 @@ def _mode(env: Mapping[str, str]) -> str:
             f"Machines without a common bridge share a run with {shared_mode.SHARED.name}=1"
         )
     if raw not in _MODES:
-        raise ConfigError(f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'")
+        raise ConfigError(
+            f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'"
+        )
     return _MODES[raw]
 
 
@@ -237,6 +261,10 @@ def resume_of(run: RunInfo, settings: WandbSettings) -> str:
     """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's."""
     requested = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
     if requested and requested not in RESUMES:
-        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; ignored", requested[:80], " or ".join(RESUMES))
+        _log.warning(
+            "W&B: WANDB_RESUME=%r of the job: expected %s; ignored",
+            requested[:80],
+            " or ".join(RESUMES),
+        )
         return settings.resume
     return requested or settings.resume

@@ -85,7 +85,8 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
     )
     lacking = [name for name in used if name not in fields and name not in _REPLACED]
     found.prefer(
-        not lacking, f"{tracker} lacks the settings {', '.join(lacking)}: the run may show data of the bridge's process"
+        not lacking,
+        f"{tracker} lacks the settings {', '.join(lacking)}: the run may show data of the bridge's process",
     )
     return WandbAbilities(finish_timeout="finish_timeout" in fields, degraded=found.degraded)
 
@@ -114,7 +115,9 @@ def require_safe_sharing(version: str) -> None:
         if release_of(version) >= SHARING_BELOW
         else "it was never tried"
     )
-    raise BlockedError(f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING)
+    raise BlockedError(
+        f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING
+    )
 
 
 def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
@@ -129,7 +132,9 @@ def _require_many_runs(wandb: Any, tracker: str) -> None:
         wandb.Settings(reinit="create_new")
     except Exception as exc:
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
-        raise BlockedError(f"{tracker} does not take Settings(reinit='create_new'): {reason}", help=INSTALL) from exc
+        raise BlockedError(
+            f"{tracker} does not take Settings(reinit='create_new'): {reason}", help=INSTALL
+        ) from exc
 
 
 def can_leave_open() -> bool:
@@ -138,7 +143,9 @@ def can_leave_open() -> bool:
     descriptor: Any = getattr(getattr(records, "RunExitRecord", None), "DESCRIPTOR", None)
     interface: Any = _module("wandb.sdk.interface.interface_sock")
     known = getattr(descriptor, "fields_by_name", {})
-    return "not_complete" in known and accepts(getattr(interface, "InterfaceSock", None), "_make_exit")
+    return "not_complete" in known and accepts(
+        getattr(interface, "InterfaceSock", None), "_make_exit"
+    )
 
 
 def _module(name: str) -> object:

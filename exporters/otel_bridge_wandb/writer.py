@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import (
+    Alert,
+    Evaluation,
+    Json,
+    MediaRecord,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.content.alerts import WandbAlerts
@@ -198,13 +208,21 @@ class WandbRunWriter:
             group = list(grouped)
             with as_bridge_errors("logging rollouts", group[0].position):
                 increment = opened.tables.rollouts(key, group)
-                _log_table(opened, increment, [rollout.position for rollout in group], group[-1].end_unix_ns)
+                _log_table(
+                    opened,
+                    increment,
+                    [rollout.position for rollout in group],
+                    group[-1].end_unix_ns,
+                )
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Log *media*, one line for each record."""
         opened = self._open()
         for record in _due(media, opened.store):
-            with as_bridge_errors("logging media", record.position), tempfile.TemporaryDirectory() as folder:
+            with (
+                as_bridge_errors("logging media", record.position),
+                tempfile.TemporaryDirectory() as folder,
+            ):
                 line = opened.media.values_of(record, Path(folder))
                 if not line:
                     opened.store.passed(record.position)
@@ -216,7 +234,8 @@ class WandbRunWriter:
                 if opened.shared is not None:
                     opened.shared.number([line])
                 opened.store.log_media(
-                    record.position, functools.partial(opened.media.log, opened.run.log, line, record)
+                    record.position,
+                    functools.partial(opened.media.log, opened.run.log, line, record),
                 )
 
     @property
@@ -231,7 +250,9 @@ class WandbRunWriter:
             group = list(grouped)
             with as_bridge_errors("logging evaluations", group[0].position):
                 increment = opened.tables.evaluations(key, group)
-                _log_table(opened, increment, [value.position for value in group], group[-1].time_unix_ns)
+                _log_table(
+                    opened, increment, [value.position for value in group], group[-1].time_unix_ns
+                )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*: under the role's name, without a role at the top.
@@ -260,9 +281,15 @@ class WandbRunWriter:
             self._summary |= entries
             opened.run.summary.update(entries)
 
-    def _keep_summary(self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+    def _keep_summary(
+        self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
+    ) -> None:
         """Set entries again that rows replaced: W&B makes each row's values the summary's."""
-        replaced = {key: self._summary[key] for _, line in lines for key in line.keys() & self._summary.keys()}
+        replaced = {
+            key: self._summary[key]
+            for _, line in lines
+            for key in line.keys() & self._summary.keys()
+        }
         if replaced:
             with as_bridge_errors("writing the summary"):
                 opened.run.summary.update(replaced)
@@ -338,10 +365,15 @@ def _finish_run(opened: OpenRun, exit_code: int) -> None:
 
 def _ended(opened: OpenRun) -> Position | None:
     position = opened.store.ended()
-    lacking = opened.missed(opened.axes.count, bool(opened.run.config.keys())) if opened.missed is not None else ""
+    lacking = (
+        opened.missed(opened.axes.count, bool(opened.run.config.keys()))
+        if opened.missed is not None
+        else ""
+    )
     if lacking:
         raise RetryableError(
-            f"W&B did not take {lacking} of the run; it is opened anew and sent again", retry_after_s=0.0
+            f"W&B did not take {lacking} of the run; it is opened anew and sent again",
+            retry_after_s=0.0,
         )
     return position
 
@@ -377,7 +409,9 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
         opened.store.logged(done)
 
 
-def _log_table(opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int) -> None:
+def _log_table(
+    opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int
+) -> None:
     """Log *increment*; its rows go into the table only once there is room, because a later try sends all of them."""
     opened.store.announce_table(increment.key, positions)
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_run import (
+    FrameworkRun,
+    RunNames,
+    checked_arguments,
+    guarded,
+)
 from otel_bridge.capture.hook import captured
 from otel_bridge.emit.process_end import status_now
 
@@ -54,7 +59,11 @@ class OtelBridgeTracker(GeneralTracker):
     main_process_only = True
 
     def __init__(
-        self, project: str | None = None, name: str | None = None, role: str | None = None, **arguments: Any
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        role: str | None = None,
+        **arguments: Any,
     ) -> None:
         super().__init__()
         # Accelerate builds an object before it knows its processes: nothing begins here.
@@ -104,8 +113,12 @@ class OtelBridgeTracker(GeneralTracker):
         """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""
         if not captured():  # the search of the calling frames would be a cost of each row
             return CapturedReports("Accelerate", ())
-        accelerator = calling_object(lambda one: any(other is self for other in getattr(one, "trackers", ())))
-        return CapturedReports("Accelerate", [one.name for one in getattr(accelerator, "trackers", ())])
+        accelerator = calling_object(
+            lambda one: any(other is self for other in getattr(one, "trackers", ()))
+        )
+        return CapturedReports(
+            "Accelerate", [one.name for one in getattr(accelerator, "trackers", ())]
+        )
 
 
 def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +126,8 @@ def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in values.items()
-        if not isinstance(value, (int, float, str, Mapping)) and not (hasattr(value, "detach") and value.ndim == 0)
+        if not isinstance(value, (int, float, str, Mapping))
+        and not (hasattr(value, "detach") and value.ndim == 0)
     }
 
 
@@ -123,6 +137,10 @@ def register() -> None:
     Raises:
         MissingExtraError: Accelerate is older than 1.15, which has no registry; give `OtelBridgeTracker` as an object.
     """
-    known: dict[str, Any] = framework_class("accelerate.tracking:LOGGER_TYPE_TO_CLASS", "accelerate>=1.15")
+    known: dict[str, Any] = framework_class(
+        "accelerate.tracking:LOGGER_TYPE_TO_CLASS", "accelerate>=1.15"
+    )
     if known.get(OtelBridgeTracker.name) is not OtelBridgeTracker:
-        framework_class("accelerate.tracking:register_tracker_class", "accelerate>=1.15")(OtelBridgeTracker)
+        framework_class("accelerate.tracking:register_tracker_class", "accelerate>=1.15")(
+            OtelBridgeTracker
+        )

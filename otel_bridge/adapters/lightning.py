@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from otel_bridge.adapters.parts.framework_run import FrameworkRun
     from otel_bridge.emit.run import Run
 
-_PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
+_PACKAGES: Final = (
+    "lightning.pytorch",
+    "pytorch_lightning",
+    "lightning.fabric",
+    "lightning_fabric",
+)
 """Packages with a base class ``Logger`` in their module ``loggers``."""
 _ROOTS: Final = frozenset({name.partition(".")[0] for name in _PACKAGES})
 _TRACKERS: Final = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard"}
@@ -55,7 +60,11 @@ class LightningLogger:
         attached: bool = False,
         **arguments: Any,
     ) -> None:
-        from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments  # noqa: PLC0415
+        from otel_bridge.adapters.parts.framework_run import (  # noqa: PLC0415
+            FrameworkRun,
+            RunNames,
+            checked_arguments,
+        )
 
         super().__init__()
         self._save_dir, self._attached = save_dir, attached
@@ -80,7 +89,9 @@ class LightningLogger:
         from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
 
         # Lightning does not give a logger its trainer, and LightningCLI needs a folder.
-        trainer = calling_object(lambda one: hasattr(one, "default_root_dir") and hasattr(one, "loggers"))
+        trainer = calling_object(
+            lambda one: hasattr(one, "default_root_dir") and hasattr(one, "loggers")
+        )
         return os.getcwd() if trainer is None else str(trainer.default_root_dir)
 
     @property
@@ -134,7 +145,9 @@ class LightningLogger:
         for one in beside if reports.begins_the_run else ():
             if trackers_of([one], _TRACKERS) == ["wandb"]:
                 _begin_run_of(one)
-        own = [logger._recording for logger in beside if isinstance(logger, LightningLogger)]  # its class
+        own = [
+            logger._recording for logger in beside if isinstance(logger, LightningLogger)
+        ]  # its class
         return self._recording.begin(beside=own), reports
 
     def _loggers_beside(self) -> list[Any]:
@@ -234,7 +247,11 @@ def _logger_class() -> Any:
             "Lightning is not installed; this adapter needs lightning>=2.1; run: pip install 'lightning>=2.1'"
         )
     found: list[type] = [import_module(f"{name}.loggers").Logger for name in loaded]
-    bases = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
+    bases = [
+        one
+        for one in found
+        if not any(other is not one and issubclass(other, one) for other in found)
+    ]
     body = {"__module__": __name__, "__doc__": LightningLogger.__doc__}
     made = type("OtelBridgeLogger", (LightningLogger, *dict.fromkeys(bases)), body)
     globals()["OtelBridgeLogger"] = made

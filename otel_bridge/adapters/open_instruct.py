@@ -68,7 +68,9 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def save(*given: Any, **named: Any) -> None:
         caller = inspect.currentframe()
-        owner = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("self")
+        owner = (
+            None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("self")
+        )
         _record(functools.partial(shape.bind, *given, **named), getattr(owner, "tokenizer", None))
         write(*given, **named)
 
@@ -187,8 +189,14 @@ def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
     lists = cast("dict[str, Any]", info.__dict__)
     facts = {name: _plain(_at(values, place)) for name, values in lists.items()}
-    tools = {_TOOL_FACTS[name]: value for name, value in facts.items() if name in _TOOL_FACTS and value is not None}
-    return tools, {name: value for name, value in facts.items() if name not in _TOOL_FACTS and value}
+    tools = {
+        _TOOL_FACTS[name]: value
+        for name, value in facts.items()
+        if name in _TOOL_FACTS and value is not None
+    }
+    return tools, {
+        name: value for name, value in facts.items() if name not in _TOOL_FACTS and value
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,9 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         ConfigError: ``otel_bridge.init()`` does not have an argument, or Tune chooses it.
     """
 
-    def __init__(self, project: str | None = None, group: str | None = None, **arguments: Any) -> None:
+    def __init__(
+        self, project: str | None = None, group: str | None = None, **arguments: Any
+    ) -> None:
         super().__init__()
         for name in sorted(_OF_TUNE & arguments.keys()):
             raise ConfigError(f"{name}= of a trial's run follows from the trial; remove it")
@@ -119,7 +121,9 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         if trial_id in self._open:
             run = self._open.pop(trial_id)
         else:
-            if len(self._open) >= MAX_OPEN_TRIALS:  # e.g. paused trials: the one that was silent the longest
+            if (
+                len(self._open) >= MAX_OPEN_TRIALS
+            ):  # e.g. paused trials: the one that was silent the longest
                 self._end(next(iter(self._open)), "finished")
             run = self._begin(trial, trial_id)
         self._open[trial_id] = run  # the last one, since it is at work
@@ -163,7 +167,9 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
             leave_out(folder)
         if "wandb" in names:
-            callbacks = calling_object(lambda one: isinstance(getattr(one, "_callbacks", None), list))
+            callbacks = calling_object(
+                lambda one: isinstance(getattr(one, "_callbacks", None), list)
+            )
             if trackers_of(getattr(callbacks, "_callbacks", ()), _TRACKERS):
                 notify_once(_TWO_RUNS)
 
@@ -188,7 +194,15 @@ class _TrialRun:
         self._place: dict[str, Any] = {}
         self._log_config(trial.config)
         tag = getattr(trial, "experiment_tag", None)
-        run.log_config({"tune": {"experiment": experiment, "trial_id": str(trial.trial_id), "experiment_tag": tag}})
+        run.log_config(
+            {
+                "tune": {
+                    "experiment": experiment,
+                    "trial_id": str(trial.trial_id),
+                    "experiment_tag": tag,
+                }
+            }
+        )
 
     def log_result(self, result: Mapping[str, Any]) -> None:
         """Record a result: a row, and the changed part of the config."""
@@ -197,13 +211,19 @@ class _TrialRun:
         if place != self._place:
             self._place = place
             self.run.log_config({"tune": place})
-        row = {name: value for name, value in result.items() if name not in _BOOKKEEPING and value is not None}
+        row = {
+            name: value
+            for name, value in result.items()
+            if name not in _BOOKKEEPING and value is not None
+        }
         self.run.log(row, result.get("training_iteration"))
 
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them."""
         found = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
-        shown = repr(found)  # arrays have no truth value, and a scheduler may change a dict in place
+        shown = repr(
+            found
+        )  # arrays have no truth value, and a scheduler may change a dict in place
         if found and shown != self._config:
             self._config = shown
             self.run.log_config(found)

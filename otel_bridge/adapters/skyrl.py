@@ -91,7 +91,9 @@ class OtelBridgeExp(BasePPOExp):
         return found
 
     def _log_failure(self, error: BaseException) -> None:
-        if "otel_bridge" in self.__dict__:  # else SkyRL failed before it had a tracker: no run has begun
+        if (
+            "otel_bridge" in self.__dict__
+        ):  # else SkyRL failed before it had a tracker: no run has begun
             self.otel_bridge.log_failure(error)
 
 
@@ -116,7 +118,9 @@ class ExperimentRecorder:
         self._failed = False
         self._captured = CapturedReports("SkyRL", ())
         self._rows: tuple[Run, MergedRows] | None = None
-        self._resamples = getattr(getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None)
+        self._resamples = getattr(
+            getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None
+        )
 
     def begin(self, backends: Collection[str]) -> None:
         """Begin the run with its config.
@@ -166,13 +170,18 @@ class ExperimentRecorder:
             prompts = ()  # those of the last batch, while the responses are of several
         elif num_turns is not None:
             # The last prompt has all turns before it, the first one has none of them.
-            prompts = [None if turns > 1 else prompt for prompt, turns in zip(prompts, num_turns, strict=False)]
+            prompts = [
+                None if turns > 1 else prompt
+                for prompt, turns in zip(prompts, num_turns, strict=False)
+            ]
         if prompts:
             columns["prompts"] = list(prompts)
         if num_turns is not None:
             columns["metadata"] = [
                 {**(known or {}), "num_turns": turns}
-                for known, turns in zip(columns.get("metadata") or [None] * len(num_turns), num_turns, strict=False)
+                for known, turns in zip(
+                    columns.get("metadata") or [None] * len(num_turns), num_turns, strict=False
+                )
             ]
         decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
         # With dynamic sampling the output is of several batches, of which the step consumes an unknown part.
@@ -265,7 +274,12 @@ class OtelBridgeTrajectoryLogger(_Beside):
         split = "eval" if wandb_key.rpartition("/")[2].startswith(_EVAL) else "train"
         step = 0 if global_step is None else global_step
         self._recorder.log_trajectories(
-            prompts, generator_output, tokenizer=tokenizer, step=step, split=split, num_turns=num_turns_list
+            prompts,
+            generator_output,
+            tokenizer=tokenizer,
+            step=step,
+            split=split,
+            num_turns=num_turns_list,
         )
         if self._wrapped is not None:
             self._wrapped.log(
@@ -292,7 +306,8 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
         "loss_masks": output.get("loss_masks"),
         "finish_reasons": output.get("stop_reasons"),
         "metadata": output.get("env_metrics"),
-        "groups": [one.instance_id for one in ids] or [_group(one) for one in output.get("prompt_token_ids") or ()],
+        "groups": [one.instance_id for one in ids]
+        or [_group(one) for one in output.get("prompt_token_ids") or ()],
         "trajectory_ids": [one.to_string() for one in ids],
     }
     return {name: values for name, values in columns.items() if values is not None and len(values)}

@@ -60,8 +60,13 @@ def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, 
     reward_key = getattr(args, "eval_reward_key", None) or getattr(args, "reward_key", None)
     if (run := _recording(args).begin()) is not None:
         for dataset, of_dataset in data.items():
-            rollouts = [{**one, "dataset": dataset} for one in _rollouts_of(of_dataset.get("samples"), reward_key)]
-            run.log_rollouts(rollouts, step=_step(args, rollout_id), split="eval", role=run.role or ROLE)
+            rollouts = [
+                {**one, "dataset": dataset}
+                for one in _rollouts_of(of_dataset.get("samples"), reward_key)
+            ]
+            run.log_rollouts(
+                rollouts, step=_step(args, rollout_id), split="eval", role=run.role or ROLE
+            )
 
 
 def _recording(args: Any) -> FrameworkRun:
@@ -69,7 +74,10 @@ def _recording(args: Any) -> FrameworkRun:
     with _lock:
         if not _recordings:
             names = RunNames(
-                getattr(args, "wandb_project", None), getattr(args, "wandb_group", None), ROLE, default_project="slime"
+                getattr(args, "wandb_project", None),
+                getattr(args, "wandb_group", None),
+                ROLE,
+                default_project="slime",
             )
             _recordings.append(FrameworkRun("slime", names))
         return _recordings[0]
@@ -79,7 +87,9 @@ def _step(args: Any, rollout_id: int) -> int:
     """Return the step of slime's metrics ``rollout/*``: the rollout's number, or the training steps before it."""
     if not getattr(args, "wandb_always_use_train_step", False):
         return rollout_id
-    return int(rollout_id * args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
+    return int(
+        rollout_id * args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
+    )
 
 
 def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
@@ -106,7 +116,10 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
     if getattr(sample, "label", None) is not None:
         metadata["label"] = sample.label
     return {
-        "messages": [*_prompt(sample.prompt), {"role": "assistant", "content": sample.response or ""}],
+        "messages": [
+            *_prompt(sample.prompt),
+            {"role": "assistant", "content": sample.response or ""},
+        ],
         "reward": reward,
         "rewards": parts,
         "group": sample.group_index,
@@ -128,7 +141,9 @@ def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], 
         return given, {}, {}
     entries = cast("Mapping[str, Any]", given)
     parts = {name: float(value) for name, value in entries.items() if _is_number(value)}
-    others = {name: value for name, value in entries.items() if name not in parts and value is not None}
+    others = {
+        name: value for name, value in entries.items() if name not in parts and value is not None
+    }
     return parts.get(reward_key) if reward_key else None, parts, others
 
 

@@ -56,7 +56,11 @@ _LAST_VALUES: Final = (
 )  # fmt: skip
 """What transformers logs once, at the end of a training."""
 _PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
-_TRACKERS: Final = {"WandbCallback": "wandb", "TrackioCallback": "trackio", "TensorBoardCallback": "tensorboard"}
+_TRACKERS: Final = {
+    "WandbCallback": "wandb",
+    "TrackioCallback": "trackio",
+    "TensorBoardCallback": "tensorboard",
+}
 """Class of a callback of transformers to the tracker that it reports to."""
 _NAMES_RUN_BY_FOLDER: Final = 4
 """Last major version of transformers whose ``run_name`` is ``output_dir`` unless the user gives one."""
@@ -95,14 +99,21 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _begin_empty(self) -> None:
         self._recording: FrameworkRun | None = None
-        self._completions: weakref.WeakKeyDictionary[Any, CompletionReader] = weakref.WeakKeyDictionary()
+        self._completions: weakref.WeakKeyDictionary[Any, CompletionReader] = (
+            weakref.WeakKeyDictionary()
+        )
         self._trials = SearchTrials()
         self._args: Any = None
         self._in_training = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs: Ray's hyperparameter search pickles the trainer."""
-        return {"project": self._project, "name": self._name, "config": self._config, "arguments": self._arguments}
+        return {
+            "project": self._project,
+            "name": self._name,
+            "config": self._config,
+            "arguments": self._arguments,
+        }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._trainer = _weak(None)
@@ -150,16 +161,32 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         resumed training joins the run by its names. The run of a search's trial is not joined.
         """
         run = None if self._recording is None else self._recording.run
-        is_trial = self._recording is not None and _id_of(self._recording.names) != self._arguments.get("id")
+        is_trial = self._recording is not None and _id_of(
+            self._recording.names
+        ) != self._arguments.get("id")
         names = {} if run is None or is_trial else {"project": run.project, "name": run.name}
-        given = {"project": self._project, "name": self._name, "config": self._config or None, **self._arguments}
-        arguments = {name: value for name, value in given.items() if value is not None and _is_json(value)}
+        given = {
+            "project": self._project,
+            "name": self._name,
+            "config": self._config or None,
+            **self._arguments,
+        }
+        arguments = {
+            name: value for name, value in given.items() if value is not None and _is_json(value)
+        }
         return {"args": arguments, "attributes": {"resumed_names": names}}
 
     # --- what is logged -----------------------------------------------------------------------------------------------
 
     @guarded
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,  # noqa: ARG002
+        model: Any = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
         """Begin the run with its config, or continue it; each trial of a search has a run of its own."""
         self._find_trainer(state)
         if not state.is_world_process_zero or not self._is_first():
@@ -185,7 +212,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             logs = _left_out_by(tracker, logs)
         if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
             flos = getattr(state, "total_flos", None)
-            if "train_runtime" in last and flos is not None:  # PrinterCallback takes it out of the shared dict
+            if (
+                "train_runtime" in last and flos is not None
+            ):  # PrinterCallback takes it out of the shared dict
                 last.setdefault("total_flos", flos)
             recording.summary(last)
         if row := renamed({key: value for key, value in logs.items() if key not in last}):
@@ -223,7 +252,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         rollouts = reader.new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
-        if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(recording.begin()):
+        if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(
+            recording.begin()
+        ):
             reader.forget_training()
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
@@ -233,7 +264,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         trainer = self._trainer()
         reader = None if trainer is None else self._completions.get(trainer)
         recording = self._recording
-        if reader is None or recording is None or not reader.training_ids or not consumes_whole_batch(trainer):
+        if (
+            reader is None
+            or recording is None
+            or not reader.training_ids
+            or not consumes_whole_batch(trainer)
+        ):
             return
         recording.train_on(state.global_step, reader.training_ids)
 
@@ -242,7 +278,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if not state.is_world_process_zero or not self._is_first():
             return None
         self._set_up_captured(args, state)
-        if self._recording is None or args is not self._args:  # another trainer has the same callback
+        if (
+            self._recording is None or args is not self._args
+        ):  # another trainer has the same callback
             self._select(args, state, model)
         return self._recording
 
@@ -290,7 +328,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
         if getattr(self._trainer(), "state", None) is not state:
             found = calling_object(
-                lambda one: hasattr(one, "callback_handler") and getattr(one, "state", None) is state
+                lambda one: (
+                    hasattr(one, "callback_handler") and getattr(one, "state", None) is state
+                )
             )
             if found is not None:
                 self._trainer = _weak(found)
@@ -331,7 +371,11 @@ def _run_name(args: Any) -> str | None:
     name: str | None = getattr(args, "run_name", None)
     version = str(getattr(sys.modules.get("transformers"), "__version__", ""))
     major = version.partition(".")[0]
-    is_default = major.isdecimal() and int(major) <= _NAMES_RUN_BY_FOLDER and name == getattr(args, "output_dir", None)
+    is_default = (
+        major.isdecimal()
+        and int(major) <= _NAMES_RUN_BY_FOLDER
+        and name == getattr(args, "output_dir", None)
+    )
     return None if is_default else name
 
 
@@ -357,7 +401,9 @@ def renamed(logs: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key, value in logs.items():
         if value is not None:  # TRL: no sample had a valid value
-            prefix, shown = next((pair for pair in _PREFIXES if key.startswith(pair[0])), ("", "train/"))
+            prefix, shown = next(
+                (pair for pair in _PREFIXES if key.startswith(pair[0])), ("", "train/")
+            )
             row[shown + key.removeprefix(prefix)] = value
     return row
 
@@ -398,6 +444,8 @@ def resumed_names(state: Any) -> dict[str, str]:
     """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback."""
     stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
     found: Any = stored.get(OtelBridgeCallback.__name__) or {}
-    first: Any = found if hasattr(found, "get") else found[0]  # several callbacks of one class are a list
+    first: Any = (
+        found if hasattr(found, "get") else found[0]
+    )  # several callbacks of one class are a list
     attributes: dict[str, dict[str, str]] = first.get("attributes", {})
     return attributes.get("resumed_names", {})

@@ -14,7 +14,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_run import (
+    FrameworkRun,
+    RunNames,
+    checked_arguments,
+    guarded,
+)
 from otel_bridge.emit.process_end import status_now
 from otel_bridge.errors import ConfigError
 
@@ -74,7 +79,10 @@ class OtelBridgeMonitor(Monitor):
         if (run := self._recording.begin()) is None:
             return
         role = run.role or self._role
-        cells = [[_without_nan(cell) for cell in row] for row in experiences_table.to_numpy(dtype=object).tolist()]
+        cells = [
+            [_without_nan(cell) for cell in row]
+            for row in experiences_table.to_numpy(dtype=object).tolist()
+        ]
         table = RolloutTable.of(list(experiences_table.columns), cells)
         if table is None:
             run.log({table_name: Table(dataframe=experiences_table)}, step, role=role)

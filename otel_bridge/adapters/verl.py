@@ -14,7 +14,9 @@ try:
 
     install()
 except Exception as error:
-    sys.stderr.write(f"otel-bridge: verl continues without the backend otel_bridge: {type(error).__name__}: {error}\n")
+    sys.stderr.write(
+        f"otel-bridge: verl continues without the backend otel_bridge: {type(error).__name__}: {error}\n"
+    )
     raise
 
 __all__ = ["BACKEND", "VerlLogger", "install"]

@@ -85,14 +85,18 @@ class EngineScraper:
 
     def _report_problems(self) -> None:
         """Write one line a minute on the endpoints that gave nothing."""
-        problems = [problem for endpoint in self._endpoints.values() if (problem := endpoint.problem())]
+        problems = [
+            problem for endpoint in self._endpoints.values() if (problem := endpoint.problem())
+        ]
         now_s = time.monotonic()
         if not problems or now_s - self._line_s < _LINE_EVERY_S:
             return
         self._line_s = now_s
         named = "; ".join(problems[:_MAX_NAMED])
         more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
-        self._log_line(f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {named}{more}")
+        self._log_line(
+            f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {named}{more}"
+        )
 
 
 class _Endpoint:
@@ -129,7 +133,9 @@ class _Endpoint:
 
     def _read(self) -> None:
         with HttpSession() as session:
-            session.trust_env = False  # engines are near: neither a proxy nor netrc is meant for them
+            session.trust_env = (
+                False  # engines are near: neither a proxy nor netrc is meant for them
+            )
             while not self._stop.is_set():
                 self._began_s = time.monotonic()
                 self._failure = self._answer(session)
@@ -146,11 +152,17 @@ class _Endpoint:
         except ValueError as exc:
             return f"{self._engine}: {exc}"
         try:
-            request = engine_request(body.decode("utf-8", "replace"), self._resource, self._engine, time.time_ns())
+            request = engine_request(
+                body.decode("utf-8", "replace"), self._resource, self._engine, time.time_ns()
+            )
         except Exception as exc:  # noqa: BLE001  # the parser raises more than it documents, and the thread must go on
-            return f"{self._engine} answers in another format than Prometheus' ({type(exc).__name__})"
+            return (
+                f"{self._engine} answers in another format than Prometheus' ({type(exc).__name__})"
+            )
         if request is None:
-            return f"{self._engine} has no vllm:* or sglang:* metrics; SGLang needs --enable-metrics"
+            return (
+                f"{self._engine} has no vllm:* or sglang:* metrics; SGLang needs --enable-metrics"
+            )
         self.answers.append(request)
         return ""
 

@@ -14,7 +14,15 @@ from typing import Final, TypeAlias, cast
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.destination_seal import SEAL, is_sealed_here, names_file, names_server
 from otel_bridge.errors import ConfigError, OtelBridgeError
-from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, destination_of, load
+from otel_bridge.exporter import (
+    NONE,
+    OTLP,
+    SIGNALS,
+    Exporter,
+    ExporterSettings,
+    destination_of,
+    load,
+)
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.otlp.destination import signals_with_endpoint
 from otel_bridge.settings import content_of
@@ -55,7 +63,11 @@ def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str
 
 def other_traces(names: Names) -> OtherTraces:
     """Return how traces that are not rollouts are treated; `OTLP` forwards them with the segments."""
-    takes = {_takes_traces(name) for name, signals in names.items() if "traces" in signals and name != OTLP}
+    takes = {
+        _takes_traces(name)
+        for name, signals in names.items()
+        if "traces" in signals and name != OTLP
+    }
     if takes == {True}:
         return OtherTraces.SHOWN
     return OtherTraces.SHOWN_AND_COUNTED if True in takes else OtherTraces.COUNTED
@@ -69,7 +81,11 @@ def _takes_traces(name: str) -> bool:
         return False
 
 
-def chosen(requested_names: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:
+def chosen(
+    requested_names: Mapping[str, Iterable[str]] | None,
+    living: Iterable[SegmentHeader],
+    last: object,
+) -> Names:
     """Return the exporters of a run.
 
     Args:
@@ -121,15 +137,21 @@ class ExporterEnvironment:
         content_of(name).read(self.env)
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
-        variables = {variable: value for variable, value in segment_variables.items() if variable != SEAL}
+        variables = {
+            variable: value for variable, value in segment_variables.items() if variable != SEAL
+        }
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
         if self._trusts(run_id, name, segment_variables):
             return exporter, settings
         # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
         destination = destination_of(settings)
-        _refuse_others(name, destination, destination_of(exporter.read_settings(self.env, self.cwd)))
+        _refuse_others(
+            name, destination, destination_of(exporter.read_settings(self.env, self.cwd))
+        )
         # A folder names a destination and nothing else, such as a file of tokens.
-        variables = {variable: value for variable, value in variables.items() if variable in destination}
+        variables = {
+            variable: value for variable, value in variables.items() if variable in destination
+        }
         return exporter, exporter.read_settings({**variables, **self.env}, self.cwd)
 
     def forwarding(self, named: Mapping[str, str]) -> Mapping[str, str]:
@@ -141,13 +163,17 @@ class ExporterEnvironment:
     def check_forwarding(self, named: Mapping[str, str], *, run_id: str) -> None:
         """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name."""
         if self.forwarding(named) is not self.env and not self._trusts(run_id, OTLP, named):
-            _refuse_others(OTLP, {variable: value for variable, value in named.items() if variable != SEAL}, {})
+            _refuse_others(
+                OTLP, {variable: value for variable, value in named.items() if variable != SEAL}, {}
+            )
 
     def _trusts(self, run_id: str, name: str, named: Mapping[str, str]) -> bool:
         return self.trusts_folders or is_sealed_here(run_id, name, named)
 
 
-def _refuse_others(name: str, destination: Mapping[str, str], own_destination: Mapping[str, str]) -> None:
+def _refuse_others(
+    name: str, destination: Mapping[str, str], own_destination: Mapping[str, str]
+) -> None:
     """Raise `ConfigError` if *destination* has a server or file that *own_destination* does not name.
 
     A file too: what is written there may belong to another user, and a store of MLflow names servers of its own.

@@ -43,7 +43,9 @@ class OtherTracePolicy:
         """Return how such a trace is treated now; it is reported once if an exporter leaves it out."""
         if self._treatment is not OtherTraces.SHOWN and not self._is_reported:
             self._is_reported = True
-            self._log_line("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
+            self._log_line(
+                "a trace that is not a rollout goes to otlp, console and file only; counted as trace/other"
+            )
         return self._treatment
 
 
@@ -85,7 +87,9 @@ class ExporterSelection:
         self._not_forwarded = not_forwarded
         self._log_line = log_line
         self._last_names: object = view.meta("exporters")
-        self._target_variables = cast("dict[str, dict[str, str]] | None", view.meta("target_variables")) or {}
+        self._target_variables = (
+            cast("dict[str, dict[str, str]] | None", view.meta("target_variables")) or {}
+        )
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
         self._follow_others()
@@ -98,7 +102,9 @@ class ExporterSelection:
         """
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before its bridge begins.
-        headers = [one for one in self._processes.living() if any(one.exporters.values())] or self._processes.headers()
+        headers = [
+            one for one in self._processes.living() if any(one.exporters.values())
+        ] or self._processes.headers()
         own = together(headers)
         self.requested.note(own, all_read=all_read, by=_last_requested_by(headers))
         discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
@@ -151,13 +157,17 @@ class ExporterSelection:
 
     def _choose_webhook(self, names: Names) -> None:
         """Add the webhook to *names* if it has an address, or remove it."""
-        if self._options.webhook and names:  # without another exporter, all records wait for that to be chosen
+        if (
+            self._options.webhook and names
+        ):  # without another exporter, all records wait for that to be chosen
             names.setdefault(WEBHOOK, _ALERTS)
         elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
 
     def _without_discarded(self, names: Names) -> Names:
-        return {name: signals for name, signals in names.items() if name not in self._options.discard}
+        return {
+            name: signals for name, signals in names.items() if name not in self._options.discard
+        }
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
@@ -177,7 +187,11 @@ class ExporterSelection:
 
     def owed(self) -> dict[str, int]:
         """Return how many records each inactive exporter is owed; for ``otlp``, how many segments."""
-        owed = {name: count for name, count in self.requested.owed().items() if name not in self._workers.names}
+        owed = {
+            name: count
+            for name, count in self.requested.owed().items()
+            if name not in self._workers.names
+        }
         if self.owes_otlp and (segments := self._not_forwarded()):
             owed[OTLP] = segments
         return owed
@@ -199,13 +213,17 @@ class ExporterSelection:
     def _follow_others(self) -> None:
         """Let traces that are not rollouts be treated as the present exporters of the run need it."""
         headers = self._processes.living() or self._processes.headers()
-        self._others.follow(self._workers.names or chosen(self._options.exporters, headers, self._last_names))
+        self._others.follow(
+            self._workers.names or chosen(self._options.exporters, headers, self._last_names)
+        )
 
 
 def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:
     """Return for each exporter the process that was started last of those that request it."""
     requesters: dict[str, str] = {}
-    for header in sorted(headers, key=lambda header: header.started_unix_ns or header.created_unix_ns):
+    for header in sorted(
+        headers, key=lambda header: header.started_unix_ns or header.created_unix_ns
+    ):
         requesters.update(dict.fromkeys(together([header]), header.instance_id))
     return requesters
 
@@ -214,4 +232,6 @@ def _plain(names: object) -> object:
     """Return exporter to signals as JSON has it."""
     if not isinstance(names, dict):
         return names
-    return {name: list(signals) for name, signals in cast("dict[str, Iterable[str]]", names).items()}
+    return {
+        name: list(signals) for name, signals in cast("dict[str, Iterable[str]]", names).items()
+    }

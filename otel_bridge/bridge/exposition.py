@@ -42,15 +42,27 @@ def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int
     # Only \n ends a line: labels may hold the other characters at which `splitlines` cuts.
     lines = [line for line in text.split("\n") if _name_in(line).startswith(_FAMILIES)]
     families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    started_s = next((sample.value for family in families for sample in family.samples if family.name == _STARTED), 0.0)
+    started_s = next(
+        (
+            sample.value
+            for family in families
+            for sample in family.samples
+            if family.name == _STARTED
+        ),
+        0.0,
+    )
     start_ns = int(started_s * 1e9) if 0 < started_s < time_unix_ns / 1e9 else 0
-    metrics = [_metric(family, time_unix_ns, start_ns) for family in families if family.name != _STARTED]
+    metrics = [
+        _metric(family, time_unix_ns, start_ns) for family in families if family.name != _STARTED
+    ]
     if not metrics:
         return None
     described = Resource.FromString(resource.SerializeToString())
     described.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
     described.attributes.append(KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine)))
-    scope = pb.ScopeMetrics(scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"), metrics=metrics)
+    scope = pb.ScopeMetrics(
+        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"), metrics=metrics
+    )
     part = pb.ResourceMetrics(resource=described, scope_metrics=[scope])
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
@@ -65,18 +77,24 @@ def _name_in(line: str) -> str:
 
 def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:
     if family.type == "counter":
-        points = [_number(sample, time_ns, start_ns) for sample in family.samples if sample.name.endswith("_total")]
+        points = [
+            _number(sample, time_ns, start_ns)
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        ]
         counter = pb.Sum(data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True)
         return pb.Metric(name=f"{family.name}_total", sum=counter)
     if family.type == "histogram":
         histograms = [
-            _histogram(labels, samples, time_ns, start_ns) for labels, samples in _by_labels(family.samples).items()
+            _histogram(labels, samples, time_ns, start_ns)
+            for labels, samples in _by_labels(family.samples).items()
         ]
         histogram = pb.Histogram(data_points=histograms, aggregation_temporality=_CUMULATIVE)
         return pb.Metric(name=family.name, histogram=histogram)
     if family.type == "summary":
         summaries = [
-            _summary(labels, samples, time_ns, start_ns) for labels, samples in _by_labels(family.samples).items()
+            _summary(labels, samples, time_ns, start_ns)
+            for labels, samples in _by_labels(family.samples).items()
         ]
         return pb.Metric(name=family.name, summary=pb.Summary(data_points=summaries))
     gauges = [_number(sample, time_ns, 0) for sample in family.samples]
@@ -96,12 +114,18 @@ def _by_labels(samples: Iterable[Sample]) -> dict[_Labels, list[Sample]]:
     """Return the samples of each series of a histogram or summary."""
     series: dict[_Labels, list[Sample]] = {}
     for sample in samples:
-        labels = tuple((name, value) for name, value in sorted(sample.labels.items()) if name not in {"le", "quantile"})
+        labels = tuple(
+            (name, value)
+            for name, value in sorted(sample.labels.items())
+            if name not in {"le", "quantile"}
+        )
         series.setdefault(labels, []).append(sample)
     return series
 
 
-def _histogram(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int) -> pb.HistogramDataPoint:
+def _histogram(
+    labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int
+) -> pb.HistogramDataPoint:
     below: dict[float, float] = {}
     total = 0.0
     for sample in samples:
@@ -125,8 +149,14 @@ def _histogram(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_n
     )
 
 
-def _summary(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int) -> pb.SummaryDataPoint:
-    totals = {sample.name.rpartition("_")[2]: sample.value for sample in samples if "quantile" not in sample.labels}
+def _summary(
+    labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int
+) -> pb.SummaryDataPoint:
+    totals = {
+        sample.name.rpartition("_")[2]: sample.value
+        for sample in samples
+        if "quantile" not in sample.labels
+    }
     return pb.SummaryDataPoint(
         attributes=_attributes(dict(labels)),
         time_unix_nano=time_ns,
@@ -137,4 +167,6 @@ def _summary(labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns:
 
 
 def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
-    return [KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in labels.items()]
+    return [
+        KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in labels.items()
+    ]

@@ -13,7 +13,10 @@ import requests
 from requests.auth import HTTPBasicAuth
 from requests.utils import default_headers, get_auth_from_url
 
-_NO_CREDENTIALS: Final = frozenset(name.lower() for name in default_headers()) | {"content-type", "content-length"}
+_NO_CREDENTIALS: Final = frozenset(name.lower() for name in default_headers()) | {
+    "content-type",
+    "content-length",
+}
 
 
 class HttpSession(requests.Session):
@@ -24,7 +27,9 @@ class HttpSession(requests.Session):
         # While this is set, requests does not look into netrc (requests 2.32, Session.prepare_request).
         self.auth = _login_of_address
 
-    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
         """Remove the caller's headers from a request that a redirect leads to another server."""
         old_url = response.request.url or ""
         is_other_server = cast("Callable[[str, str], bool]", self.should_strip_auth)  # pyright: ignore[reportUnknownMemberType]  # no stub

@@ -87,7 +87,11 @@ class _ServedFolders:
         name = self._path.name
         log_line = self._log_line
         host = self._host = BridgeSupervisor(
-            self._path.parent, self._options, folders=self._folders, until_done=True, log_line=log_line
+            self._path.parent,
+            self._options,
+            folders=self._folders,
+            until_done=True,
+            log_line=log_line,
         )
         log_line(f"{name}: the bridge {os.getpid()} begins")
         host.serve()
@@ -102,7 +106,9 @@ class _ServedFolders:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stopped = True
-        signal.alarm(LONGEST_STOP_S)  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
+        signal.alarm(
+            LONGEST_STOP_S
+        )  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
         if self._host is not None:
             self._host.request_stop(STOP_S)
 

@@ -61,7 +61,9 @@ class BridgeOptions:
     webhook: bool = False
 
     @classmethod
-    def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:
+    def read(
+        cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter
+    ) -> BridgeOptions:
         """Return the options that *env* sets; the others are those of the plain bridge.
 
         Raises:

@@ -133,14 +133,20 @@ class RequestedExporters:
         counts: dict[str, int] = {}
         for name, (_, through) in lagging.items():
             at = self._delivered(name, destinations)
-            counts[name] = max(through - max(at, oldest - 1), int(self._owes_end(name, at, destinations)))
+            counts[name] = max(
+                through - max(at, oldest - 1), int(self._owes_end(name, at, destinations))
+            )
         return {name: count for name, count in counts.items() if count > 0}
 
     def keep_from(self) -> Position | None:
         """Return the position after which exporters without a destination are owed records; ``None`` without one."""
         known = {destination.exporter for destination in self._view.destinations()}
         return min(
-            (self.given_up.get(name, DiscardedExporter()).through for name in self.lagging() if name not in known),
+            (
+                self.given_up.get(name, DiscardedExporter()).through
+                for name in self.lagging()
+                if name not in known
+            ),
             default=None,
         )
 
@@ -158,17 +164,26 @@ class RequestedExporters:
         """
         found: dict[str, int] = {}
         for name in names:
-            is_known = name in self._signals or any(item.exporter == name for item in self._view.destinations())
+            is_known = name in self._signals or any(
+                item.exporter == name for item in self._view.destinations()
+            )
             if name == OTLP:
                 count = self._new_segments(segments())
             else:
                 count = self._give_up(name, self._ledger.position) if is_known else 0
             if is_known and count:
                 before = self.given_up.get(name, DiscardedExporter())
-                self._put(name, DiscardedExporter(self._ledger.position, before.discarded + count, before.evicted))
+                self._put(
+                    name,
+                    DiscardedExporter(
+                        self._ledger.position, before.discarded + count, before.evicted
+                    ),
+                )
                 found[name] = count
             if name in self._signals:
-                self._keep({other: signals for other, signals in self._signals.items() if other != name})
+                self._keep(
+                    {other: signals for other, signals in self._signals.items() if other != name}
+                )
         return found
 
     def all_given_up(self) -> dict[str, DiscardedExporter]:
@@ -188,7 +203,9 @@ class RequestedExporters:
         for name in waiting:
             before = self.given_up.get(name, DiscardedExporter())
             if before.through < through and (count := self._give_up(name, through)):
-                self._put(name, DiscardedExporter(through, before.discarded, before.evicted + count))
+                self._put(
+                    name, DiscardedExporter(through, before.discarded, before.evicted + count)
+                )
                 evicted.append(name)
         return evicted
 
@@ -204,10 +221,15 @@ class RequestedExporters:
 
     def _owes_end(self, name: str, at: Position, destinations: Iterable[ExporterState]) -> bool:
         """Return whether no process requests the exporter and the run is still open in its furthest destination."""
-        if _OPEN in self._signals[name].values() or self.given_up.get(name, DiscardedExporter()).through >= at > 0:
+        if (
+            _OPEN in self._signals[name].values()
+            or self.given_up.get(name, DiscardedExporter()).through >= at > 0
+        ):
             return False
         furthest = max(
-            (item for item in destinations if item.exporter == name), key=lambda item: item.delivered, default=None
+            (item for item in destinations if item.exporter == name),
+            key=lambda item: item.delivered,
+            default=None,
         )
         return furthest is not None and not furthest.settled
 

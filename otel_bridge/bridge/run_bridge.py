@@ -8,7 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
+from otel_bridge.bridge.ingest.backpressure import (
+    READ_AT_LEAST_S,
+    no_writer_ready,
+    writers_saturated,
+)
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
@@ -84,7 +88,10 @@ class RunBridge:
             FormatVersionError: Another version wrote the folder.
             JournalError: The folder cannot be used.
         """
-        lease, shutdown = FolderLease.take(folder, options, log_line, lock=lock), ShutdownState(closing=options.closing)
+        lease, shutdown = (
+            FolderLease.take(folder, options, log_line, lock=lock),
+            ShutdownState(closing=options.closing),
+        )
         try:
             fullness = fullness or fullness_of(folder, options)
             pipeline = open_pipeline(
@@ -93,7 +100,9 @@ class RunBridge:
         except BaseException:
             lease.release()
             raise
-        return cls(folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, log_line=log_line)
+        return cls(
+            folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, log_line=log_line
+        )
 
     @property
     def ledger(self) -> Ledger:
@@ -128,14 +137,18 @@ class RunBridge:
         try:
             return self._poll()
         except JournalError:
-            with contextlib.suppress(JournalError):  # records delivered meanwhile make room for others
+            with contextlib.suppress(
+                JournalError
+            ):  # records delivered meanwhile make room for others
                 self._free()
             raise
 
     def _poll(self) -> bool:
         self._requests.receive()
         if any(worker.exporter_state.damaged for worker in self.workers.by_name.values()):
-            raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
+            raise LedgerDamagedError(
+                f"{self.folder.ledger_path}: an exporter found the ledger damaged"
+            )
         if self.reader.caught_up:
             self.shutdown.end_processes(self.processes)
         self.reader.discover_segments(now=self.shutdown.closing)
@@ -144,9 +157,16 @@ class RunBridge:
             self.reader.discover_segments(now=True)
             return True
         now_s = time.monotonic()
-        shutdown = self.shutdown.closing or self.shutdown.draining or self.reader.translator.status() != "running"
+        shutdown = (
+            self.shutdown.closing
+            or self.shutdown.draining
+            or self.reader.translator.status() != "running"
+        )
         polls = ENDING_HOUSEKEEPING_POLLS if shutdown else HOUSEKEEPING_POLLS
-        if self._requests.retries_dead_letters or now_s - self._housekept_s >= polls * self.options.poll_s:
+        if (
+            self._requests.retries_dead_letters
+            or now_s - self._housekept_s >= polls * self.options.poll_s
+        ):
             self._housekept_s = now_s
             self._housekeeping()
         return more
@@ -177,7 +197,11 @@ class RunBridge:
     def _writers_saturated(self) -> bool:
         """Return whether reading can wait: no writer could take more now, or every active writer has enough to do."""
         position = self.ledger.position
-        if self.options.lazy and self.reader.behind() and no_writer_ready(self.workers, position, self.processes):
+        if (
+            self.options.lazy
+            and self.reader.behind()
+            and no_writer_ready(self.workers, position, self.processes)
+        ):
             self.reader.falls_behind()
             return True
         self.ledger.recent.forget(min(self.workers.written(), default=position))
@@ -221,7 +245,11 @@ class RunBridge:
             or self.shutdown.requested_status is not None
         ):
             return Outcome.BUSY
-        if not self.reader.caught_up or self.shutdown.waits_for(self.processes) or not self._run_ended():
+        if (
+            not self.reader.caught_up
+            or self.shutdown.waits_for(self.processes)
+            or not self._run_ended()
+        ):
             return Outcome.BUSY
         done, parked = self.delivered()
         if done:
@@ -248,7 +276,11 @@ class RunBridge:
     def _left_as_it_is(self) -> str:
         """Return which processes' segments a newer version wrote; empty when all can be read."""
         refused = sorted(name for name, tail in self.reader.tails.items() if tail.segments.refused)
-        return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge" if refused else ""
+        return (
+            f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge"
+            if refused
+            else ""
+        )
 
     def exporter_states(self) -> dict[str, ExporterState]:
         """Return the state of each exporter."""
@@ -256,7 +288,8 @@ class RunBridge:
 
     def _run_ended(self) -> bool:
         return (
-            self.reader.translator.status() != "running" or next(iter(self.reader.state.items("proc/")), None) is None
+            self.reader.translator.status() != "running"
+            or next(iter(self.reader.state.items("proc/")), None) is None
         )
 
     def delivered(self) -> tuple[bool, bool]:
@@ -292,7 +325,9 @@ class RunBridge:
         """Release waiting data, when it is due."""
         if self.reader.caught_up and self.shutdown.due(self.processes):
             # A service that shuts down ends no run: the next service continues with its producers.
-            if self.reader.close_translation(self.shutdown.requested_status, over=self.shutdown.closing):
+            if self.reader.close_translation(
+                self.shutdown.requested_status, over=self.shutdown.closing
+            ):
                 self.workers.notify()
             self.shutdown.done()
 

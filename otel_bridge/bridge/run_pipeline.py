@@ -100,11 +100,15 @@ def open_pipeline(
         others, describe = OtherTracePolicy(log_line), RunDescription(folder, local=options.local)
         reader = closing.enter_context(
             contextlib.closing(
-                SegmentReader(folder, ledger, options.of_run(folder.run_id), others=others, log_line=log_line)
+                SegmentReader(
+                    folder, ledger, options.of_run(folder.run_id), others=others, log_line=log_line
+                )
             )
         )
         report = closing.enter_context(
-            contextlib.closing(ReportWriter(folder, ledger, reader, describe, launcher=options.launcher))
+            contextlib.closing(
+                ReportWriter(folder, ledger, reader, describe, launcher=options.launcher)
+            )
         )
         own = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
         system = closing.enter_context(contextlib.closing(SystemMetrics(own)))
@@ -114,7 +118,9 @@ def open_pipeline(
         content = _content_limits(options, ledger, view)
         workers = ExporterSet(
             ledger,
-            _WorkerFactory(folder, options, ledger, reader, describe, content, shutdown, report, wake, log_line),
+            _WorkerFactory(
+                folder, options, ledger, reader, describe, content, shutdown, report, wake, log_line
+            ),
             log_line,
         )
         selection = ExporterSelection(
@@ -122,7 +128,12 @@ def open_pipeline(
             not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
         eviction = Eviction(
-            fullness, ledger, view, workers, selection.requested, evicted=partial(_evicted, folder, report, log_line)
+            fullness,
+            ledger,
+            view,
+            workers,
+            selection.requested,
+            evicted=partial(_evicted, folder, report, log_line),
         )
         retention = FolderRetention(
             folder, options, ledger=ledger, view=view, reader=reader, workers=workers, selection=selection,
@@ -149,14 +160,18 @@ class _WorkerFactory:
     wake: Callable[[], None]
     log_line: Callable[[str], None]
 
-    def __call__(self, name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
+    def __call__(
+        self, name: str, destination: Mapping[str, str], requests: DeliveryRequests
+    ) -> ExporterWorker:
         """Return the worker of exporter *name*, not yet started."""
         if name == OTLP:
             return self._forwarder(destination)
         context = DeliveryContext(
             name,
             self.ledger,
-            resolve=partial(self.options.exporter_env.resolve, name, destination, run_id=self.folder.run_id),
+            resolve=partial(
+                self.options.exporter_env.resolve, name, destination, run_id=self.folder.run_id
+            ),
             describe=self.describe,
             log_line=self.log_line,
             limit=partial(self.content.of, name),
@@ -172,7 +187,9 @@ class _WorkerFactory:
             self.folder,
             self.ledger,
             self.options.exporter_env.forwarding(destination),
-            check_endpoints=partial(self.options.exporter_env.check_forwarding, destination, run_id=self.folder.run_id),
+            check_endpoints=partial(
+                self.options.exporter_env.check_forwarding, destination, run_id=self.folder.run_id
+            ),
             every_process=self.options.exporters is not None,
             log_line=self.log_line,
             progressed=self._progressed,
@@ -186,19 +203,31 @@ class _WorkerFactory:
         self.wake()
 
 
-def _evicted(folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], what: str) -> None:
+def _evicted(
+    folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], what: str
+) -> None:
     log_line(f"{folder.base} is near its limit: {what}")
     report.set_due()
 
 
-def _open_ledger(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> Ledger:
+def _open_ledger(
+    folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
+) -> Ledger:
     shared = options.exclusive or network_file_system(folder.path) is not None
-    ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared, timeline_bytes=options.timeline_bytes)
+    ledger, aside = open_or_rebuild(
+        folder.ledger_path, exclusive=shared, timeline_bytes=options.timeline_bytes
+    )
     if aside is not None:
-        log_line(f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again")
+        log_line(
+            f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again"
+        )
     return ledger
 
 
 def _content_limits(options: BridgeOptions, ledger: Ledger, view: LedgerView) -> ContentLimits:
     kept = cast("Mapping[str, str] | None", view.meta("message_content")) or {}
-    return ContentLimits(options.exporter_env.env, kept, store=lambda modes: ledger.set_meta("message_content", modes))
+    return ContentLimits(
+        options.exporter_env.env,
+        kept,
+        store=lambda modes: ledger.set_meta("message_content", modes),
+    )

@@ -99,7 +99,9 @@ class _Snapshots:
         began_s = time.monotonic()
         if now or began_s >= self._due_s:
             self.newest = runs.remaining()
-            self._due_s = time.monotonic() + max(_SNAPSHOT_S, _SNAPSHOT_COST * (time.monotonic() - began_s))
+            self._due_s = time.monotonic() + max(
+                _SNAPSHOT_S, _SNAPSHOT_COST * (time.monotonic() - began_s)
+            )
 
 
 class _PollPace:
@@ -209,7 +211,12 @@ class BridgeSupervisor:
         while not read.wait(0.2) and self.alive:
             continue
 
-    def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None) -> bool:
+    def wait(
+        self,
+        timeout_s: float,
+        *,
+        on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None,
+    ) -> bool:
         """Wait until no folder has anything left to do: all is delivered and ended, or parked.
 
         Args:

@@ -63,7 +63,9 @@ class SystemMetrics:
         )
         if self._stop is None:
             stop = threading.Event()
-            threading.Thread(target=self._measure, args=(stop,), name="system-metrics", daemon=True).start()
+            threading.Thread(
+                target=self._measure, args=(stop,), name="system-metrics", daemon=True
+            ).start()
             self._stop = stop  # after the start, which fails if no more threads are allowed
         appended = False
         while self._taken:
@@ -87,7 +89,9 @@ class SystemMetrics:
         wait_s = min(FIRST_S, self._asked[0])
         while not stop.wait(wait_s):
             interval_s, processes = self._asked
-            with contextlib.suppress(Exception):  # a driver that fails once may answer at the next interval
+            with contextlib.suppress(
+                Exception
+            ):  # a driver that fails once may answer at the next interval
                 self._taken.append((time.time_ns(), measures.take(processes)))
             wait_s = interval_s
 
@@ -95,17 +99,23 @@ class SystemMetrics:
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:
     """Return *values* as an export request in the name of the process that requested them."""
     resource = Resource.FromString(of.resource)
-    node = next((pair.value.int_value for pair in resource.attributes if pair.key == semconv.NODE_RANK), 0)
+    node = next(
+        (pair.value.int_value for pair in resource.attributes if pair.key == semconv.NODE_RANK), 0
+    )
     resource.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
     prefix = f"system/node{node}/" if node else "system/"
     metrics = [
         pb.Metric(
             name=prefix + key,
-            gauge=pb.Gauge(data_points=[pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)]),
+            gauge=pb.Gauge(
+                data_points=[pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)]
+            ),
         )
         for key, value in values.items()
     ]
-    scope = pb.ScopeMetrics(scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics)
+    scope = pb.ScopeMetrics(
+        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics
+    )
     part = pb.ResourceMetrics(resource=resource, scope_metrics=[scope])
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
@@ -174,7 +184,9 @@ class SystemSampler:
 @functools.cache
 def _machine() -> Measure:
     try:
-        instrumentation: Any = importlib.import_module("opentelemetry.instrumentation.system_metrics")
+        instrumentation: Any = importlib.import_module(
+            "opentelemetry.instrumentation.system_metrics"
+        )
         export: Any = importlib.import_module("opentelemetry.sdk.metrics.export")
         sdk: Any = importlib.import_module("opentelemetry.sdk.metrics")
     except ImportError:
@@ -203,7 +215,10 @@ def _summed(points: Iterable[tuple[str, Mapping[str, object], float]]) -> dict[s
             continue
         kind = attributes.get("state") or attributes.get("direction")
         values_by_key.setdefault(f"{name.removeprefix('system.')}/{kind}", []).append(value)
-    return {key: sum(values) / (len(values) if "utilization" in key else 1) for key, values in values_by_key.items()}
+    return {
+        key: sum(values) / (len(values) if "utilization" in key else 1)
+        for key, values in values_by_key.items()
+    }
 
 
 def _bare() -> dict[str, float]:
@@ -223,7 +238,9 @@ def _gpus() -> Measure:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())
+        ]
     except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each has its own error
         return dict[str, float]
     return lambda: _of_gpus(nvml, handles)
@@ -234,7 +251,9 @@ def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
     values: dict[str, float] = {}
     for number, handle in enumerate(handles):
         with contextlib.suppress(Exception):
-            values.update(_gpu(nvml, number, handle))  # one by one, so that values before an error are kept
+            values.update(
+                _gpu(nvml, number, handle)
+            )  # one by one, so that values before an error are kept
     return values
 
 
@@ -243,5 +262,8 @@ def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:
     yield f"gpu.utilization/{number}", nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     yield f"gpu.memory.usage/{number}", float(memory.used)
     yield f"gpu.memory.utilization/{number}", memory.used / memory.total
-    yield f"gpu.temperature/{number}", float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+    yield (
+        f"gpu.temperature/{number}",
+        float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+    )
     yield f"gpu.power/{number}", nvml.nvmlDeviceGetPowerUsage(handle) / 1000  # watts

@@ -67,7 +67,9 @@ class CallCounts:
     def _add(self, kind: int, call: str, number: int) -> None:
         with self._lock:
             known = self._counts.get((kind, call))
-            if known is None and len(self._counts) >= _RECORDS - 2:  # one place for the others of each kind
+            if (
+                known is None and len(self._counts) >= _RECORDS - 2
+            ):  # one place for the others of each kind
                 call = _OTHERS
                 known = self._counts.get((kind, call))
             place, before = known or (self._place(kind, call), 0)
@@ -97,7 +99,9 @@ def _new_file() -> mmap.mmap | None:
     except OSError:  # the launcher has ended, or is on another machine
         return None
     try:
-        os.write(opened, bytes(_RECORDS * _RECORD_BYTES))  # whole on the disk: a full one must not kill the program
+        os.write(
+            opened, bytes(_RECORDS * _RECORD_BYTES)
+        )  # whole on the disk: a full one must not kill the program
         return mmap.mmap(opened, _RECORDS * _RECORD_BYTES)
     except (OSError, ValueError):
         return None
@@ -138,7 +142,9 @@ def _records(path: Path) -> Iterator[tuple[int, str, int]]:
         data = path.read_bytes()
     except OSError:
         return
-    for place in range(0, min(len(data), _RECORDS * _RECORD_BYTES) - _RECORD_BYTES + 1, _RECORD_BYTES):
+    for place in range(
+        0, min(len(data), _RECORDS * _RECORD_BYTES) - _RECORD_BYTES + 1, _RECORD_BYTES
+    ):
         kind, size = data[place], data[place + 1]
         if kind in {CAPTURED, NOT_CAPTURED} and size <= _NAME_BYTES:
             name = data[place + 2 : place + 2 + size].decode("utf-8", "replace")

@@ -66,7 +66,9 @@ def capture(*names: str, mode: str | None = None) -> None:
     for name in wanted:
         before = _finder.modes.get(name, chosen)
         if before != chosen:
-            raise ConfigError(f"capture({name!r}, mode={chosen!r}): it is captured in mode {before!r} already")
+            raise ConfigError(
+                f"capture({name!r}, mode={chosen!r}): it is captured in mode {before!r} already"
+            )
     if NO_BRIDGE.read():  # the bridge writes with the real packages
         return
     for name in wanted:
@@ -79,14 +81,18 @@ def captured() -> frozenset[str]:
     return frozenset(_finder.modes).union(*waiting)
 
 
-def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+def find(
+    name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+) -> ModuleSpec | None:
     """Return the spec of a captured module; ``None`` for every other module, and when nothing is captured."""
     return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
 
 
 def release() -> None:
     """Remove the import hooks of the capture from this process; packages that were imported before stay captured."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)
+    ]
 
 
 class _CaptureFinder:
@@ -112,7 +118,9 @@ class _CaptureFinder:
                 sys.meta_path.insert(0, self)
         for module in modules if new else ():
             if module in sys.modules:
-                self._install(importlib.import_module(module), name)  # waits for another thread that imports it
+                self._install(
+                    importlib.import_module(module), name
+                )  # waits for another thread that imports it
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -128,7 +136,9 @@ class _CaptureFinder:
             spec = _search(name, path, target)
         finally:
             under_way.discard(name)
-        if spec is None or spec.loader is None or spec.origin is None:  # a folder named wandb is not the package
+        if (
+            spec is None or spec.loader is None or spec.origin is None
+        ):  # a folder named wandb is not the package
             self._report_missing(name)
             return None
         self._install_after(spec.loader, name)
@@ -138,7 +148,9 @@ class _CaptureFinder:
         """Print one line for a captured package that this Python does not have, the first time that it is imported."""
         if name in self.modes and name not in self._missing:
             self._missing.add(name)
-            _print(f"{name} is to be captured and is not installed in {sys.executable}: pip install {name}")
+            _print(
+                f"{name} is to be captured and is not installed in {sys.executable}: pip install {name}"
+            )
 
     def _install_after(self, loader: Any, name: str) -> None:
         """Let *loader* install the capture after it has executed the module *name*, once."""

@@ -81,7 +81,11 @@ class MetricAxes:
         ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an evaluation.
         """
         role = prefix.removesuffix("/")
-        shared = prefix.endswith("/") and metric.rpartition("/")[0] == role and self._globs.get(prefix) == metric
+        shared = (
+            prefix.endswith("/")
+            and metric.rpartition("/")[0] == role
+            and self._globs.get(prefix) == metric
+        )
         return role if shared and role and "/" not in role else None
 
     def note(self, values: Mapping[str, Any]) -> None:

@@ -90,7 +90,9 @@ class MergedRows:
         with self._lock:
             return () if self._pending is None else tuple(self._pending.values)
 
-    def step_of(self, key: str, step: Any = None, row: Mapping[str, Any] | None = None) -> tuple[str | None, int]:
+    def step_of(
+        self, key: str, step: Any = None, row: Mapping[str, Any] | None = None
+    ) -> tuple[str | None, int]:
         """Return role and step that a value of *key* would have now.
 
         Args:
@@ -100,7 +102,9 @@ class MergedRows:
         """
         group = self.axes.group_of(key) if self.axes.defined else COUNTER
         given = None if step is None else to_step(step, _ignore)
-        return group.role, self.axes.step_of(group, self._counter if given is None else given, row or {})
+        return group.role, self.axes.step_of(
+            group, self._counter if given is None else given, row or {}
+        )
 
     def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call."""
@@ -120,7 +124,9 @@ class MergedRows:
             if given is not None and given > self._counter:
                 self._end_pending()
                 self._counter = given
-            if self.axes.defined:  # after the row of the step before: these values are not its steps
+            if (
+                self.axes.defined
+            ):  # after the row of the step before: these values are not its steps
                 self.axes.note(values)
             self._add(values, commits=commits)
             if commits:

@@ -54,7 +54,9 @@ class SeenTables:
         self._prefix = os.urandom(8).hex()
         self._rows = 0
 
-    def new_rows(self, key: str, table: Any, rows: Sequence[Sequence[Any]], step: int, *, own_step: bool) -> NewRows:
+    def new_rows(
+        self, key: str, table: Any, rows: Sequence[Sequence[Any]], step: int, *, own_step: bool
+    ) -> NewRows:
         """Return the rows and cells that were not in the table logged before.
 
         A row that was there stays the same row when it gets further columns, or values in empty cells.
@@ -79,7 +81,9 @@ class SeenTables:
             start = 0 if is_same else len(before.ids)
         ids = before.ids[start : start + len(rows)]
         completed = () if is_repeated else list(_completed(before, start, columns, rows, keys))
-        new_ids = [f"{self._prefix}{self._rows + number:016x}" for number in range(len(rows) - len(ids))]
+        new_ids = [
+            f"{self._prefix}{self._rows + number:016x}" for number in range(len(rows) - len(ids))
+        ]
         self._rows += len(new_ids)
         if len(self._logged) >= _MAX_TABLES:
             del self._logged[next(iter(self._logged))]
@@ -94,12 +98,18 @@ def _start(before: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
     """
     if before.keys == keys[: len(before.keys)] and columns == before.columns:
         return 0
-    common = [(before.columns.index(name), at) for at, name in enumerate(columns) if name in before.columns]
+    common = [
+        (before.columns.index(name), at)
+        for at, name in enumerate(columns)
+        if name in before.columns
+    ]
     if not common or len(common) < min(len(columns), len(before.columns)):
         return None
     count = len(before.keys)
     last = count // 2 if count == len(keys) else 0
-    return next((start for start in range(last + 1) if _continues(before.keys, start, keys, common)), None)
+    return next(
+        (start for start in range(last + 1) if _continues(before.keys, start, keys, common)), None
+    )
 
 
 def _continues(earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[int, int]]) -> bool:
@@ -117,7 +127,9 @@ def _completed(
 ) -> Iterator[CompletedCell]:
     """Yield the cells that rows have got since the table *before*, from whose row *start* on they are the same."""
     index_before = {name: index for index, name in enumerate(before.columns)}
-    for row, new, old, row_id in zip(rows, keys, before.keys[start:], before.ids[start:], strict=False):
+    for row, new, old, row_id in zip(
+        rows, keys, before.keys[start:], before.ids[start:], strict=False
+    ):
         for column, value, cell_key in zip(columns, row, new, strict=False):
             index = index_before.get(column)
             is_known = index is not None and old[index] == cell_key

@@ -15,11 +15,15 @@ from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
 from otel_bridge.emit.values import scalars
 
-_PROMPT: Final = re.compile(r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$")
+_PROMPT: Final = re.compile(
+    r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$"
+)
 _RESPONSE: Final = re.compile(
     r"(?:^|.*[_./ -])(?:response|completion|output|generation|generated|answer|prediction)s?(?:_text)?$"
 )
-_TEXT: Final = frozenset({"text", "texts", "sample", "samples", "generated_text", "conversation", "messages"})
+_TEXT: Final = frozenset(
+    {"text", "texts", "sample", "samples", "generated_text", "conversation", "messages"}
+)
 _REWARD: Final = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
 _ADVANTAGE: Final = frozenset({"advantage", "advantages"})
 _STEP: Final = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
@@ -98,11 +102,15 @@ class RolloutTable:
             roles = _roles(names, labels, range(len(names)), rows, functions)
             samples = [] if roles is None else [roles]
         whole_rows = [row for row in rows if len(row) == len(names)]
-        if not samples or not all(_holds_texts(roles, row) for row in whole_rows for roles in samples):
+        if not samples or not all(
+            _holds_texts(roles, row) for row in whole_rows for roles in samples
+        ):
             return None
         return cls(labels, samples)
 
-    def rollouts(self, rows: Iterable[Sequence[Any]], count: CountCell, ids: Sequence[str] = ()) -> list[TableRollouts]:
+    def rollouts(
+        self, rows: Iterable[Sequence[Any]], count: CountCell, ids: Sequence[str] = ()
+    ) -> list[TableRollouts]:
         """Return the rollouts in *rows* by step.
 
         Args:
@@ -139,7 +147,10 @@ class RolloutTable:
 
 def _distinct(labels: Sequence[str]) -> list[str]:
     """Return the names of columns, a repeated one with its index."""
-    return [label if label not in labels[:index] else f"{label}_{index}" for index, label in enumerate(labels)]
+    return [
+        label if label not in labels[:index] else f"{label}_{index}"
+        for index, label in enumerate(labels)
+    ]
 
 
 def has_step(columns: Iterable[Any]) -> bool:
@@ -201,7 +212,9 @@ def _roles(
     if "advantage" in meaning:  # one column for each reward function, under any name
         named = {name: index for name, index in others.items() if name in functions}
         rewards |= named or {
-            name: index for name, index in others.items() if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
+            name: index
+            for name, index in others.items()
+            if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
         }
     used = {prompt, response, meaning.get("advantage"), meaning.get("step"), *rewards.values()}
     facts = {labels[index]: index for index in indices if index not in used}
@@ -259,7 +272,9 @@ def is_missing(cell: Any) -> bool:
         return not cell
     if scalars.is_missing(cell):
         return True
-    is_number = isinstance(cell, float) or (hasattr(cell, "dtype") and not getattr(cell, "shape", None))
+    is_number = isinstance(cell, float) or (
+        hasattr(cell, "dtype") and not getattr(cell, "shape", None)
+    )
     return is_number and cell != cell  # noqa: PLR0124  # a NaN equals no other
 
 
@@ -344,9 +359,14 @@ def _fact(cell: Any) -> Any:
     entries: Sequence[Any] = cell if type(cell) in {list, tuple} else (cell,)
     media = media_of(cell)
     if media is None:
-        shown = next((entry for entry in entries if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY), None)
+        shown = next(
+            (entry for entry in entries if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY),
+            None,
+        )
         if shown is not None:
-            raise _NoCounterpart(f"{type(shown).__module__.partition('.')[0]}.{type(shown).__name__}")
+            raise _NoCounterpart(
+                f"{type(shown).__module__.partition('.')[0]}.{type(shown).__name__}"
+            )
         return cell
     if any(isinstance(medium, Table) for medium in media_in(media) or ()):
         raise _NoCounterpart(type(entries[0]).__name__)

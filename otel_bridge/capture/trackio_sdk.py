@@ -59,7 +59,9 @@ def install(module: ModuleType, mode: str) -> None:
         return
     captured = _run_class(package)
 
-    def init(project: str, name: str | None = None, group: str | None = None, *extra: Any, **others: Any) -> Any:
+    def init(
+        project: str, name: str | None = None, group: str | None = None, *extra: Any, **others: Any
+    ) -> Any:
         """Begin a run of otel-bridge in place of Trackio's."""
         if mode == "tee":
             _refuse_twice()
@@ -94,12 +96,20 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
     env = environment()
     base, known = base_dir(env, Path.cwd()), RUN_ID.read(env) or run_id_of(project, name)
     if not any(folder.run_id == known for folder in run_folders(base)):
-        raise ValueError(f"Run '{name}' does not exist in project '{project}': no run folder of it is in {base}")
+        raise ValueError(
+            f"Run '{name}' does not exist in project '{project}': no run folder of it is in {base}"
+        )
 
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
-    shown = {key: value for key, value in config.items() if not key.startswith("_")}  # Trackio's own entries
-    return runs.begin(RunRequest(captured="trackio", project=project, name=name, group=group, config=shown or None))
+    shown = {
+        key: value for key, value in config.items() if not key.startswith("_")
+    }  # Trackio's own entries
+    return runs.begin(
+        RunRequest(
+            captured="trackio", project=project, name=name, group=group, config=shown or None
+        )
+    )
 
 
 def _refuse_twice() -> None:
@@ -234,13 +244,17 @@ class TrackioRecording:
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
         try:
             rollout = self._traces.rollout(trace, key)
-            counts.captured("trackio.Trace: " + ("calls" if rollout is None else "rollouts"), run=self.run)
+            counts.captured(
+                "trackio.Trace: " + ("calls" if rollout is None else "rollouts"), run=self.run
+            )
             if rollout is not None:
                 rollouts.append(rollout)
         except any_error():  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
-    def alert(self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any) -> None:
+    def alert(
+        self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any
+    ) -> None:
         """Record an alert."""
         counts.captured("trackio.alert", run=self.run)
         self.run.alert(title, text, level)
@@ -254,7 +268,11 @@ def _class_of(value: Any) -> str:
 def _traces(value: Any) -> list[Any]:
     """Return the traces of a value, which is a ``Trace`` or a list of them; else nothing."""
     items: Any = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # any list
-    return items if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items) else []
+    return (
+        items
+        if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items)
+        else []
+    )
 
 
 def _record_too(run: Any, recorded: Run) -> None:
@@ -287,7 +305,13 @@ def _run_class(package: Any) -> Any:
 
     def begin(self: Any, run: Run, group: str | None, config: _TrackioConfig) -> None:
         self.recording = TrackioRecording(run)
-        self.project, self.name, self.id, self.group, self.config = run.project, run.name, run.id, group, config
+        self.project, self.name, self.id, self.group, self.config = (
+            run.project,
+            run.name,
+            run.id,
+            group,
+            config,
+        )
         self.url = self._space_id = self._bucket_id = self._server_base_url = None
         self._is_local = True
         config.run = run

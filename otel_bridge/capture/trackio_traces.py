@@ -45,7 +45,10 @@ class TraceReader:
         metadata: Mapping[str, Any] = trace.metadata or {}
         if metadata.get("sample_index") is None or "op" not in metadata:
             return rollout_of_trace(trace, key)
-        rollout_key = tuple(any_text(metadata.get(name)) for name in ("sample_index", "rollout_n", "step", "validate"))
+        rollout_key = tuple(
+            any_text(metadata.get(name))
+            for name in ("sample_index", "rollout_n", "step", "validate")
+        )
         if _is_inner(metadata) and self._count < _MAX_CALLS:
             self._calls.setdefault(rollout_key, []).append(metadata)
             self._count += 1
@@ -67,7 +70,9 @@ def _is_inner(metadata: Mapping[str, Any]) -> bool:
     inputs = metadata.get("inputs")
     is_loop = any_text(metadata["op"]).rpartition(".")[2] == _LOOP
     return (
-        not is_loop and isinstance(inputs, Mapping) and not _CALL_INPUTS.isdisjoint(cast("Mapping[str, Any]", inputs))
+        not is_loop
+        and isinstance(inputs, Mapping)
+        and not _CALL_INPUTS.isdisjoint(cast("Mapping[str, Any]", inputs))
     )
 
 
@@ -79,13 +84,23 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
         inputs: Mapping[str, Any] = call["inputs"]
         if "parameters" not in inputs:
             others.append(
-                {name: call.get(name) for name in ("op", "inputs", "output", "exception_type") if name in call}
+                {
+                    name: call.get(name)
+                    for name in ("op", "inputs", "output", "exception_type")
+                    if name in call
+                }
             )
             continue
         name = any_text(call["op"]).rpartition(".")[0] or any_text(call["op"])
         call_id = f"call_{number}"
         function = {"name": name, "arguments": inputs["parameters"]}
-        messages.append({"role": _ANSWER, "content": None, "tool_calls": [{"id": call_id, "function": function}]})
+        messages.append(
+            {
+                "role": _ANSWER,
+                "content": None,
+                "tool_calls": [{"id": call_id, "function": function}],
+            }
+        )
         messages.append({"role": "tool", "tool_call_id": call_id, "content": _result_of(call)})
     rollout.messages = [*rollout.messages[:-1], *messages, *rollout.messages[-1:]]
     if others:
@@ -100,7 +115,9 @@ def _result_of(call: Mapping[str, Any]) -> Any:
     output = call.get("output")
     entries = entries_of(output)
     answer: Any = entries[0] if entries else None
-    text: Any = cast("Mapping[str, Any]", answer).get("text") if isinstance(answer, Mapping) else None
+    text: Any = (
+        cast("Mapping[str, Any]", answer).get("text") if isinstance(answer, Mapping) else None
+    )
     return cast("object", answer) if text is None else text
 
 
@@ -131,7 +148,9 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
         split=split,
         metadata={**metadata, "trackio_key": key},
         turns=_turns(messages, spans),
-        error=next((any_text(span["error"]) for span in spans if not is_missing(span.get("error"))), None),
+        error=next(
+            (any_text(span["error"]) for span in spans if not is_missing(span.get("error"))), None
+        ),
         **fields,
     )
 

@@ -25,7 +25,9 @@ _OF_A_JOB: Final = (
 )  # fmt: skip
 """Variables that name a job's own run. They are removed, so that the test run is not written into that run."""
 _READ_BACK: Final = "the row and the rollout were read back"
-_SENT: Final = "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
+_SENT: Final = (
+    "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
+)
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
@@ -67,7 +69,9 @@ def _ended(folder: RunFolder) -> Report | None:
     report = read_report(folder)
     while time.monotonic() < deadline:
         report = read_report(folder)
-        if report is not None and (report.ended or all(_stuck(state) for state in report.exporters.values())):
+        if report is not None and (
+            report.ended or all(_stuck(state) for state in report.exporters.values())
+        ):
             break
         time.sleep(0.1)
     return report

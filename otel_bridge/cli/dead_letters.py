@@ -87,8 +87,14 @@ def _options(function: F) -> F:
             help="Only the dead letter with this id; may be given several times.",
         ),
         click.option("--exporter", default=None, help="Only dead letters of this exporter."),
-        click.option("--run", default=None, help="Only this run: its name, its id, or the beginning of its id."),
-        click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)),
+        click.option(
+            "--run",
+            default=None,
+            help="Only this run: its name, its id, or the beginning of its id.",
+        ),
+        click.argument(
+            "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
+        ),
     ):
         function = option(function)
     return function
@@ -96,32 +102,60 @@ def _options(function: F) -> F:
 
 @command.command("list", epilog="Example: otel-bridge dead-letters list --run ppo")
 @_options
-def list_(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
+def list_(
+    directory: Path | None,
+    run: str | None,
+    exporter: str | None,
+    ids: tuple[int, ...],
+    as_json: bool,
+) -> None:
     """Print one line per dead letter. It has id, exporter, kind, step, role, record id, time and reason."""
     for found in _chosen(directory, run, exporter, ids):
         if not as_json:
             echo(f"{found.folder.run_id}: {len(found.dead_letters)} dead letters")
         for dead_letter in found.dead_letters:
-            echo(_json(found.folder, dead_letter, whole=False) if as_json else f"  {_line(dead_letter)}")
+            echo(
+                _json(found.folder, dead_letter, whole=False)
+                if as_json
+                else f"  {_line(dead_letter)}"
+            )
 
 
 @command.command(epilog="Example: otel-bridge dead-letters show --id 3")
 @_options
-def show(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
+def show(
+    directory: Path | None,
+    run: str | None,
+    exporter: str | None,
+    ids: tuple[int, ...],
+    as_json: bool,
+) -> None:
     """Print each dead letter with its record. Long records are clipped unless you pass --json."""
     for found in _chosen(directory, run, exporter, ids):
         for dead_letter in found.dead_letters:
             if as_json:
                 echo(_json(found.folder, dead_letter, whole=True))
                 continue
-            text = orjson.dumps(_content(dead_letter), option=orjson.OPT_INDENT_2, default=str).decode()
-            clipped = text if len(text) <= _CLIP else f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
+            text = orjson.dumps(
+                _content(dead_letter), option=orjson.OPT_INDENT_2, default=str
+            ).decode()
+            clipped = (
+                text
+                if len(text) <= _CLIP
+                else f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
+            )
             echo(f"{found.folder.run_id} {_line(dead_letter)}\n{clipped}")
 
 
 @command.command(epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
 @_options
-def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
+def retry(
+    directory: Path | None,
+    run: str | None,
+    exporter: str | None,
+    ids: tuple[int, ...],
+    as_json: bool,
+) -> None:
     """Deliver dead letters to their exporters again.
 
     Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes the retry. If no
@@ -143,7 +177,13 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
 
 @command.command(epilog="Example: otel-bridge dead-letters discard --exporter trackio")
 @_options
-def discard(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
+def discard(
+    directory: Path | None,
+    run: str | None,
+    exporter: str | None,
+    ids: tuple[int, ...],
+    as_json: bool,
+) -> None:
     """Delete dead letters for good."""
     work_without_output()
     failed = False
@@ -164,13 +204,17 @@ def discard(directory: Path | None, run: str | None, exporter: str | None, ids: 
     sys.exit(1 if failed else 0)
 
 
-def _chosen(directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]) -> list[_RunDeadLetters]:
+def _chosen(
+    directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]
+) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none."""
     found: list[_RunDeadLetters] = []
     folders = chosen_folders(directory, run)
     for folder in folders:
         dead_letters = [
-            dead_letter for dead_letter in _letters(folder, ids or None) if exporter in {None, dead_letter.exporter}
+            dead_letter
+            for dead_letter in _letters(folder, ids or None)
+            if exporter in {None, dead_letter.exporter}
         ]
         if dead_letters:
             found.append(_RunDeadLetters(folder, dead_letters))
@@ -209,20 +253,29 @@ def _amounts(total: int, remaining: int) -> dict[str, Amount]:
 def _stuck(found: _RunDeadLetters) -> bool:
     report = read_report(found.folder)
     exporters = {} if report is None else report.exporters
-    return all(name in exporters and exporters[name].state == "blocked" for name in found.by_exporter())
+    return all(
+        name in exporters and exporters[name].state == "blocked" for name in found.by_exporter()
+    )
 
 
 def _refused_again(found: _RunDeadLetters) -> int:
     last = max(dead_letter.id for dead_letter in found.dead_letters)
     tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in found.dead_letters}
-    return sum(one.id > last and (one.exporter, one.record_id) in tried for one in _letters(found.folder, None))
+    return sum(
+        one.id > last and (one.exporter, one.record_id) in tried
+        for one in _letters(found.folder, None)
+    )
 
 
 def _print_counts(folder: RunFolder, counts: Mapping[str, int], *, as_json: bool) -> None:
     if as_json:
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
-    parts = [f"{count} {what.replace('_', ' ')}" for what, count in counts.items() if count or what != "waiting"]
+    parts = [
+        f"{count} {what.replace('_', ' ')}"
+        for what, count in counts.items()
+        if count or what != "waiting"
+    ]
     report = read_report(folder)
     why = [
         f"{name} is {one.state}: {one.reason}"
@@ -233,7 +286,9 @@ def _print_counts(folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
-    when = datetime.fromtimestamp(dead_letter.time_unix_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    when = datetime.fromtimestamp(dead_letter.time_unix_ns / 1e9, timezone.utc).strftime(
+        "%Y-%m-%d %H:%M:%S"
+    )
     what = _KINDS.get(dead_letter.kind, f"kind {dead_letter.kind}")
     facts = printable(_facts(dead_letter))
     return f"{dead_letter.id}  {dead_letter.exporter}  {what}  {facts}{when}  {printable(dead_letter.reason)}"

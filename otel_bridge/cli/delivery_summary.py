@@ -16,7 +16,10 @@ NO_EXPORTER: Final = "no exporter is chosen; pass --exporters"
 
 
 def print_runs(
-    console: Terminal, folders: Iterable[RunFolder], remaining: Mapping[str, RunStatus], hanging: Collection[str]
+    console: Terminal,
+    folders: Iterable[RunFolder],
+    remaining: Mapping[str, RunStatus],
+    hanging: Collection[str],
 ) -> None:
     """Print every run's table, and a line for each reason why some of the run is not delivered.
 
@@ -74,7 +77,9 @@ def undelivered_reason(
         requested: Exporters that this call or its environment names. Records that were deleted before they got them are
             reported.
     """
-    if remaining is not None and remaining.reason:  # the run could not be served, which an older report does not show
+    if (
+        remaining is not None and remaining.reason
+    ):  # the run could not be served, which an older report does not show
         return remaining.reason
     if report is None:
         return "nothing could be read"
@@ -83,7 +88,9 @@ def undelivered_reason(
     lines = [] if remaining is None else _unexplained(remaining, hanging)
     lines += _not_received(report, requested)
     if not report.ended:
-        lines = [*_reasons(report), *lines, *_living(remaining)] or ["its delivery was stopped early"]
+        lines = [*_reasons(report), *lines, *_living(remaining)] or [
+            "its delivery was stopped early"
+        ]
     return "; ".join(lines)
 
 
@@ -93,7 +100,11 @@ def _without_exporter(report: Report) -> str:
     is_given_up = bool(report.discarded and report.ended)
     if not has_records or is_given_up:
         return ""
-    return f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}" if report.exporters else NO_EXPORTER
+    return (
+        f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}"
+        if report.exporters
+        else NO_EXPORTER
+    )
 
 
 def _not_received(report: Report, requested: Collection[str]) -> list[str]:
@@ -111,7 +122,11 @@ def _not_received(report: Report, requested: Collection[str]) -> list[str]:
 
 def _reasons(report: Report) -> list[str]:
     """Return a line for each exporter that retries or is blocked."""
-    return [f"{name} is {state.state}: {state.reason}" for name, state in report.exporters.items() if state.reason]
+    return [
+        f"{name} is {state.state}: {state.reason}"
+        for name, state in report.exporters.items()
+        if state.reason
+    ]
 
 
 def _living(remaining: RunStatus | None) -> list[str]:
@@ -124,7 +139,9 @@ def _living(remaining: RunStatus | None) -> list[str]:
 
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
     """Return a line for each unfinished exporter without a reason; a reason is already shown with its exporter."""
-    lines = [_waiting(run, name, hanging) for name, state in run.exporters.items() if not state.reason]
+    lines = [
+        _waiting(run, name, hanging) for name, state in run.exporters.items() if not state.reason
+    ]
     return [line for line in lines if line]
 
 

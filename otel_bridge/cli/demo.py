@@ -40,11 +40,17 @@ _START_S: Final = 10.0
 
 
 @click.command("demo", epilog="Example: otel-bridge demo --steps 20 --exporters trackio")
-@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job."
+)
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"),
               show_default=True, help="Folder of all output.")  # fmt: skip
-@click.option("--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run.")
+@click.option(
+    "--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run."
+)
 def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     """Run a small real RL job: an explorer, a trainer and an evaluator, one run in every tracker.
 
@@ -74,7 +80,9 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
         failures = _run(console, folder, steps=steps, seed=seed, env=env)
     except _Interrupted as exc:
         watch = command_line("status", folder.base)
-        console.print_line(f"interrupted; the bridge delivers what was logged, to watch it: {watch}")
+        console.print_line(
+            f"interrupted; the bridge delivers what was logged, to watch it: {watch}"
+        )
         sys.exit(128 + exc.number)
     sys.exit(_closing(console, folder, failures))
 
@@ -107,17 +115,24 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
         "MLFLOW_TRACKING_URI": f"sqlite:///{directory / 'mlflow.db'}",
         "TRACKIO_DIR": str(directory / "trackio"),
         "WANDB_DIR": str(directory),
-        "WANDB_CACHE_DIR": str(directory / "wandb" / "cache"),  # else wandb writes its own log to the home folder
+        "WANDB_CACHE_DIR": str(
+            directory / "wandb" / "cache"
+        ),  # else wandb writes its own log to the home folder
         "WANDB_MODE": "offline",
     }
 
 
-def _run(console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]) -> Mapping[str, str]:
+def _run(
+    console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]
+) -> Mapping[str, str]:
     """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
     from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
 
     totals = {role: None if role == _OPEN_ENDED else steps for role in ROLES}
-    with tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange, console.wait_display() as display:
+    with (
+        tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,
+        console.wait_display() as display,
+    ):
         started = _Started(folder)
         with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
             while job.running():
@@ -132,7 +147,10 @@ def _amounts(report: Report | None, totals: Mapping[str, int | None]) -> dict[st
     """Return the steps of each role and the records of each tracker in *report*."""
     if report is None:
         return {"the start of the roles and the bridge": Amount()}
-    steps = {f"{role} step": Amount(report.steps.get(axis_of(role), 0), total) for role, total in totals.items()}
+    steps = {
+        f"{role} step": Amount(report.steps.get(axis_of(role), 0), total)
+        for role, total in totals.items()
+    }
     return {**steps, **records_in_trackers([report])}
 
 
@@ -169,7 +187,9 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
         display.show(partial(_amounts, report, {}))
         if report is not None:
             trackers = list(report.exporters.values())
-            if report.ended or (trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)):
+            if report.ended or (
+                trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)
+            ):
                 return
             counts = [(tracker.state, tracker.written, tracker.durable) for tracker in trackers]
             if counts != delivered:
@@ -190,7 +210,9 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
         console.print_line(f"{role} failed: {end}", "red")
     if not report.ended and bridge_alive:
         watch = command_line("status", folder.base)
-        console.print_line(f"not everything is delivered yet; the bridge goes on, to watch it: {watch}")
+        console.print_line(
+            f"not everything is delivered yet; the bridge goes on, to watch it: {watch}"
+        )
     elif not report.ended:
         drain = command_line("drain", folder.path)
         console.print_line(f"not everything is delivered yet; to continue: {drain}")

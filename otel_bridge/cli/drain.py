@@ -48,7 +48,11 @@ _PAUSE_S: Final = 0.1
 
 @click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
 @click.argument("directories", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
-@click.option("--exporters", default="", help="Deliver to these exporters instead of those that the folders name.")
+@click.option(
+    "--exporters",
+    default="",
+    help="Deliver to these exporters instead of those that the folders name.",
+)
 @click.option(
     "--discard",
     multiple=True,
@@ -84,14 +88,20 @@ def command(
     work_without_output()
     discarded = settings.names(",".join(discard))
     if single is not None:
-        _drain_one(single, settings.names(exporters), discarded, reason_fd, trusts_folders=trusts_folders)
+        _drain_one(
+            single, settings.names(exporters), discarded, reason_fd, trusts_folders=trusts_folders
+        )
     both = sorted({*settings.names(exporters)} & {*discarded})
     if both:
-        raise WrongCallError(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
+        raise WrongCallError(
+            f"{', '.join(both)}: in --exporters and in --discard; name each in one of them"
+        )
     for name in settings.names(exporters):
         if name not in {OTLP, NONE}:
             load(name)
-    folders = [folder for directory in directories or (None,) for folder in existing_folders(directory)]
+    folders = [
+        folder for directory in directories or (None,) for folder in existing_folders(directory)
+    ]
     if not folders:
         return
     _require_known(discarded, folders)
@@ -109,14 +119,28 @@ def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> No
     """
     for name in set(discarded) - set(available()):
         if not any(name in _names_in(folder) for folder in folders):
-            raise click.ClickException(f"--discard {name}: no run here names it, and {unknown(name)}")
+            raise click.ClickException(
+                f"--discard {name}: no run here names it, and {unknown(name)}"
+            )
 
 
 def _names_in(folder: RunFolder) -> set[str]:
     """Return the exporters that the processes of *folder* and its earlier bridges named."""
-    found = {name for one in headers_of(folder) if one for names in one.exporters.values() for name in names}
+    found = {
+        name
+        for one in headers_of(folder)
+        if one
+        for names in one.exporters.values()
+        for name in names
+    }
     if (report := read_report(folder)) is not None:
-        found |= {*report.exporters, *report.former, *report.owed, *report.discarded, *report.evicted}
+        found |= {
+            *report.exporters,
+            *report.former,
+            *report.owed,
+            *report.discarded,
+            *report.evicted,
+        }
     return found
 
 
@@ -131,7 +155,12 @@ class Drains:
     """
 
     def __init__(
-        self, console: Terminal, exporters: str = "", discard: Sequence[str] = (), *, trusts_folders: bool = False
+        self,
+        console: Terminal,
+        exporters: str = "",
+        discard: Sequence[str] = (),
+        *,
+        trusts_folders: bool = False,
     ) -> None:
         self._console, self._exporters = console, exporters
         self._options = ["--exporters", exporters] if exporters else []
@@ -155,7 +184,15 @@ class Drains:
         """Drain one folder in a thread of the pool; return the exit code of its process."""
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         reads, writes = os.pipe()
-        command = [sys.executable, "-c", code, "drain", "--folder", str(folder.path), *self._options]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "drain",
+            "--folder",
+            str(folder.path),
+            *self._options,
+        ]
         command += ["--reason-fd", str(writes)]
         # The exporter `console` prints; what a tracker prints is left out.
         shown = None if self._prints(folder) else subprocess.DEVNULL
@@ -178,7 +215,9 @@ class Drains:
 
     def _prints(self, folder: RunFolder) -> bool:
         given = _given(settings.names(self._exporters), settings.environment(), Path.cwd())
-        return "console" in (_names_in(folder) if given is None else {name for one in given.values() for name in one})
+        return "console" in (
+            _names_in(folder) if given is None else {name for one in given.values() for name in one}
+        )
 
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process, which commits and closes its writers first."""
@@ -187,7 +226,9 @@ class Drains:
             process.terminate()
 
 
-def _amounts(folders: Sequence[RunFolder], drains: Sequence[Future[int]], reports: ReportCache) -> dict[str, Amount]:
+def _amounts(
+    folders: Sequence[RunFolder], drains: Sequence[Future[int]], reports: ReportCache
+) -> dict[str, Amount]:
     """Return how many of *folders* are done, and how many records of all of them each tracker has."""
     done = sum(drain.done() for drain in drains)
     runs = {"runs": Amount(done, len(folders))}
@@ -204,16 +245,25 @@ def _end(why: str, reason_fd: int | None, *, hangs: bool = False) -> NoReturn:
         echo(why)
     sys.stdout.flush()
     if hangs:
-        os._exit(1 if why else 0)  # a writer or a disk that hangs must not keep this process from exiting
+        os._exit(
+            1 if why else 0
+        )  # a writer or a disk that hangs must not keep this process from exiting
     sys.exit(1 if why else 0)
 
 
 def _drain_one(
-    path: Path, exporters: Sequence[str], discard: Sequence[str], reason_fd: int | None, *, trusts_folders: bool
+    path: Path,
+    exporters: Sequence[str],
+    discard: Sequence[str],
+    reason_fd: int | None,
+    *,
+    trusts_folders: bool,
 ) -> NoReturn:
     """Deliver one folder in this process, and end the process: with 0 when nothing remains, else with 1 and why."""
     if reason_fd is not None:
-        os.set_inheritable(reason_fd, False)  # a process of a tracker that outlives this one would keep it open
+        os.set_inheritable(
+            reason_fd, False
+        )  # a process of a tracker that outlives this one would keep it open
     path = path.resolve()
     found = [folder for folder in folders_of(path) if folder.path == path]
     if not found:
@@ -222,7 +272,8 @@ def _drain_one(
     holder = _remote_holder(folder)
     if holder:
         _end(
-            f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited", reason_fd
+            f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited",
+            reason_fd,
         )
     service = service_of(folder.base)
     if service:
@@ -231,8 +282,12 @@ def _drain_one(
             reason_fd,
         )
     collect_less_often()
-    how = dataclasses.replace(_options(folder, exporters, trusts_folders=trusts_folders), discard=tuple(discard))
-    host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, log_line=_notify)
+    how = dataclasses.replace(
+        _options(folder, exporters, trusts_folders=trusts_folders), discard=tuple(discard)
+    )
+    host = BridgeSupervisor(
+        path.parent, how, folders=lambda: found, until_done=True, log_line=_notify
+    )
 
     def stop(_number: int, _frame: object) -> None:
         host.request_stop(_STOP_S)
@@ -276,7 +331,9 @@ def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: boo
     given = _given(exporters, env, cwd)
     return dataclasses.replace(
         read,
-        exporter_env=dataclasses.replace(read.exporter_env, from_segments=True, trusts_folders=trusts_folders),
+        exporter_env=dataclasses.replace(
+            read.exporter_env, from_segments=True, trusts_folders=trusts_folders
+        ),
         exporters=given,
         closing=True,
         takeover=True,
@@ -284,7 +341,9 @@ def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: boo
     )
 
 
-def _given(exporters: Sequence[str], env: Mapping[str, str], cwd: Path) -> Mapping[str, tuple[str, ...]] | None:
+def _given(
+    exporters: Sequence[str], env: Mapping[str, str], cwd: Path
+) -> Mapping[str, tuple[str, ...]] | None:
     """Return the exporters that the call or its environment names; ``None`` when the folder decides."""
     if exporters:
         return dict.fromkeys(SIGNALS, tuple(exporters))
@@ -296,9 +355,17 @@ def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
     """Wait until delivery is complete, or cannot continue now, or only live processes keep the run open."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
-        if remaining is None or remaining.outcome is not Outcome.BUSY or remaining.unread or not remaining.living:
+        if (
+            remaining is None
+            or remaining.outcome is not Outcome.BUSY
+            or remaining.unread
+            or not remaining.living
+        ):
             continue
-        if all(one.state == "blocked" or one.has_all(remaining.position) for one in remaining.exporters.values()):
+        if all(
+            one.state == "blocked" or one.has_all(remaining.position)
+            for one in remaining.exporters.values()
+        ):
             return remaining
     return host.progress().get(folder.run_id)
 

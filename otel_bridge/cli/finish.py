@@ -46,9 +46,15 @@ def command(run: str, directory: Path | None, status: str) -> None:
     OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
     if not run.strip():
-        raise click.UsageError("RUN is empty, perhaps because a variable is not set; give the name or the id of a run")
+        raise click.UsageError(
+            "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
+        )
     work_without_output()
-    own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
+    own = (
+        folders_of(Path(run))
+        if directory is None and os.path.isdir(os.path.join(run, "segments"))
+        else []
+    )
     folders = own or chosen_folders(directory, run)
     if len(folders) > 1:
         names = ", ".join(folder.run_id for folder in folders)
@@ -61,7 +67,9 @@ def command(run: str, directory: Path | None, status: str) -> None:
         sys.exit(*Drains(console).drain([folder]))
     report = read_report(folder)
     if report is None or report.status == "running":
-        raise click.ClickException(f"{folder.run_id}: its bridge has not ended the run yet; look at otel-bridge status")
+        raise click.ClickException(
+            f"{folder.run_id}: its bridge has not ended the run yet; look at otel-bridge status"
+        )
     console.print_line(_result_line(folder, report, status))
 
 
@@ -72,7 +80,12 @@ def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
         while time.monotonic() < deadline:
             is_taken = not is_requested(folder)
             report = read_report(folder)
-            if is_taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
+            if (
+                is_taken
+                and report is not None
+                and report.status != "running"
+                and report.time_unix_ns > since_unix_ns
+            ):
                 return True
             if not is_taken and not probe(folder.lock_path):
                 return False

@@ -77,7 +77,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except click.UsageError:  # what was typed
             raise
-        except (OtelBridgeError, click.ClickException) as exc:  # its text may hold names of runs and servers' answers
+        except (
+            OtelBridgeError,
+            click.ClickException,
+        ) as exc:  # its text may hold names of runs and servers' answers
             echo(f"Error: {exc}", err=True)
             ctx.exit(exit_code_of(exc))
 

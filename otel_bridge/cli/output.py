@@ -84,7 +84,9 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as exc:
-        raise click.ClickException(f"{path}: {exc.strerror}; choose a file that can be written") from exc
+        raise click.ClickException(
+            f"{path}: {exc.strerror}; choose a file that can be written"
+        ) from exc
 
 
 def call_with_streams(command: Callable[[], object]) -> object:
@@ -124,7 +126,9 @@ def _open_closed_descriptors() -> None:
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
-        os.open(os.devnull, flags)  # gets the lowest free number, which is this one; a child finds it closed again
+        os.open(
+            os.devnull, flags
+        )  # gets the lowest free number, which is this one; a child finds it closed again
     sys.stdout, sys.stderr = _text_stream(sys.stdout, 1), _text_stream(sys.stderr, 2)
 
 

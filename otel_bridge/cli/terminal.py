@@ -23,8 +23,17 @@ class Terminal(Console):
         soft_wrap: Do not break long lines.
     """
 
-    def __init__(self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, soft_wrap=soft_wrap)
+    def __init__(
+        self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False
+    ) -> None:
+        super().__init__(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            stderr=stderr,
+            width=width,
+            soft_wrap=soft_wrap,
+        )
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print *text* unwrapped, so that a command in it can be copied."""

@@ -25,7 +25,11 @@ _TABLE: Final = "table"
 def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
     """Return *record* with the texts that *policy* allows."""
     # Cells are pictures and sounds: none of them goes, so that the numbers in the table stay right.
-    return replace(record, items=_limited_items(record.items, policy), cells=_limited_items(record.cells, policy))
+    return replace(
+        record,
+        items=_limited_items(record.items, policy),
+        cells=_limited_items(record.cells, policy),
+    )
 
 
 def _limited_items(items: Iterable[MediaItem], policy: ContentPolicy) -> list[MediaItem]:
@@ -51,13 +55,20 @@ def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
     if policy.off or (item.kind == _HTML and too_long):
         return None
     allowed = policy.allowed(content, TextKind.MESSAGE)
-    return captioned if allowed == content else with_data(captioned, allowed.encode("utf-8", "replace"))
+    return (
+        captioned
+        if allowed == content
+        else with_data(captioned, allowed.encode("utf-8", "replace"))
+    )
 
 
 def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
     table = cast("dict[str, Any]", orjson.loads(item.data))
     rows: list[list[Json]] = [
-        [policy.allowed(cell, TextKind.MESSAGE) if isinstance(cell, str) else cell for cell in cast("list[Json]", row)]
+        [
+            policy.allowed(cell, TextKind.MESSAGE) if isinstance(cell, str) else cell
+            for cell in cast("list[Json]", row)
+        ]
         for row in table["rows"]
     ]
     data = orjson.dumps({"columns": table["columns"], "rows": rows})

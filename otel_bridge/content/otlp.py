@@ -36,7 +36,9 @@ from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import REDACTED, names_of, scrubbed, secret_by_name
 
 Scope: TypeAlias = ScopeSpans | ScopeLogs | ScopeMetrics
-_Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+_Point: TypeAlias = (
+    NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+)
 _MAX_NAME_CHARS: Final = 256
 _NUMBERS: Final = frozenset({"bool_value", "int_value", "double_value", None})
 _NO_NAME: Final = "span"
@@ -68,7 +70,9 @@ def apply_to_span(span: Span, policy: ContentPolicy, *, everything: bool = False
         if policy.limit is not None and not is_identifier(event.name):
             event.name = cut(event.name, policy.limit) or "event"
     parts: list[Span | Span.Event | Span.Link] = [span, *span.events, *span.links]
-    return sum(apply_to_attributes(part.attributes, policy, everything=everything) for part in parts)
+    return sum(
+        apply_to_attributes(part.attributes, policy, everything=everything) for part in parts
+    )
 
 
 def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
@@ -77,7 +81,8 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     The body of an event is content. The text of a program's log line is redacted and stays whole.
     """
     event_name = record.event_name or next(
-        (pair.value.string_value for pair in record.attributes if pair.key == semconv.EVENT_NAME), ""
+        (pair.value.string_value for pair in record.attributes if pair.key == semconv.EVENT_NAME),
+        "",
     )
     is_line = not event_name or event_name.startswith("rl.")
     body = _Attribute(
@@ -100,7 +105,11 @@ def apply_to_resource(resource: Resource, policy: ContentPolicy) -> int:
 
 
 def apply_to_attributes(
-    attributes: Sequence[KeyValue], policy: ContentPolicy, *, names: tuple[str, ...] = (), everything: bool = False
+    attributes: Sequence[KeyValue],
+    policy: ContentPolicy,
+    *,
+    names: tuple[str, ...] = (),
+    everything: bool = False,
 ) -> int:
     """Apply *policy* to *attributes*.
 
@@ -140,7 +149,11 @@ def _stays(pair: KeyValue, kind: TextKind) -> bool:
     """Return whether *pair* stays whole under any limit, as numbers and names do."""
     if kind is TextKind.NAME or pair.key == semconv.EVALUATION_LABEL:
         return True
-    return kind is not TextKind.MESSAGE and pair.value.WhichOneof("value") in _NUMBERS and _is_plain(pair.key)
+    return (
+        kind is not TextKind.MESSAGE
+        and pair.value.WhichOneof("value") in _NUMBERS
+        and _is_plain(pair.key)
+    )
 
 
 def _is_plain(key: str) -> bool:
@@ -212,7 +225,9 @@ class _Attribute:
 
     def _allowed_key(self, key: str) -> str:
         is_name = self.policy.limit is None or is_identifier(key)
-        return self.policy.allowed(key, TextKind.NAME) if is_name else cut(key, self.policy.limit or 0)
+        return (
+            self.policy.allowed(key, TextKind.NAME) if is_name else cut(key, self.policy.limit or 0)
+        )
 
     def _allowed(self, text: str, name: str) -> str:
         """Return the part of *text* that may leave; JSON in a message stays JSON."""
@@ -263,7 +278,9 @@ def _limit_name(span: Span, limit: int) -> None:
     words = span.name.split()
     if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return
-    operations = [pair.value.string_value for pair in span.attributes if pair.key == semconv.GEN_AI_OPERATION]
+    operations = [
+        pair.value.string_value for pair in span.attributes if pair.key == semconv.GEN_AI_OPERATION
+    ]
     names = [name for name in (*operations, *words[:1]) if name in declared and is_identifier(name)]
     span.name = cut(span.name, limit) or next(iter(names), _NO_NAME)
 
@@ -284,7 +301,11 @@ def hash_texts(metric: Metric) -> int:
     for point in points:
         for pair in point.attributes:
             text = pair.value.string_value
-            nested = pair.value.WhichOneof("value") in {"array_value", "kvlist_value", "bytes_value"}
+            nested = pair.value.WhichOneof("value") in {
+                "array_value",
+                "kvlist_value",
+                "bytes_value",
+            }
             is_named = is_name(pair.key) and _is_name_value(pair.value)
             if is_named or not (text or nested) or (not nested and is_identifier(text)):
                 continue

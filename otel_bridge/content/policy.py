@@ -17,7 +17,13 @@ from otel_bridge.content.truncation import cut
 from otel_bridge.content.user_function import by_user, hooked
 from otel_bridge.conventions import is_content, is_name
 from otel_bridge.conventions.registry import FREE_PREFIXES
-from otel_bridge.text.secret_patterns import REDACTED, redact_emails, redact_message, redact_text, secret_by_name
+from otel_bridge.text.secret_patterns import (
+    REDACTED,
+    redact_emails,
+    redact_message,
+    redact_text,
+    secret_by_name,
+)
 from otel_bridge.text.secret_search import may_hold_secret
 
 Limit: TypeAlias = int | None
@@ -79,7 +85,9 @@ class ContentPolicy:
             ConfigError: A value cannot be parsed.
         """
         redactions = settings.REDACT.read(env)
-        return cls(limit_of(settings.content_mode(env)), "secrets" in redactions, "email" in redactions)
+        return cls(
+            limit_of(settings.content_mode(env)), "secrets" in redactions, "email" in redactions
+        )
 
     @property
     def off(self) -> bool:
@@ -98,7 +106,9 @@ class ContentPolicy:
             return self.redact_fact(text, name)
         if self.off:
             return ""
-        redacted = self.redact(text) if kind is TextKind.MESSAGE else by_user(self.redact_fact(text, name))
+        redacted = (
+            self.redact(text) if kind is TextKind.MESSAGE else by_user(self.redact_fact(text, name))
+        )
         return redacted if self.limit is None else cut(redacted, self.limit)
 
     def redact(self, text: str, *, secrets: bool = True) -> str:
@@ -118,7 +128,11 @@ class ContentPolicy:
     def may_redact(self, text: str, *, secrets: bool = True) -> bool:
         """Return whether `redact` may change *text*, or a text within its JSON; false is certain."""
         searched = secrets and self.secrets
-        return hooked() or self.email or (searched and may_hold_secret(text.encode("utf-8", "replace")))
+        return (
+            hooked()
+            or self.email
+            or (searched and may_hold_secret(text.encode("utf-8", "replace")))
+        )
 
 
 DEFAULT_POLICY: Final = ContentPolicy()

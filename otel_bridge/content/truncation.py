@@ -69,4 +69,8 @@ def _cut_field(key: str, value: Json, limit: int, *, blob: bool) -> Json:
 
 
 def _cut_blob(value: Json, limit: int) -> Json:
-    return f"[{len(value)} characters left out]" if isinstance(value, str) and len(value) > limit else value
+    return (
+        f"[{len(value)} characters left out]"
+        if isinstance(value, str) and len(value) > limit
+        else value
+    )

@@ -41,7 +41,9 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
             "name a function from text to text in a module that this process can import"
         ) from exc
     if not callable(function):
-        raise ConfigError(f"{settings.REDACT.name}={function_name!r}: a {type(function).__name__}, expected a function")
+        raise ConfigError(
+            f"{settings.REDACT.name}={function_name!r}: a {type(function).__name__}, expected a function"
+        )
     redact_with(cast("Redaction", function))
 
 
@@ -83,5 +85,8 @@ def by_user(text: str) -> str:
     if not _UserFunction.warned:
         _UserFunction.warned = True
         # The type alone: the exception may hold the text.
-        _log.warning("the redaction hook gave %s instead of text; such texts are left out", type(redacted).__name__)
+        _log.warning(
+            "the redaction hook gave %s instead of text; such texts are left out",
+            type(redacted).__name__,
+        )
     return REDACTED

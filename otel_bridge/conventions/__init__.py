@@ -6,4 +6,13 @@ Each convention has one module with tables only; `registry` holds all convention
 from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention
 from otel_bridge.conventions.registry import CONVENTIONS, is_content, is_name, switch_of
 
-__all__ = ["CONVENTIONS", "GENERATION", "SPAN", "TOOL", "Convention", "is_content", "is_name", "switch_of"]
+__all__ = [
+    "CONVENTIONS",
+    "GENERATION",
+    "SPAN",
+    "TOOL",
+    "Convention",
+    "is_content",
+    "is_name",
+    "switch_of",
+]

@@ -22,7 +22,9 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 
 _NAMES: Final = frozenset(name for convention in CONVENTIONS for name in convention.names)
 _CONTENT: Final = frozenset(name for convention in CONVENTIONS for name in convention.content)
-_CONTENT_PREFIXES: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.content_prefixes)
+_CONTENT_PREFIXES: Final = tuple(
+    prefix for convention in CONVENTIONS for prefix in convention.content_prefixes
+)
 SPAN_WORDS: Final = frozenset(word for convention in CONVENTIONS for word in convention.span_words)
 """Words in the names of spans that are not from a prompt."""
 _REWARD: Final = "agentlightning.reward."
@@ -42,7 +44,11 @@ def is_name(key: str) -> bool:
 
 def switch_of(scope: str) -> str:
     """Return the setting by which the instrumentation *scope* records content; empty when none is known."""
-    found = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes or (scope + "\0",)))
+    found = (
+        convention
+        for convention in CONVENTIONS
+        if scope.startswith(convention.scopes or (scope + "\0",))
+    )
     longest = max(found, key=lambda convention: _match(convention, scope), default=None)
     return "" if longest is None else longest.switch
 

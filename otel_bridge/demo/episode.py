@@ -34,7 +34,12 @@ class Played:
 
 
 def play(
-    policy: Policy, expression: Expression, *, group: int, rng: np.random.Generator | None, max_turns: int = 6
+    policy: Policy,
+    expression: Expression,
+    *,
+    group: int,
+    rng: np.random.Generator | None,
+    max_turns: int = 6,
 ) -> Played:
     """Play one episode; without *rng* the likeliest action is taken each time."""
     messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
@@ -67,7 +72,11 @@ def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:
             "role": "assistant",
             "content": None,
             "tool_calls": [
-                {"id": call_id, "type": "function", "function": {"name": "calculator", "arguments": arguments}}
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {"name": "calculator", "arguments": arguments},
+                }
             ],
         },
         {

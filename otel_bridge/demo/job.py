@@ -49,7 +49,10 @@ class Job:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._exchange.stop()
         for process in self._roles.values():
@@ -78,4 +81,8 @@ class Job:
 
 
 def _end(code: int | None) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+    return (
+        f"killed by {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"exit code {code}"
+    )

@@ -47,7 +47,9 @@ def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
     return advantages
 
 
-def train(weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, lr: float) -> tuple[Floats, Update]:
+def train(
+    weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, lr: float
+) -> tuple[Floats, Update]:
     """Take one gradient step on *weights*, shape (FEATURES,); returns the new weights and what was seen."""
     decisions = [decision for episode in episodes for decision in episode.decisions]
     lengths = [len(episode.decisions) for episode in episodes]
@@ -71,7 +73,9 @@ def train(weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, l
     push = np.where(clipped, 0.0, ratio * weight)
     entropy_score = -np.einsum("na,naf->nf", probs * (finite + entropy[:, None]), features)
     gradient = (push[:, None] * score + ENTROPY_BONUS * entropy_score).mean(axis=0)
-    surrogate = np.minimum(ratio * weight, np.minimum(np.maximum(ratio, 1 - CLIP), 1 + CLIP) * weight)
+    surrogate = np.minimum(
+        ratio * weight, np.minimum(np.maximum(ratio, 1 - CLIP), 1 + CLIP) * weight
+    )
     return weights + lr * gradient, Update(
         loss=-float(surrogate.mean()),
         entropy=float(entropy.mean()),

@@ -44,7 +44,11 @@ class Policy:
         """Choose the next action; without *rng* the likeliest."""
         features, mask = _observe(expression)
         log_probs = log_softmax(features @ self.weights, mask)
-        action = int(np.argmax(log_probs)) if rng is None else int(rng.choice(ACTIONS, p=np.exp(log_probs)))
+        action = (
+            int(np.argmax(log_probs))
+            if rng is None
+            else int(rng.choice(ACTIONS, p=np.exp(log_probs)))
+        )
         return Decision(features, mask, action, float(log_probs[action]))
 
 
@@ -59,7 +63,11 @@ def log_softmax(scores: Floats, mask: npt.NDArray[np.bool_]) -> Floats:
 def _observe(expression: Expression) -> tuple[Floats, npt.NDArray[np.bool_]]:
     features = np.zeros((ACTIONS, FEATURES))
     mask = np.zeros(ACTIONS, dtype=np.bool_)
-    symbols = [_SYMBOLS - 1, *(OPERATORS.index(operator) for operator in expression.operators), _SYMBOLS - 1]
+    symbols = [
+        _SYMBOLS - 1,
+        *(OPERATORS.index(operator) for operator in expression.operators),
+        _SYMBOLS - 1,
+    ]
     for index in range(len(expression.operators)):
         before, here, behind = symbols[index : index + 3]
         features[index, (before * _SYMBOLS + here) * _SYMBOLS + behind] = 1.0

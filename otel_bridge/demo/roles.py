@@ -33,7 +33,9 @@ TARGET_STEP_S: Final = 0.4
 def explore(exchange: Exchange, steps: int, seed: int) -> None:
     """Sample answers from the newest policy: `SAMPLES` for each of `PROMPTS` prompts a step."""
     rng = np.random.default_rng([seed, 1])
-    with otel_bridge.init(role="explorer", config={"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}) as run:
+    with otel_bridge.init(
+        role="explorer", config={"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
+    ) as run:
         policy = next(exchange.policies(), None)
         for step in range(1, steps + 1):
             policy = exchange.policy() or policy
@@ -111,7 +113,12 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
                 advantages = group_advantages(rewards, [episode.group for episode in episodes])
                 weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
             run.train_on(
-                step, [_rollout_id(step, group, sample) for group in range(PROMPTS) for sample in range(SAMPLES)]
+                step,
+                [
+                    _rollout_id(step, group, sample)
+                    for group in range(PROMPTS)
+                    for sample in range(SAMPLES)
+                ],
             )
             policy = Policy(weights, version=step)
             with run.phase("sync_weights", step=step):
@@ -135,7 +142,9 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
 def evaluate(exchange: Exchange, steps: int, seed: int) -> None:
     """Score every few policies, and the last one, on problems that were never trained on."""
     held_out = problems(HELD_OUT, np.random.default_rng([seed, 2]))
-    with otel_bridge.init(role="evaluator", config={"held_out": HELD_OUT, "every": EVALUATE_EVERY}) as run:
+    with otel_bridge.init(
+        role="evaluator", config={"held_out": HELD_OUT, "every": EVALUATE_EVERY}
+    ) as run:
         step, scored = 0, -EVALUATE_EVERY
         for policy in exchange.policies():
             if policy.version < scored + EVALUATE_EVERY and policy.version < steps:
@@ -147,8 +156,12 @@ def evaluate(exchange: Exchange, steps: int, seed: int) -> None:
             _evaluation(run, last, held_out, step + 1)
 
 
-def _evaluation(run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int) -> None:
-    played = [play(policy, expression, group=group, rng=None) for group, expression in enumerate(held_out)]
+def _evaluation(
+    run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int
+) -> None:
+    played = [
+        play(policy, expression, group=group, rng=None) for group, expression in enumerate(held_out)
+    ]
     values = {
         "accuracy": accuracy([one.episode.correct for one in played]),
         "tool_calls_mean": np.mean([one.calls for one in played]),
@@ -184,7 +197,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one role of the job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=sorted(ROLES))
-    parser.add_argument("--exchange", type=Path, default=Path(os.environ.get("OTEL_BRIDGE_DEMO_EXCHANGE", "exchange")))
+    parser.add_argument(
+        "--exchange",
+        type=Path,
+        default=Path(os.environ.get("OTEL_BRIDGE_DEMO_EXCHANGE", "exchange")),
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)

@@ -66,7 +66,9 @@ def problems(count: int, rng: np.random.Generator) -> list[Expression]:
     return [
         Expression(
             numbers=tuple(_draw(rng, 2, 10, OPERANDS)),
-            operators=tuple(OPERATORS[index] for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)),
+            operators=tuple(
+                OPERATORS[index] for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)
+            ),
         )
         for _ in range(count)
     ]
@@ -78,7 +80,9 @@ def _draw(rng: np.random.Generator, low: int, high: int, count: int) -> list[int
 
 def prompt(expression: Expression) -> str:
     """Return what the policy is asked."""
-    return f"What is {expression}? Use the calculator, one operation a call, and then give the number."
+    return (
+        f"What is {expression}? Use the calculator, one operation a call, and then give the number."
+    )
 
 
 def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, float]:

@@ -146,13 +146,19 @@ def log_config(config: object = None, **entries: object) -> None:
 
 
 @_in_run
-def summary(values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object) -> None:
+def summary(
+    values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object
+) -> None:
     """Record last values in the process's run; see `Run.summary`."""
 
 
 @_in_run
 def alert(
-    title: str | None = None, text: str | None = None, level: str | None = "warn", *, role: str | None = None
+    title: str | None = None,
+    text: str | None = None,
+    level: str | None = "warn",
+    *,
+    role: str | None = None,
 ) -> None:
     """Record an alert in the process's run; see `Run.alert`."""
 
@@ -176,7 +182,9 @@ def log_rollouts(
 
 
 @_in_run
-def log_generations(prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any) -> None:
+def log_generations(
+    prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any
+) -> None:
     """Record parallel lists in the process's run; see `Run.log_generations`."""
 
 
@@ -232,5 +240,8 @@ def _missing(what: str) -> Run:
         return nothing_recorded(environment(), Path())
     if _NoRun.run is None:
         _NoRun.run = nothing_recorded(environment(), Path())
-        notify(f"{what}() without a run, before init() or after finish(): nothing is recorded", always=True)
+        notify(
+            f"{what}() without a run, before init() or after finish(): nothing is recorded",
+            always=True,
+        )
     return _NoRun.run

@@ -19,7 +19,9 @@ CountArgument: TypeAlias = Callable[[str, int, str], None]
 
 INTERNAL_ERROR: Final = "internal_error"
 UNKNOWN: Final = "unknown_argument"
-_FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
+_FINISHED: Final = frozenset(
+    {"finished", "success", "succeeded", "completed", "complete", "done", "ok"}
+)
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
 _EARLIEST_NS: Final = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
@@ -38,14 +40,20 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """
     parameters = inspect.signature(call).parameters.values()
     positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
-    names = frozenset((*positional, *(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)))
+    names = frozenset(
+        (*positional, *(one.name for one in parameters if one.kind is one.KEYWORD_ONLY))
+    )
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
             taken = positional[: len(arguments)]
-            unknown = [name for name in named if name in taken or not (takes_any or name in names)] if named else []
+            unknown = (
+                [name for name in named if name in taken or not (takes_any or name in names)]
+                if named
+                else []
+            )
             if not unknown and len(arguments) <= len(positional):  # nearly every call
                 return call(*arguments, **named)
             beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
@@ -70,7 +78,9 @@ def unix_ns(given: object, count: CountArgument) -> int:
     except any_error():  # a user's object
         number = 0
     if isinstance(given, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
-        shown = isinstance(given, (float, str)) or (isinstance(given, int) and given.bit_length() < _SHOWN_BITS)
+        shown = isinstance(given, (float, str)) or (
+            isinstance(given, int) and given.bit_length() < _SHOWN_BITS
+        )
         count("bad_time", 1, repr(given)[:100] if shown else type(given).__name__)
         return 0
     return number

@@ -39,7 +39,12 @@ def notify(*lines: str, always: bool = False) -> None:
     # A closed or broken stderr is the program's own concern.
     try:
         indents = ("", *("  " for _ in lines[1:]))
-        _write("".join(f"otel-bridge: {indent}{shown(line)}\n" for indent, line in zip(indents, lines, strict=True)))
+        _write(
+            "".join(
+                f"otel-bridge: {indent}{shown(line)}\n"
+                for indent, line in zip(indents, lines, strict=True)
+            )
+        )
     except any_error():
         pass
 
@@ -119,7 +124,9 @@ def nothing_kept(reason: str) -> str:
     return f"no exporter chosen, and nothing is recorded: {reason}"
 
 
-def ended(identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]) -> list[str]:
+def ended(
+    identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]
+) -> list[str]:
     """Return the lines of ``finish()``: status and counts, each address, then what a person must know.
 
     Args:
@@ -131,7 +138,9 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
     """
     counts = f"{_number(own_rows, 'row')} logged by this process"
     if report is not None:
-        derived = "".join(f", {count:,} of {source}" for source, count in report.derived_rows.items())
+        derived = "".join(
+            f", {count:,} of {source}" for source, count in report.derived_rows.items()
+        )
         rollouts = f"{_number(report.rollouts, 'rollout')} and " if report.rollouts else ""
         counts += f"; the run has {rollouts}{_number(report.rows, 'row')}{derived}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
@@ -162,7 +171,8 @@ def shown_key(key: str) -> str:
 
 def _drops(report: Report) -> Sequence[str]:
     return [
-        f"{number} {reason}{first_key(report.drop_keys.get(reason, ''))}" for reason, number in report.drops.items()
+        f"{number} {reason}{first_key(report.drop_keys.get(reason, ''))}"
+        for reason, number in report.drops.items()
     ]
 
 
@@ -200,7 +210,11 @@ def moved(folder: Path, place: Path) -> str:
 
 def moved_is_kept(folder: Path, place: Path) -> str:
     """Return a sentence of ``finish()`` on a run folder that was moved from *folder* to *place*."""
-    deliver = "`otel-bridge drain` of the moved folder" if place == folder else command_line("drain", place)
+    deliver = (
+        "`otel-bridge drain` of the moved folder"
+        if place == folder
+        else command_line("drain", place)
+    )
     return f"{folder} was moved while it was in use; everything is kept, deliver it with: {deliver}"
 
 

@@ -145,7 +145,8 @@ class Drops:
         self.count("ended")
         if self.counts["ended"] == 1:
             notify(
-                "a record arrived after finish() and was not recorded; call init() to begin a run again", always=True
+                "a record arrived after finish() and was not recorded; call init() to begin a run again",
+                always=True,
             )
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
@@ -153,7 +154,9 @@ class Drops:
         if isinstance(exc, JournalFullError):
             self.count("disk_full")
         elif isinstance(exc, JournalError):
-            self.count("too_large" if payload and len(payload) > MAX_RECORD_BYTES else "not_written")
+            self.count(
+                "too_large" if payload and len(payload) > MAX_RECORD_BYTES else "not_written"
+            )
         else:
             self.count("internal_error")
             if self.counts["internal_error"] == 1:
@@ -165,7 +168,9 @@ class Drops:
 
     def notify(self) -> None:
         """Print the drops since the last report."""
-        new = {reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()}
+        new = {
+            reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()
+        }
         self._printed = dict(self.counts)
         self._notify_again_s = time.monotonic() + _NOTIFY_EVERY_S
         parts = [

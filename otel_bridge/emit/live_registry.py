@@ -68,7 +68,12 @@ _numbers: Final = count()
 
 
 def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
-    run: EmitRun, name: str, track: Track, step: int | None, known: int = -1, reason: str = UNFINISHED
+    run: EmitRun,
+    name: str,
+    track: Track,
+    step: int | None,
+    known: int = -1,
+    reason: str = UNFINISHED,
 ) -> int:
     """Note a rollout or phase, unless already noted under the number *known*; return its number for `closed`.
 

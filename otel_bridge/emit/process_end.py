@@ -98,7 +98,9 @@ def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
 
     @wraps(real)
     def noting(*given: Any, **named: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():  # in another thread it ends that thread alone
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # in another thread it ends that thread alone
             arguments = [*given[first:], *named.values()]
             _Exit.code = arguments[0] if arguments else None
         return real(*given, **named)
@@ -131,7 +133,11 @@ def _main_returned() -> bool:
 
 def status_after(error: BaseException | None) -> EndStatus:
     """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0."""
-    return "finished" if error is None or (isinstance(error, SystemExit) and _is_good(error.code)) else "failed"
+    return (
+        "finished"
+        if error is None or (isinstance(error, SystemExit) and _is_good(error.code))
+        else "failed"
+    )
 
 
 def status_now() -> EndStatus:
@@ -146,7 +152,9 @@ def status_at_exit() -> EndStatus:
     if not _is_good(_Exit.code):
         return "failed"
     interactive = hasattr(sys, "ps1")
-    return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
+    return (
+        "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
+    )
 
 
 def _is_good(code: object) -> bool:

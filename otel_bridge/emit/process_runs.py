@@ -23,7 +23,16 @@ from otel_bridge.emit.console import notify
 from otel_bridge.emit.emit_run import current_run, set_current_run
 from otel_bridge.emit.process_end import status_at_exit, watch_process_end
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import DIR, GENERATED_NAME, LAUNCHER, NEW_RUN, PROJECT, RUN_ID, RUN_NAME, environment
+from otel_bridge.settings import (
+    DIR,
+    GENERATED_NAME,
+    LAUNCHER,
+    NEW_RUN,
+    PROJECT,
+    RUN_ID,
+    RUN_NAME,
+    environment,
+)
 
 if TYPE_CHECKING:
     from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
@@ -181,7 +190,9 @@ class ProcessRuns:
             return None
         if not current.recording:
             return current if request.is_open else None
-        if not current.facts.identity.is_named(request.project, request.name, request.role, request.id):
+        if not current.facts.identity.is_named(
+            request.project, request.name, request.role, request.id
+        ):
             return None
         differences = [*self._ignored(current, request), *self._replaced(current, request)]
         # A captured tracker decides itself when its init() begins another run. The current run has removed the
@@ -203,14 +214,24 @@ class ProcessRuns:
         facts = current.facts
         ignored: list[str] = []
         exporters = requested_names(request.exporters)
-        if exporters is not None and set(exporters) != set(facts.choice.names) and not launcher_alive(facts.env):
+        if (
+            exporters is not None
+            and set(exporters) != set(facts.choice.names)
+            and not launcher_alive(facts.env)
+        ):
             ignored.append(f"exporters={','.join(exporters)}")
         for name, value in request.attributes.items():
-            begun_with = facts.identity.rank if name == "rank" else getattr(facts.identity.request, name)
+            begun_with = (
+                facts.identity.rank if name == "rank" else getattr(facts.identity.request, name)
+            )
             if value != begun_with:
                 ignored.append(name)
         base = facts.child_environment.get(DIR.name)
-        if isinstance(request.dir, str | Path) and base is not None and not _is_same_path(request.dir, base):
+        if (
+            isinstance(request.dir, str | Path)
+            and base is not None
+            and not _is_same_path(request.dir, base)
+        ):
             ignored.append("dir")
         return _lines_of(current, ignored, "{} ignored; call finish() first, then init() again")
 
@@ -233,7 +254,9 @@ class ProcessRuns:
         if current is not None:
             if current.recording:
                 role = current.role or "no role"
-                notify(f"init() of another run: {current.project}/{current.name} as {role} is finished")
+                notify(
+                    f"init() of another run: {current.project}/{current.name} as {role} is finished"
+                )
             current.finish()
         run = self._started(request, environment(), self._child_env)
         set_current_run(run)
@@ -250,7 +273,11 @@ class ProcessRuns:
             )
         self._require_room()
         self._bridges = self._bridges or SharedBridges()
-        env = {name: value for name, value in self.environment_of_user().items() if name not in _OF_THE_PROCESS}
+        env = {
+            name: value
+            for name, value in self.environment_of_user().items()
+            if name not in _OF_THE_PROCESS
+        }
         run = self._started(request, env, None, shared=self._bridges)
         if run.recording:
             self._beside[id(run)] = run
@@ -268,7 +295,9 @@ class ProcessRuns:
         from otel_bridge.emit.startup import begin  # noqa: PLC0415  # only programs that record pay for it
 
         with _config_errors():
-            run = begin(request, _with_dir(env, request.dir), _working_folder(), child_env, shared=shared)
+            run = begin(
+                request, _with_dir(env, request.dir), _working_folder(), child_env, shared=shared
+            )
         if run.recorder is not None:
             run.recorder.go_on_from(self._last_steps.get(_key_of(run), {}))
         if not self._ends_at_exit:
@@ -331,8 +360,12 @@ class ProcessRuns:
         """Forget *run*, which ends, so that another may begin; keep its last steps."""
         with self._lock:
             self._beside.pop(id(run), None)
-            self._last_steps.pop(_key_of(run), None)  # inserted again below, so that the latest run is evicted last
-            self._last_steps[_key_of(run)] = {} if run.recorder is None else run.recorder.last_steps()
+            self._last_steps.pop(
+                _key_of(run), None
+            )  # inserted again below, so that the latest run is evicted last
+            self._last_steps[_key_of(run)] = (
+                {} if run.recorder is None else run.recorder.last_steps()
+            )
             if len(self._last_steps) > _REMEMBERED_RUNS:
                 del self._last_steps[next(iter(self._last_steps))]
             if self.current is run:
@@ -387,7 +420,9 @@ def _working_folder() -> Path:
     try:
         return Path.cwd()
     except OSError as exc:
-        raise ConfigError(f"the working folder cannot be read: {exc.strerror}; change to one that exists") from exc
+        raise ConfigError(
+            f"the working folder cannot be read: {exc.strerror}; change to one that exists"
+        ) from exc
 
 
 def _with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
@@ -410,7 +445,11 @@ def _config_errors() -> Generator[None]:
         yield
     except OSError as exc:
         remedy = "raise that limit (`ulimit -n`), or close files and finish handles that are done"
-        limit = f"; this process may have {_file_limit()} open files: {remedy}" if exc.errno == errno.EMFILE else ""
+        limit = (
+            f"; this process may have {_file_limit()} open files: {remedy}"
+            if exc.errno == errno.EMFILE
+            else ""
+        )
         raise ConfigError(f"init() cannot begin a run: {exc}{limit}") from exc
 
 

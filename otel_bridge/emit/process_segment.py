@@ -74,7 +74,9 @@ class ProcessSegment:
         liveness = LivenessLock.hold(self._folder, instance_id)
         try:
             header = self._make_header(instance_id, forked)
-            self.writer = SegmentWriter(self._folder.segments_dir, header, segment_bytes=self._segment_bytes)
+            self.writer = SegmentWriter(
+                self._folder.segments_dir, header, segment_bytes=self._segment_bytes
+            )
         except JournalError:
             liveness.release()
             raise

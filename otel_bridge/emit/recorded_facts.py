@@ -67,7 +67,11 @@ class RecordedFacts(NamedRun):
 
     @counts_unknown
     def summary(
-        self, values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object
+        self,
+        values: Mapping[str, object] | None = None,
+        *,
+        role: str | None = None,
+        **entries: object,
     ) -> None:
         """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
 
@@ -109,8 +113,13 @@ class RecordedFacts(NamedRun):
         if self._recorder is None or self.facts.identity.rank:
             return
         try:
-            shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
-            given_level = _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level))
+            shown, details = (
+                _alert_text(title, _MAX_TITLE_CHARS),
+                _alert_text(text, _MAX_TEXT_CHARS),
+            )
+            given_level = (
+                _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level))
+            )
         except any_error():  # a user's object
             shown, details, given_level = "", "", ""
         if not shown or self._alerts >= MAX_ALERTS:
@@ -122,7 +131,10 @@ class RecordedFacts(NamedRun):
             self.count_drop("alert_level", 1, level if isinstance(level, str) else shown)
         other = role_of(role)
         step = self._recorder.last_step(other or self.role)
-        pairs: dict[str, Attribute] = {semconv.ALERT_TITLE: shown, semconv.ALERT_LEVEL: known or _DEFAULT_LEVEL}
+        pairs: dict[str, Attribute] = {
+            semconv.ALERT_TITLE: shown,
+            semconv.ALERT_LEVEL: known or _DEFAULT_LEVEL,
+        }
         pairs |= {semconv.STEP: step} if step is not None else {}
         pairs |= {semconv.ROLE: other} if other is not None and other != self.role else {}
         self._recorder.event(semconv.EVENT_ALERT, pairs, details)

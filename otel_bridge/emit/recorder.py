@@ -22,7 +22,14 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.reductions import with_reductions
 from otel_bridge.emit.encode.row import RowEncoder
-from otel_bridge.emit.encode.values import FoundMedia, distinct, flatten, flatten_all, holds_nothing, to_step
+from otel_bridge.emit.encode.values import (
+    FoundMedia,
+    distinct,
+    flatten,
+    flatten_all,
+    holds_nothing,
+    to_step,
+)
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment
@@ -71,13 +78,17 @@ class Recorder:
     ) -> None:
         self.folder, self.starter, self._quota = folder, starter, quota
         self._spent = self._room = 0
-        self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end)
+        self._segment = ProcessSegment(
+            folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end
+        )
         self._role = role
         self._media = media or MediaLog()
         self._merges_ranks = merges_ranks
         self._last_ns = 0
         self._steps: dict[str | None, int] = {}
-        self._open_steps: set[str | None] = set()  # roles whose last row left its step open: ``commit=False``
+        self._open_steps: set[str | None] = (
+            set()
+        )  # roles whose last row left its step open: ``commit=False``
         self._ending = self._ended = self.forked = False
         self._begin()
         self._checked_at = time_ns()
@@ -117,16 +128,25 @@ class Recorder:
             if reduce is not None and self._merges_ranks:
                 values = with_reductions(values, reduce, self.drops.count)
             if commit is False or time_unix_ns is not None:
-                self._log_open_or_timed_row(values, step, role, commits=commit is not False, time_unix_ns=time_unix_ns)
+                self._log_open_or_timed_row(
+                    values, step, role, commits=commit is not False, time_unix_ns=time_unix_ns
+                )
                 return
             role = None if role is None else self._other_role(role)
             if self._busy:
                 self._enqueue(
-                    self.log_row, flatten_all(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own
+                    self.log_row,
+                    flatten_all(values, self.drops.count),
+                    step,
+                    role=role,
+                    _now=time_ns(),
+                    _own=_own,
                 )
                 return
             if step is None and holds_nothing(values, self.drops.count):
-                self._open_steps.discard(role)  # an empty row has no step, but ends one that is open, as in W&B
+                self._open_steps.discard(
+                    role
+                )  # an empty row has no step, but ends one that is open, as in W&B
                 return
             seq = self._seq
             now = _now or time_ns()
@@ -166,7 +186,9 @@ class Recorder:
                 return
             if media:
                 put = partial(self._put_media, now, _own)
-                self._waiting.append(partial(self._do, self._media.append, media, step, role, self.drops.count, put))
+                self._waiting.append(
+                    partial(self._do, self._media.append, media, step, role, self.drops.count, put)
+                )
             if self._waiting:
                 self._drain_queue()
 
@@ -193,7 +215,9 @@ class Recorder:
                 return
             (self._open_steps.discard if commits else self._open_steps.add)(known)
 
-    def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False) -> None:
+    def append(
+        self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False
+    ) -> None:
         """Append one encoded record; a *whole* one is a request with resources of its own."""
         self._do(self._record, signal, payload, time_unix_ns, whole)
 
@@ -219,13 +243,17 @@ class Recorder:
     def last_steps(self) -> dict[str | None, int]:
         """Return the last step of every role, the resource's by its name."""
         with self.lock:
-            return {self._role if role is None else role: step for role, step in self._steps.items()}
+            return {
+                self._role if role is None else role: step for role, step in self._steps.items()
+            }
 
     def go_on_from(self, steps: Mapping[str | None, int]) -> None:
         """Set the last steps to *steps*, by role."""
         with self.lock:
             known = {role: step for role, step in steps.items() if role or not self._role}
-            self._steps = {None if role == self._role else role: step for role, step in known.items()}
+            self._steps = {
+                None if role == self._role else role: step for role, step in known.items()
+            }
 
     def flush(self) -> Checkpoint | None:
         """Append "write and retry now"; return the position of this record, ``None`` when nothing was ever appended."""
@@ -305,7 +333,15 @@ class Recorder:
             self._waiting.popleft()()
 
     def _encoded(
-        self, values: object, now: int, step: int, role: str | None, seq: int, *, own: int, media: list[FoundMedia]
+        self,
+        values: object,
+        now: int,
+        step: int,
+        role: str | None,
+        seq: int,
+        *,
+        own: int,
+        media: list[FoundMedia],
     ) -> bytes | None:
         """Encode a row, and add its media to *media*; return ``None`` when no number of the row can be recorded."""
         numbers = flatten(values, self.drops.count, media)
@@ -321,7 +357,9 @@ class Recorder:
         return self._event(semconv.EVENT_MEDIA, pairs, body, now, own=own)
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
-        if self._ended:  # an SDK that shuts down after the run collects once more, which is not a mistake
+        if (
+            self._ended
+        ):  # an SDK that shuts down after the run collects once more, which is not a mistake
             self.drops.count("ended", 1)
             return
         now = time_ns()
@@ -331,29 +369,43 @@ class Recorder:
 
     def _write_end_event(self, status: str) -> None:
         self._write_drops()
-        self._event(semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns())
-        self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may pause or retry
+        self._event(
+            semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns()
+        )
+        self._append(
+            int(Signal.CONTROL), b"", time_ns()
+        )  # finish() waits for a writer that may pause or retry
         self.drops.notify()
 
-    def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int, *, own: int = 0) -> bool:
+    def _event(
+        self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int, *, own: int = 0
+    ) -> bool:
         self._event_seq += 1
         numbered = {**pairs, semconv.EVENT_SEQ: self._event_seq}
-        return self._append(int(Signal.LOGS), event(name, time_unix_ns=own or now, body=body, pairs=numbered), now)
+        return self._append(
+            int(Signal.LOGS), event(name, time_unix_ns=own or now, body=body, pairs=numbered), now
+        )
 
     def _append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
         if self._closed and self._refuses(signal):
             return False
         try:
-            (self._segment.writer or self._segment.open(forked=self.forked)).append(signal, payload, now, whole=whole)
+            (self._segment.writer or self._segment.open(forked=self.forked)).append(
+                signal, payload, now, whole=whole
+            )
             self._spent += HEAD_BYTES + len(payload)
             self._use_room()
-        except SegmentClosedError:  # the caller writes the record anew, with the numbers of a new segment
+        except (
+            SegmentClosedError
+        ):  # the caller writes the record anew, with the numbers of a new segment
             raise
         except JournalError as exc:
             ends_full = signal == Signal.LOGS and isinstance(exc, JournalFullError) and self._ending
             if ends_full and self._segment.make_room():
                 return self._append(signal, payload, now, whole=whole)
-            if signal != Signal.CONTROL:  # a request to write now is not a record, so losing it loses nothing
+            if (
+                signal != Signal.CONTROL
+            ):  # a request to write now is not a record, so losing it loses nothing
                 self.drops.count_failure(exc, payload)
             return False
         return True
@@ -403,7 +455,9 @@ class Recorder:
 
     def _write_drops(self) -> None:
         if counts := self.drops.unreported():
-            keys = {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
+            keys = (
+                {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
+            )
             if not self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns()):
                 self.drops.take_back_report()
 

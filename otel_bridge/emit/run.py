@@ -75,7 +75,11 @@ class Run(RecordedFacts):
     def urls(self) -> dict[str, str]:
         """Return the address of the run by exporter, for the addresses that are known so far."""
         report = self._report()
-        return {} if report is None else {name: one.url for name, one in report.exporters.items() if one.url}
+        return (
+            {}
+            if report is None
+            else {name: one.url for name, one in report.exporters.items() if one.url}
+        )
 
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
@@ -87,7 +91,9 @@ class Run(RecordedFacts):
             exporter: Name of the exporter, e.g. ``"mlflow"``.
         """
         identity = self.facts.identity
-        return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
+        return tracker_run_id(
+            exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank
+        )
 
     # --- rows and config ----------------------------------------------------------------------------------------------
 
@@ -164,7 +170,9 @@ class Run(RecordedFacts):
         calls.log_rollouts(self, finished, step=step, split=split, role=role, state=state)
 
     @counts_unknown
-    def log_generations(self, prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any) -> None:
+    def log_generations(
+        self, prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any
+    ) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.
 
         Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One value in place of
@@ -181,7 +189,9 @@ class Run(RecordedFacts):
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
         columns |= {"prompts": prompts, "responses": responses, "rewards": rewards}
-        calls.log_generations(self, **{name: column for name, column in columns.items() if column is not None})
+        calls.log_generations(
+            self, **{name: column for name, column in columns.items() if column is not None}
+        )
 
     @counts_unknown
     def log_reward(
@@ -206,7 +216,9 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        calls.log_reward(self, rollout_id, value, name=name, explanation=explanation, role=role, step=step)
+        calls.log_reward(
+            self, rollout_id, value, name=name, explanation=explanation, role=role, step=step
+        )
 
     @counts_unknown
     def log_rewards(
@@ -284,7 +296,9 @@ class Run(RecordedFacts):
     # --- phases -------------------------------------------------------------------------------------------------------
 
     @counts_unknown
-    def phase(self, name: str = "phase", step: int | None = None, *, role: str | None = None) -> Phase:
+    def phase(
+        self, name: str = "phase", step: int | None = None, *, role: str | None = None
+    ) -> Phase:
         """Measure a phase of a step: ``with run.phase("generate", step=7):``, or as a decorator.
 
         Phases of all ranks are recorded. Trackers show one row a step over all ranks.
@@ -298,7 +312,9 @@ class Run(RecordedFacts):
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
+    def append(
+        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+    ) -> None:
         """Append one encoded record; a *whole* one is a request with its own resources. Thread-safe, never raises."""
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
@@ -399,12 +415,18 @@ class Run(RecordedFacts):
             return None
         return partial(self._report_end, recorder, checkpoint, status)
 
-    def _report_end(self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float) -> None:
+    def _report_end(
+        self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float
+    ) -> None:
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome, checkpoint))
-        console.notify(*console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains))
+        console.notify(
+            *console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains)
+        )
 
-    def _what_next(self, recorder: Recorder, outcome: FlushOutcome, checkpoint: Checkpoint) -> list[str]:
+    def _what_next(
+        self, recorder: Recorder, outcome: FlushOutcome, checkpoint: Checkpoint
+    ) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""
         folder, lines = recorder.folder, list[str]()
         if checkpoint.moved_to is not None:
@@ -416,20 +438,29 @@ class Run(RecordedFacts):
             lines.append(console.rest_is_kept(folder, delivered_by, chosen=chosen))
             if delivered_by is None:
                 return lines
-        return [*lines, console.blocked_is_kept(folder.base, outcome.blocked)] if outcome.blocked else lines
+        return (
+            [*lines, console.blocked_is_kept(folder.base, outcome.blocked)]
+            if outcome.blocked
+            else lines
+        )
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.finish(status_after(error))
 
     def _report(self) -> Report | None:
         return None if self._recorder is None else read_report(self._recorder.folder)
 
-    def _wait(self, recorder: Recorder, checkpoint: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
+    def _wait(
+        self, recorder: Recorder, checkpoint: Checkpoint, timeout_s: float, *, end: bool
+    ) -> FlushOutcome:
         facts = self.facts
         waiter = DeliveryWaiter(
             recorder.folder,

@@ -30,7 +30,12 @@ from otel_bridge.emit.config.exporters import (
 )
 from otel_bridge.emit.config.identity import Identity, identify
 from otel_bridge.emit.config.misspelt import misspelt
-from otel_bridge.emit.config.resource import encode_resource, merges_ranks, source_of, tracker_identity
+from otel_bridge.emit.config.resource import (
+    encode_resource,
+    merges_ranks,
+    source_of,
+    tracker_identity,
+)
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
@@ -132,16 +137,24 @@ def begin(
     except ConfigError as exc:
         if not state.unchosen:
             raise
-        console.notify(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
+        console.notify(
+            console.nothing_kept(str(exc))
+        )  # no exporter was chosen, so the program goes on
         return Run(facts, None)
     if child_env is not None:
         child_env.set({**variables, NEW_RUN.name: None})
-    with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
+    with contextlib.suppress(
+        OSError
+    ):  # a process without a file to spare: its run goes on without the line
         first_line, *further_lines = _destination(facts, state)
-        console.notify(*console.begun(identity, first_line, [*further_lines, *_notes(facts, state)]))
+        console.notify(
+            *console.begun(identity, first_line, [*further_lines, *_notes(facts, state)])
+        )
         problem = state.folder.ledger_problem()
         if problem:
-            console.notify(f"rows are kept in the run folder, and not delivered: {problem}", always=True)
+            console.notify(
+                f"rows are kept in the run folder, and not delivered: {problem}", always=True
+            )
     return Run(facts, recorder)
 
 
@@ -214,7 +227,12 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc
     # The segment first, the lock second: a bridge that ends checks for new segments once more after its unlock.
-    if not state.launched and not state.hold and state.before and has_what_is_missing(state.before, facts.env):
+    if (
+        not state.launched
+        and not state.hold
+        and state.before
+        and has_what_is_missing(state.before, facts.env)
+    ):
         take_over(state.folder)
     starter.ensure()
     return recorder
@@ -223,7 +241,10 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
     identity, choice, host = facts.identity, facts.choice, this_host()
     source = source_of(facts.env, facts.cwd)
-    destinations = {name: sealed(identity.id, name, variables) for name, variables in choice.destinations.items()}
+    destinations = {
+        name: sealed(identity.id, name, variables)
+        for name, variables in choice.destinations.items()
+    }
 
     def make(instance_id: str, forked: bool) -> SegmentHeader:
         started_ns = time.time_ns()
@@ -234,7 +255,12 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
             run_name=identity.name,
             kind="process",
             resource=encode_resource(
-                identity, facts.env, instance_id, source=source, forked=forked, started_unix_ns=started_ns
+                identity,
+                facts.env,
+                instance_id,
+                source=source,
+                forked=forked,
+                started_unix_ns=started_ns,
             ),
             exporters=choice.by_signal,
             destinations=destinations,
@@ -248,7 +274,9 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
             started_monotonic_ns=time.monotonic_ns(),
             role=identity.role,
             hold=state.hold,
-            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.request.system_metrics else 0.0,
+            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S)
+            if identity.request.system_metrics
+            else 0.0,
             # Of rank 0 alone: bridges of other machines would read the same engines again.
             scrape=facts.settings.read(SCRAPE) if identity.rank == 0 else (),
             scrape_s=facts.settings.read(SCRAPE_S),
@@ -260,9 +288,18 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
 
 
 def _child_variables(
-    identity: Identity, choice: RequestedDestinations, env: Mapping[str, str], base: BaseDir, *, launched: bool
+    identity: Identity,
+    choice: RequestedDestinations,
+    env: Mapping[str, str],
+    base: BaseDir,
+    *,
+    launched: bool,
 ) -> dict[str, str]:
-    variables = {PROJECT.name: identity.project, RUN_NAME.name: identity.name, DIR.name: os.fspath(base.path)}
+    variables = {
+        PROJECT.name: identity.project,
+        RUN_NAME.name: identity.name,
+        DIR.name: os.fspath(base.path),
+    }
     if identity.project_generated:
         variables[GENERATED_PROJECT.name] = identity.project
     if identity.name_generated:
@@ -282,13 +319,18 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     if before is not None:
         elsewhere = _elsewhere(before, choice, delivered=state.delivered)
         if not state.delivered:
-            shown = {name: report for name, report in before.exporters.items() if name not in elsewhere}
+            shown = {
+                name: report for name, report in before.exporters.items() if name not in elsewhere
+            }
             before = replace(before, exporters=shown)
         resumed = _resumed(before, facts.identity.role)
         notes += [resumed, *elsewhere.values(), *console.found(before), *console.degraded(before)]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
     notes += [f"{label}: {text}" for label, text in _links(facts, state, before)]
-    cautions = [*map(caution_of, choice.settings.values()), destination.note(choice.signals_of(OTLP), facts.env)]
+    cautions = [
+        *map(caution_of, choice.settings.values()),
+        destination.note(choice.signals_of(OTLP), facts.env),
+    ]
     notes += filter(None, cautions)
     return notes + _notes_of_folder(facts, state)
 
@@ -297,7 +339,11 @@ def _resumed(before: Report, role: str | None) -> str:
     """Return what this process does with a run that has begun before: it resumes or joins that run."""
     last_step = before.steps.get(axis_of(role))
     if last_step is not None:
-        return f"resuming, last {role} step {last_step}" if role else f"resuming, last step {last_step}"
+        return (
+            f"resuming, last {role} step {last_step}"
+            if role
+            else f"resuming, last step {last_step}"
+        )
     has_living = any(process.alive and not process.bridge for process in before.processes.values())
     return "joining" if has_living and before.status == "running" else "resuming"
 
@@ -306,15 +352,21 @@ def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
     """Return lines on a bridge or folder that is not the usual one, on records that are held, and on ranks."""
     notes: list[str] = []
     if state.other is not None:
-        notes.append(f"the bridge runs in another environment: {state.other.path} (otel-bridge {state.other.version})")
+        notes.append(
+            f"the bridge runs in another environment: {state.other.path} (otel-bridge {state.other.version})"
+        )
     if state.base.instead_of is not None:
-        notes.append(f"{state.base.instead_of} is on {state.base.file_system}, so run folders are in {state.base.path}")
+        notes.append(
+            f"{state.base.instead_of} is on {state.base.file_system}, so run folders are in {state.base.path}"
+        )
     is_chosen = bool(facts.choice.names or _before(state))
     if state.hold and not state.unchosen:
         drain = console.held_command(state.folder, chosen=is_chosen)
         notes.append(f"held in {state.base.path}; deliver with: {drain}")
     elif not is_chosen and not state.unchosen:
-        notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
+        notes.append(
+            "`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`"
+        )
     if facts.identity.rank and facts.settings.read(RANKS) == "0":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
@@ -324,7 +376,9 @@ def _destination(facts: RunStart, state: _FolderState) -> list[str]:
     """Return a line on where the run is delivered; without a chosen exporter, lines on where it is kept."""
     if state.unchosen:
         exporters = () if _before(state) else installed()
-        return console.kept_without_exporter(state.folder.path, exporters, delivered=state.delivered)
+        return console.kept_without_exporter(
+            state.folder.path, exporters, delivered=state.delivered
+        )
     shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
     return [", ".join(shown) or "no exporter yet"]
 
@@ -344,7 +398,10 @@ def _concerning(choice: RequestedDestinations, before: Report | None) -> Report 
     """Return the report without exporters that an earlier start named and this process does not."""
     if before is None or not choice.names:
         return before
-    return replace(before, exporters={name: one for name, one in before.exporters.items() if name in choice.names})
+    return replace(
+        before,
+        exporters={name: one for name, one in before.exporters.items() if name in choice.names},
+    )
 
 
 def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[Link]:
@@ -364,7 +421,9 @@ def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():
         if not any(link.label == name for link in reported):
-            with contextlib.suppress(Exception):  # an exporter's own code must not stop the training
+            with contextlib.suppress(
+                Exception
+            ):  # an exporter's own code must not stop the training
                 links += links_of(name, view=settings.view(info), upload=upload_of(settings, info))
     return links + reported
 
@@ -383,7 +442,9 @@ def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool
         if not delivered:
             notes[name] = f"{name} delivers to {ours} from now on; earlier records went to {there}"
         elif one.state != "ended":
-            notes[name] = f"{name} delivers to the destination that the bridge was started with: {there}, not {ours}"
+            notes[name] = (
+                f"{name} delivers to the destination that the bridge was started with: {there}, not {ours}"
+            )
     return notes
 
 

@@ -82,7 +82,10 @@ def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> Base
 
 
 def _state_folders(env: Mapping[str, str]) -> list[Path]:
-    homes = [env.get("XDG_STATE_HOME", ""), f"{env['HOME']}/.local/state" if env.get("HOME") else ""]
+    homes = [
+        env.get("XDG_STATE_HOME", ""),
+        f"{env['HOME']}/.local/state" if env.get("HOME") else "",
+    ]
     mine = f"otel-bridge-{os.getuid()}"
     temporary = [env.get("TMPDIR", ""), *_SHARED_TEMPORARY]
     return [Path(home) / "otel-bridge" for home in homes if os.path.isabs(home)] + [

@@ -51,7 +51,11 @@ class ControlRequest:
         """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
         ids_by_name = self.values.get("dead_letters")
         requested = cast("dict[str, object]", ids_by_name) if isinstance(ids_by_name, dict) else {}
-        lists = {name: cast("list[object]", ids) for name, ids in requested.items() if isinstance(ids, list)}
+        lists = {
+            name: cast("list[object]", ids)
+            for name, ids in requested.items()
+            if isinstance(ids, list)
+        }
         return {
             name: [number for number in ids if type(number) is int and 0 < number < _ID_LIMIT]
             for name, ids in lists.items()
@@ -62,7 +66,10 @@ def is_requested(folder: RunFolder) -> bool:
     """Return whether a control request waits to be carried out."""
     try:
         with os.scandir(folder.control_dir) as entries:
-            return any(not entry.name.startswith(".") and entry.is_file(follow_symlinks=False) for entry in entries)
+            return any(
+                not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
+                for entry in entries
+            )
     except OSError:
         return False
 
@@ -81,7 +88,10 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
     now = time.time_ns()
     name = f"{now:020d}-{os.getpid()}-{os.urandom(3).hex()}{_SUFFIX}"
     try:
-        put_file(folder.control_dir / name, orjson.dumps({"kind": kind, "values": values, "time_unix_ns": now}))
+        put_file(
+            folder.control_dir / name,
+            orjson.dumps({"kind": kind, "values": values, "time_unix_ns": now}),
+        )
     except (OSError, TypeError) as exc:
         raise JournalError(
             f"{folder.control_dir}: the request {kind} cannot be written: {exc}; is the run folder yours?"
@@ -89,7 +99,9 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
 
 
 def receive_control(
-    folder: RunFolder, malformed: Callable[[str], None] = lambda _: None, read_before: Container[str] = ()
+    folder: RunFolder,
+    malformed: Callable[[str], None] = lambda _: None,
+    read_before: Container[str] = (),
 ) -> list[ControlRequest]:
     """Return the requests, oldest first.
 
@@ -127,7 +139,9 @@ def receive_control(
         request = _parsed(data, name)
         if request is not None:
             requests.append(request)
-        elif _deleted(path):  # an entry that cannot be deleted, e.g. a folder, would be reported at every poll
+        elif _deleted(
+            path
+        ):  # an entry that cannot be deleted, e.g. a folder, would be reported at every poll
             malformed(f"{name}: {reason}")
     return requests
 

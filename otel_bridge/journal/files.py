@@ -52,7 +52,9 @@ def read_regular(path: str | Path, limit_bytes: int = SMALL_BYTES) -> bytes:
     try:
         size = os.fstat(descriptor).st_size
         if size > limit_bytes:
-            raise OSError(errno.EFBIG, f"{size} bytes, at most {limit_bytes} expected", os.fspath(path))
+            raise OSError(
+                errno.EFBIG, f"{size} bytes, at most {limit_bytes} expected", os.fspath(path)
+            )
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(size)  # not limit_bytes: Python would allocate that much memory
     finally:
@@ -166,7 +168,9 @@ class StampedCache(Generic[K, V]):
         self._entries: OrderedDict[K, _CachedFile[V]] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def get(self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V], *, cost_bytes: int) -> V:
+    def get(
+        self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V], *, cost_bytes: int
+    ) -> V:
         """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.
 
         Args:

@@ -178,7 +178,9 @@ class RunFolder:
             if reason := why_not_ours(path, may_be_link=may_be_link):
                 raise JournalError(f"{reason}; see OTEL_BRIDGE_DIR")
         for link in _links_to_folders(self.path):
-            raise JournalError(f"{link} is a symbolic link to a folder, expected a folder; remove it")
+            raise JournalError(
+                f"{link} is a symbolic link to a folder, expected a folder; remove it"
+            )
 
     def check_format(self) -> None:
         """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run."""
@@ -209,7 +211,9 @@ class RunFolder:
                 refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
         except FormatVersionError as exc:
             return str(exc)
-        except OSError:  # no ledger yet, or another kind of file in its place, which the bridge reports
+        except (
+            OSError
+        ):  # no ledger yet, or another kind of file in its place, which the bridge reports
             return ""
         return ""
 
@@ -283,7 +287,12 @@ def list_segments(directory: str) -> tuple[list[SegmentFile], list[str]]:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     segments.append(
-                        SegmentFile(Path(entry.path), *instance_and_number, status.st_size, status.st_mtime_ns)
+                        SegmentFile(
+                            Path(entry.path),
+                            *instance_and_number,
+                            status.st_size,
+                            status.st_mtime_ns,
+                        )
                     )
                 else:
                     other_paths.append(entry.path)
@@ -343,7 +352,9 @@ def _make_base(base: Path) -> None:
 
 def _unusable(path: Path, exc: OSError) -> JournalError:
     if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return JournalFullError(f"{path} cannot be created: {exc.strerror}; free space, or inodes, on that disk")
+        return JournalFullError(
+            f"{path} cannot be created: {exc.strerror}; free space, or inodes, on that disk"
+        )
     return JournalError(
         f"{path} cannot be used as a run folder: {exc.strerror or exc}; set OTEL_BRIDGE_DIR to a writable folder"
     )

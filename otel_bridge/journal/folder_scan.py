@@ -51,7 +51,11 @@ def scan_folder(folder: RunFolder) -> FolderScan:
         + sum(map(_bytes_at, other_paths))
         + sum(map(bytes_below, directories.values()))
     )
-    of_sqlite = [files[name].size_bytes for end in ("", "-wal", "-shm") if (name := f"{LEDGER}{end}") in files]
+    of_sqlite = [
+        files[name].size_bytes
+        for end in ("", "-wal", "-shm")
+        if (name := f"{LEDGER}{end}") in files
+    ]
     return FolderScan(
         total_bytes,
         sum(of_sqlite),

@@ -104,7 +104,9 @@ class ScanResult:
     torn: bool = False
 
 
-def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False, stream: int = 0) -> bytes:
+def encode_frame(
+    signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False, stream: int = 0
+) -> bytes:
     """Return *payload* as one frame.
 
     Raises:
@@ -120,7 +122,9 @@ def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: boo
 
 def too_long(length: int) -> JournalError:
     """Return the error for a payload above `MAX_RECORD_BYTES`."""
-    return JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
+    return JournalError(
+        f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it"
+    )
 
 
 def start_of(stream: int) -> bytes:
@@ -181,7 +185,9 @@ def _first_frame(buffer: bytes) -> int:
     return header_end(buffer) or 0
 
 
-def _scan_intact(buffer: bytes, position: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
+def _scan_intact(
+    buffer: bytes, position: int, frames: list[Frame], *, base: int, begin: bytes
+) -> int:
     """Append the intact frames from *position* on to *frames*; return the offset of the first byte after them."""
     # Reads nearly all of every segment: only what each frame needs is done here.
     add = frames.append
@@ -194,11 +200,20 @@ def _scan_intact(buffer: bytes, position: int, frames: list[Frame], *, base: int
         signal = kind & 0xFF
         end = position + HEAD_BYTES + length
         payload = buffer[position + HEAD_BYTES : end]
-        if start != begin or crc32(checked) != crc or len(payload) != length or crc32(payload) != payload_crc:
+        if (
+            start != begin
+            or crc32(checked) != crc
+            or len(payload) != length
+            or crc32(payload) != payload_crc
+        ):
             break
         if signal >= signals or kind >> 8 > _WHOLE or length > MAX_RECORD_BYTES:
             break
-        add(Frame(_SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + position, base + end))
+        add(
+            Frame(
+                _SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + position, base + end
+            )
+        )
         position = end
     return position
 

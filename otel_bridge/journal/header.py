@@ -170,9 +170,13 @@ class SegmentHeader:
                 f"segment of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge to read it"
             )
         try:
-            return _from_json(cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end])), version)
+            return _from_json(
+                cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end])), version
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise InvalidRecordError(f"segment header with a field missing or of the wrong type: {exc!r}") from exc
+            raise InvalidRecordError(
+                f"segment header with a field missing or of the wrong type: {exc!r}"
+            ) from exc
 
 
 def announced_bytes(data: bytes) -> int:

@@ -63,7 +63,9 @@ class LivenessLock:
         lock = RecordLock(folder.life_path(instance_id))
         try:
             if not lock.acquire():
-                raise JournalError(f"{lock.path} is held by another process; every process needs an instance id")
+                raise JournalError(
+                    f"{lock.path} is held by another process; every process needs an instance id"
+                )
             lock.write(_facts())
         except LockUnsupportedError:
             _write_unlocked(lock.path)
@@ -121,7 +123,9 @@ def alive(
 
 
 def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
-    return max((file.mtime_ns for file in folder.segments() if file.instance_id == instance_id), default=0)
+    return max(
+        (file.mtime_ns for file in folder.segments() if file.instance_id == instance_id), default=0
+    )
 
 
 def _facts() -> bytes:
@@ -189,7 +193,11 @@ def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None
     with contextlib.suppress(JournalError):
         if not probe(folder.lock_path):
             judged = judge_processes(
-                folder, report, folder.segments(), time.time_ns(), liveness_timeout_ns=liveness_timeout_ns
+                folder,
+                report,
+                folder.segments(),
+                time.time_ns(),
+                liveness_timeout_ns=liveness_timeout_ns,
             )
             return judged.report
     return report
@@ -222,12 +230,20 @@ def judge_processes(
         header = header_in(file.path)
         if header is None:  # a process may be about to write it
             running.add(name)
-        elif alive(folder, header, now_unix_ns, liveness_timeout_ns=liveness_timeout_ns, appended_ns=file.mtime_ns):
+        elif alive(
+            folder,
+            header,
+            now_unix_ns,
+            liveness_timeout_ns=liveness_timeout_ns,
+            appended_ns=file.mtime_ns,
+        ):
             running.add(name)
             running_headers.append(header)
         elif header.kind == _RECEIVER:
             unseen_senders = True
-    processes = {name: replace(process, alive=name in running) for name, process in report.processes.items()}
+    processes = {
+        name: replace(process, alive=name in running) for name, process in report.processes.items()
+    }
     roles = _roles(report, processes, running_headers)
     if not running and not unseen_senders:
         roles = {role: replace(role_report, alive=0) for role, role_report in roles.items()}
@@ -261,7 +277,10 @@ def _roles(
         reported = report.roles.get(role, RoleReport())
         # A process that has ended and goes on is reported as alive for a moment, but its role does not count it.
         remaining = (
-            min(reported.alive, max(reported.alive - died[role], running_counts[role] - new_counts[role]))
+            min(
+                reported.alive,
+                max(reported.alive - died[role], running_counts[role] - new_counts[role]),
+            )
             + new_counts[role]
         )
         roles[role] = RoleReport(remaining, max(reported.processes, remaining))

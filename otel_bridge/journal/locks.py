@@ -24,7 +24,9 @@ from otel_bridge.journal.files import open_regular, to_high_number
 
 CONTENT_BYTES: Final = 512
 _BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
-_UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+_UNSUPPORTED: Final = frozenset(
+    {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+)
 _REPLACED_TRIES: Final = 8
 _WAIT_S: Final = 0.02
 
@@ -68,7 +70,11 @@ class RecordLock:
 
     def held(self) -> bool:
         """Return whether this process holds the lock and the file at the path is still the locked one."""
-        return self._identity is not None and self._pid == os.getpid() and _identity_at(self.path) == self._identity
+        return (
+            self._identity is not None
+            and self._pid == os.getpid()
+            and _identity_at(self.path) == self._identity
+        )
 
     def write(self, content: bytes) -> None:
         """Replace the file's content, at most `CONTENT_BYTES`; only while the lock is held.
@@ -80,7 +86,9 @@ class RecordLock:
             # One write of one length: a reader never sees a part of it.
             os.pwrite(self._fd, content.ljust(CONTENT_BYTES)[:CONTENT_BYTES], 0)
         except OSError as exc:
-            raise JournalError(f"{self.path} cannot be written: {exc.strerror}; is the disk full?") from exc
+            raise JournalError(
+                f"{self.path} cannot be written: {exc.strerror}; is the disk full?"
+            ) from exc
 
     def read(self) -> bytes:
         """Return the file's content; only while the lock is held, when the file must not be opened again."""
@@ -104,7 +112,9 @@ class RecordLock:
                 is_held = self._try()
                 if is_held is not None:
                     return is_held
-        raise JournalError(f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?")
+        raise JournalError(
+            f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?"
+        )
 
     def _try(self) -> bool | None:
         """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
@@ -140,7 +150,9 @@ class RecordLock:
         fd = self._fd
         self._fd = -1
         with contextlib.suppress(OSError):
-            status = os.fstat(fd)  # after a program closed all descriptors, the number may belong to another file
+            status = os.fstat(
+                fd
+            )  # after a program closed all descriptors, the number may belong to another file
             if (status.st_dev, status.st_ino) == identity:
                 os.close(fd)
 
@@ -198,7 +210,9 @@ def _open(path: Path, flags: int) -> int:
     try:
         return open_regular(path, flags)
     except OSError as exc:
-        raise JournalError(f"{path} cannot be opened: {exc.strerror}; expected a folder of your own") from exc
+        raise JournalError(
+            f"{path} cannot be opened: {exc.strerror}; expected a folder of your own"
+        ) from exc
 
 
 def _lock_error(exc: OSError, path: Path) -> JournalError:

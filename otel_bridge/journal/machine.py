@@ -129,7 +129,9 @@ def _mounts() -> list[tuple[str, str]]:
         return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
     import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
 
-    return [(partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)]
+    return [
+        (partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)
+    ]
 
 
 def _parse(mountinfo: str) -> list[tuple[str, str]]:

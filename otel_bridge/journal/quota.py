@@ -45,7 +45,9 @@ class Quota:
             for the free disk, ``run_full`` for *run_bytes*.
     """
 
-    def __init__(self, base: Path, max_bytes: int, *, run: Path | None = None, run_bytes: int = 0) -> None:
+    def __init__(
+        self, base: Path, max_bytes: int, *, run: Path | None = None, run_bytes: int = 0
+    ) -> None:
         self._base = base
         self._max_bytes = max_bytes
         self._run = run
@@ -106,13 +108,18 @@ class Quota:
             limit = self.limit_bytes(used)
             room = limit - used
             self.reason = "disk_half_full" if limit < self._max_bytes else "directory_full"
-            if self._run is not None and (of_run := self._run_bytes - bytes_below(str(self._run))) < room:
+            if (
+                self._run is not None
+                and (of_run := self._run_bytes - bytes_below(str(self._run))) < room
+            ):
                 room = of_run
                 self.reason = "run_full"
             # Another thread may append during the count: what it appends counts twice until the next one.
             self._full_at = taken_before + room
             counted_s = time.monotonic()
-            pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (counted_s - now))
+            pause_s = max(
+                _SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (counted_s - now)
+            )
             self._count_again = counted_s + min(pause_s, _LONGEST_S)
             early_s = pause_s if room <= 0 else _EARLY_COST_FACTOR * (counted_s - now)
             self._count_early = counted_s + min(early_s, _LONGEST_S)

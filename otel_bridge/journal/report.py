@@ -182,7 +182,9 @@ class Report:
     launcher: bool = False
     media: int = 0
     alerts: int = 0
-    awaited_ranks: dict[str, dict[str, str | int]] = field(default_factory=dict[str, "dict[str, str | int]"])
+    awaited_ranks: dict[str, dict[str, str | int]] = field(
+        default_factory=dict[str, "dict[str, str | int]"]
+    )
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
     featured: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
 
@@ -206,7 +208,9 @@ def write_report(folder: RunFolder, report: Report) -> None:
     try:
         put_file(folder.report_path, orjson.dumps(report))
     except OSError as exc:
-        raise JournalError(f"{folder.report_path} cannot be written: {exc.strerror}; is the disk full?") from exc
+        raise JournalError(
+            f"{folder.report_path} cannot be written: {exc.strerror}; is the disk full?"
+        ) from exc
 
 
 def read_report(folder: RunFolder) -> Report | None:
@@ -248,10 +252,17 @@ def _report(raw: Mapping[str, object]) -> Report:
     report = _filled(Report, {name: value for name, value in raw.items() if name not in nested})
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
     report.processes = {
-        name: _filled(ProcessReport, _table(value)) for name, value in _table(raw.get("processes", {})).items()
+        name: _filled(ProcessReport, _table(value))
+        for name, value in _table(raw.get("processes", {})).items()
     }
-    report.roles = {name: _filled(RoleReport, _table(value)) for name, value in _table(raw.get("roles", {})).items()}
-    report.exporters, report.former = _exporters(raw.get("exporters", {})), _exporters(raw.get("former", {}))
+    report.roles = {
+        name: _filled(RoleReport, _table(value))
+        for name, value in _table(raw.get("roles", {})).items()
+    }
+    report.exporters, report.former = (
+        _exporters(raw.get("exporters", {})),
+        _exporters(raw.get("former", {})),
+    )
     return report
 
 
@@ -312,7 +323,9 @@ class ReportCache:
         if stamp is None:
             return None
         path = folder.report_path
-        return self._kept.get(path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes)
+        return self._kept.get(
+            path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes
+        )
 
 
 class Link(NamedTuple):
@@ -347,7 +360,11 @@ def links_of(name: str, *, view: str, url: str | None = None, upload: str = "") 
         upload: Command that uploads the run.
     """
     replaced = bool(url) and "://" in view.partition(" ")[0]
-    links = [Link(name, "" if replaced else view), Link(name, url or ""), Link(f"{name} upload", upload)]
+    links = [
+        Link(name, "" if replaced else view),
+        Link(name, url or ""),
+        Link(f"{name} upload", upload),
+    ]
     return [Link(label, runnable(text)) for label, text in links if text]
 
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError, SegmentClosedError
+from otel_bridge.errors import (
+    InvalidRecordError,
+    JournalError,
+    JournalFullError,
+    SegmentClosedError,
+)
 from otel_bridge.journal.files import create_regular, open_regular, to_high_number
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
@@ -86,7 +91,11 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, segments_dir: Path, header: SegmentHeader, *, segment_bytes: int = SEGMENT_BYTES.default
+        self,
+        segments_dir: Path,
+        header: SegmentHeader,
+        *,
+        segment_bytes: int = SEGMENT_BYTES.default,
     ) -> None:
         self._segments_dir = segments_dir
         self._header = header
@@ -119,7 +128,9 @@ class SegmentWriter:
         """Return the descriptor of the open segment; it changes whenever `number` does."""
         return self._fd
 
-    def append(self, signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False) -> None:
+    def append(
+        self, signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False
+    ) -> None:
         """Append one frame. When this returns, the kernel has the frame; on an error, no reader sees any of it.
 
         Raises:
@@ -189,7 +200,9 @@ class SegmentWriter:
         unfinished = self._segments_dir / f".{name}.tmp"
         data = header.to_bytes()
         if len(data) > MAX_HEADER_BYTES:
-            raise JournalError(f"header of {len(data)} bytes, at most {MAX_HEADER_BYTES}; shorten the resource")
+            raise JournalError(
+                f"header of {len(data)} bytes, at most {MAX_HEADER_BYTES}; shorten the resource"
+            )
         fd = -1
         try:
             if path.exists():
@@ -219,7 +232,9 @@ class SegmentWriter:
     def _roll(self, append_unix_ns: int) -> None:
         if self._fd < 0:
             raise JournalError(f"{self._path}: the segment is closed; open a new writer")
-        self._open(replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns))
+        self._open(
+            replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns)
+        )
 
     def _roll_unless_moved(self, append_unix_ns: int) -> None:
         """Begin the next segment; if the folder was moved, continue in the open one, beyond its size."""
@@ -256,7 +271,9 @@ class SegmentWriter:
             self._limit = -1  # the torn frame stays: the next frame begins a new segment
 
 
-def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> tuple[SegmentHeader | None, ScanResult]:
+def read_segment(
+    path: Path, offset: int, *, limit_bytes: int, final: bool
+) -> tuple[SegmentHeader | None, ScanResult]:
     """Read the frames of a segment from *offset* on.
 
     Args:
@@ -293,7 +310,9 @@ def header_in(path: Path) -> SegmentHeader | None:
     return None
 
 
-def _read(fd: int, offset: int, limit: int, final: bool, stream: int) -> tuple[SegmentHeader | None, ScanResult]:
+def _read(
+    fd: int, offset: int, limit: int, final: bool, stream: int
+) -> tuple[SegmentHeader | None, ScanResult]:
     """Read and scan more and more bytes, from *limit* on, until there is a frame, or none can begin at *offset*.
 
     Raises:
@@ -365,8 +384,12 @@ def _error(exc: OSError, path: Path, failure: str) -> JournalError:
             f"{path} {failure}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
         )
     if exc.errno == errno.EBADF:
-        return SegmentClosedError(f"{path} {failure}: this process closed its descriptor; open another segment")
-    return JournalError(f"{path} {failure}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR")
+        return SegmentClosedError(
+            f"{path} {failure}: this process closed its descriptor; open another segment"
+        )
+    return JournalError(
+        f"{path} {failure}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR"
+    )
 
 
 # Disk space reserved for the last records of a process, released when the disk has no room for them.
@@ -398,7 +421,9 @@ class Spare:
             path.unlink()
             status = os.fstat(self._fd)
             self._identity = (status.st_dev, status.st_ino)
-            self._size = os.write(self._fd, bytes(_PORTIONS * PORTION_BYTES))  # macOS has no posix_fallocate
+            self._size = os.write(
+                self._fd, bytes(_PORTIONS * PORTION_BYTES)
+            )  # macOS has no posix_fallocate
 
     def give_up(self) -> bool:
         """Free one portion; return ``False`` when there is none left."""

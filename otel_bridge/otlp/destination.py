@@ -24,7 +24,10 @@ Protocol: TypeAlias = Literal["grpc", "http/protobuf"]
 
 PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _SIGNALS: Final = ("metrics", "traces", "logs")
-_DEFAULT: Final[Mapping[Protocol, str]] = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
+_DEFAULT: Final[Mapping[Protocol, str]] = {
+    "grpc": "http://localhost:4317",
+    "http/protobuf": "http://localhost:4318",
+}
 _GRPC_PORT: Final = 4317
 _TIMEOUT_S: Final = 10.0
 _ADDRESS: Final = "expected http://host:port or https://host:port"
@@ -145,7 +148,9 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     kinds = ("ENDPOINT", "PROTOCOL")
     general = [f"{PREFIX}{kind}" for kind in kinds]
     of_signals = [f"{PREFIX}{signal.upper()}_{kind}" for signal in _SIGNALS for kind in kinds]
-    return {name: without_credentials(env[name]) for name in (*general, *of_signals) if env.get(name)}
+    return {
+        name: without_credentials(env[name]) for name in (*general, *of_signals) if env.get(name)
+    }
 
 
 def host(env: Mapping[str, str]) -> str:
@@ -158,7 +163,9 @@ def host(env: Mapping[str, str]) -> str:
 
 def note(signals: Collection[str], env: Mapping[str, str]) -> str:
     """Return what a person should know of the destination of *signals* when a run begins; empty for nothing."""
-    unsent = [signal for signal in _SIGNALS if signal in signals and signal not in signals_sent(env)]
+    unsent = [
+        signal for signal in _SIGNALS if signal in signals and signal not in signals_sent(env)
+    ]
     if unsent:
         return (
             f"otlp sends {' and '.join(signals_sent(env))} only: set {PREFIX}ENDPOINT, or "
@@ -179,7 +186,9 @@ def has_grpc() -> bool:
 
 def unset_without_grpc(env: Mapping[str, str]) -> bool:
     """Return whether any signal uses HTTP only because its protocol is unset and grpcio is not installed."""
-    return not has_grpc() and not all(_value("PROTOCOL", signal, env) for signal in signals_sent(env))
+    return not has_grpc() and not all(
+        _value("PROTOCOL", signal, env) for signal in signals_sent(env)
+    )
 
 
 def _variable(name: str, signal: str, env: Mapping[str, str]) -> str:
@@ -198,7 +207,9 @@ def _protocol(signal: str, env: Mapping[str, str]) -> Protocol:
         return "http/protobuf"
     variable = _variable("PROTOCOL", signal, env)
     if chosen not in {"", "grpc"}:
-        raise ConfigError(f"{variable}={chosen!r}: expected grpc or http/protobuf; set it to one of them")
+        raise ConfigError(
+            f"{variable}={chosen!r}: expected grpc or http/protobuf; set it to one of them"
+        )
     if not has_grpc():
         raise MissingExtraError(
             f"{variable}=grpc needs grpcio: pip install 'otel-bridge[collector]', or set it to http/protobuf"
@@ -250,16 +261,22 @@ def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
                 f"{variable}: entry {number} is not a header; expected name=value,name=value, with "
                 "letters, digits, '-', '_' and '.' in names, and special characters of values as %XX"
             )
-        headers[name] = _header_value(f"{variable}: the value of {name}", unquote(quoted_value).strip())
+        headers[name] = _header_value(
+            f"{variable}: the value of {name}", unquote(quoted_value).strip()
+        )
     tokens = settings.TOKEN.read(env)
     if tokens:
-        headers.setdefault("authorization", _header_value(settings.TOKEN.name, f"Bearer {tokens[0]}"))
+        headers.setdefault(
+            "authorization", _header_value(settings.TOKEN.name, f"Bearer {tokens[0]}")
+        )
     return headers
 
 
 def _header_value(where: str, value: str) -> str:
     if not _HEADER_VALUE.fullmatch(value):
-        raise ConfigError(f"{where} has a line break, a control or a non-ASCII character; expected printable ASCII")
+        raise ConfigError(
+            f"{where} has a line break, a control or a non-ASCII character; expected printable ASCII"
+        )
     return value
 
 
@@ -267,7 +284,9 @@ def _is_gzip(signal: str, env: Mapping[str, str]) -> bool:
     compression = _value("COMPRESSION", signal, env).lower()
     if compression not in {"", "none", "gzip"}:
         variable = _variable("COMPRESSION", signal, env)
-        raise ConfigError(f"{variable}={compression!r}: expected gzip or none; set it to one of them")
+        raise ConfigError(
+            f"{variable}={compression!r}: expected gzip or none; set it to one of them"
+        )
     return compression == "gzip"
 
 
@@ -298,7 +317,9 @@ def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         variable = _variable(name, signal, env)
-        raise ConfigError(f"{variable}={path!r}: {reason}; expected a PEM file that can be read") from exc
+        raise ConfigError(
+            f"{variable}={path!r}: {reason}; expected a PEM file that can be read"
+        ) from exc
 
 
 def _check_certificates(endpoint: Endpoint) -> None:

@@ -52,7 +52,9 @@ def _sound(value: Json) -> Json:
     if isinstance(value, list):
         return [_sound(entry) for entry in value]
     if isinstance(value, dict):
-        return {key.encode("utf-8", "replace").decode(): _sound(entry) for key, entry in value.items()}
+        return {
+            key.encode("utf-8", "replace").decode(): _sound(entry) for key, entry in value.items()
+        }
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str(value)
     return value
@@ -67,7 +69,13 @@ def too_deep(value: Json) -> bool:
         level = [
             inner
             for entry in level
-            for inner in (entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ())
+            for inner in (
+                entry.values()
+                if isinstance(entry, dict)
+                else entry
+                if isinstance(entry, list)
+                else ()
+            )
             if isinstance(inner, (dict, list))
         ]
     return True

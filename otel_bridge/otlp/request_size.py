@@ -35,7 +35,12 @@ class RequestSize:
     """
 
     def __init__(
-        self, most: int, *, least: int = 1, memory: WriterMemory | None = None, key: str = "request_size"
+        self,
+        most: int,
+        *,
+        least: int = 1,
+        memory: WriterMemory | None = None,
+        key: str = "request_size",
     ) -> None:
         self._most, self._least, self._memory, self._key = most, least, memory, key
         self._size = most

@@ -9,7 +9,14 @@
 from __future__ import annotations
 
 from otel_bridge.testing import samples
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config, flat_configs
+from otel_bridge.testing.contents import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_config,
+    flat_configs,
+)
 from otel_bridge.testing.delivery import deliver, open_writer
 from otel_bridge.testing.memory import MemoryTable
 

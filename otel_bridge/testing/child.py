@@ -29,11 +29,15 @@ class FileMemory:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("CREATE TABLE IF NOT EXISTS memory (key TEXT PRIMARY KEY, value BLOB)")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS memory (key TEXT PRIMARY KEY, value BLOB)"
+        )
 
     def get(self, key: str) -> bytes | None:
         """Return the value, ``None`` when there is none."""
-        row: tuple[bytes] | None = self._connection.execute("SELECT value FROM memory WHERE key = ?", (key,)).fetchone()
+        row: tuple[bytes] | None = self._connection.execute(
+            "SELECT value FROM memory WHERE key = ?", (key,)
+        ).fetchone()
         return None if row is None else row[0]
 
     def put(self, key: str, value: bytes) -> None:
@@ -85,9 +89,13 @@ def run_child(job: ChildJob, folder: Path) -> int:
     path.write_bytes(pickle.dumps(job))
     command = [sys.executable, "-m", "otel_bridge.testing.child", str(path)]
     environment = {**os.environ, **job.environment}
-    done = subprocess.run(command, env=environment, cwd=job.cwd, capture_output=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=job.cwd, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
     if done.returncode != (-signal.SIGKILL if job.kill else 0):
-        raise AssertionError(f"the child ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}")
+        raise AssertionError(
+            f"the child ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}"
+        )
     return done.returncode
 
 

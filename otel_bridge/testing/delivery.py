@@ -43,7 +43,9 @@ PAUSE_S = 0.2
 """Between two tries, where the tracker does not say how long to wait."""
 
 
-def open_writer(exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+def open_writer(
+    exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> RunWriter:
     """Open a writer and give it the run's configs, as the bridge does after every open."""
     failures = 0
     while True:
@@ -64,7 +66,9 @@ def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
     return writer
 
 
-def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = None, tries: int = 3) -> list[int]:
+def deliver(
+    writer: RunWriter, records: Sequence[Record], *, held: int | None = None, tries: int = 3
+) -> list[int]:
     """Write *records* (placed) in order.
 
     Args:
@@ -99,14 +103,18 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
             break
         except PermanentError as exc:
             if exc.position not in {record.position for record in batch}:
-                raise AssertionError(f"PermanentError names position {exc.position}, which the call had not") from exc
+                raise AssertionError(
+                    f"PermanentError names position {exc.position}, which the call had not"
+                ) from exc
             refused.append(exc.position)
             batch = [record for record in batch if record.position > exc.position]
         except RetryableError as exc:
             failures += 1
             if failures == tries:
                 raise
-            batch = batch if exc.position is None else [r for r in batch if r.position >= exc.position]
+            batch = (
+                batch if exc.position is None else [r for r in batch if r.position >= exc.position]
+            )
             time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
     return refused
 
@@ -133,7 +141,9 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901, PL
             if isinstance(writer, WritesAlerts):
                 writer.write_alerts(cast("Sequence[Alert]", batch))
         case Summary():
-            for summary in cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ():
+            for summary in (
+                cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ()
+            ):
                 cast("WritesSummary", writer).write_summary(summary.role, summary.values)
         case End(status=status):
             writer.end(status)

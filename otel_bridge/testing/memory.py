@@ -25,7 +25,9 @@ class MemoryTable:
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield the pairs whose key begins with *prefix*, ordered by key."""
-        yield from ((key, value) for key, value in sorted(self._values.items()) if key.startswith(prefix))
+        yield from (
+            (key, value) for key, value in sorted(self._values.items()) if key.startswith(prefix)
+        )
 
     def snapshot(self) -> MemoryTable:
         """Return a copy that later puts do not change."""

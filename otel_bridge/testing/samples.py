@@ -67,7 +67,9 @@ ODD_KEYS = (
 """Keys that one tracker or another refuses, cleans, or takes for its own; all distinct."""
 
 
-def run_info(folder: Path, name: str = "ppo-7b", *, project: str = "gsm8k", **changes: object) -> RunInfo:
+def run_info(
+    folder: Path, name: str = "ppo-7b", *, project: str = "gsm8k", **changes: object
+) -> RunInfo:
     """Return a run whose folder is ``folder / <run id>``; *changes* are further fields of `RunInfo`."""
     run_id = run_id_of(project, name)
     info = RunInfo(id=run_id, project=project, name=name, folder=folder / run_id)
@@ -76,7 +78,10 @@ def run_info(folder: Path, name: str = "ppo-7b", *, project: str = "gsm8k", **ch
 
 def placed(records: Iterable[R], first: int = 1) -> list[R]:
     """Return *records* with positions *first*, *first* + 1, …, as the ledger gives them."""
-    return [dataclasses.replace(record, position=position) for position, record in enumerate(records, first)]
+    return [
+        dataclasses.replace(record, position=position)
+        for position, record in enumerate(records, first)
+    ]
 
 
 def row(
@@ -103,7 +108,9 @@ def row(
     )
 
 
-def rows(count: int, *, keys: int = 10, role: str | None = "trainer", first_step: int = 1) -> list[Row]:
+def rows(
+    count: int, *, keys: int = 10, role: str | None = "trainer", first_step: int = 1
+) -> list[Row]:
     """Return *count* rows of *keys* floats each, steps *first_step* …, not yet placed."""
     names = [f"metric_{n:02d}" for n in range(keys)]
     return [
@@ -114,7 +121,9 @@ def rows(count: int, *, keys: int = 10, role: str | None = "trainer", first_step
 
 def distribution() -> Distribution:
     """Return ten numbers in three buckets."""
-    return Distribution(count=10, sum=25.0, min=0.5, max=5.5, edges=(0.0, 2.0, 4.0, 6.0), counts=(4, 3, 3))
+    return Distribution(
+        count=10, sum=25.0, min=0.5, max=5.5, edges=(0.0, 2.0, 4.0, 6.0), counts=(4, 3, 3)
+    )
 
 
 def odd_values() -> Row:
@@ -217,7 +226,11 @@ def evaluation(
 
 def config(role: str | None = "trainer", **values: Json) -> Config:
     """Return a merged config; without *values* a nested one."""
-    given: dict[str, Json] = values or {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "seed": 7}
+    given: dict[str, Json] = values or {
+        "lr": 0.001,
+        "actor": {"layers": 2, "name": "tiny"},
+        "seed": 7,
+    }
     return Config(id=f"c:{role}:{len(given)}", role=role, config=given, time_unix_ns=START_UNIX_NS)
 
 
@@ -237,7 +250,11 @@ def job(steps: int = 3, *, seed: str = "") -> list[Record]:
 
     *seed* goes into the trace ids: they are unique in a whole tracker, not only in a run.
     """
-    records: list[Record] = [config("trainer"), config("explorer", temperature=0.7), config(None, launcher="local")]
+    records: list[Record] = [
+        config("trainer"),
+        config("explorer", temperature=0.7),
+        config(None, launcher="local"),
+    ]
     for step in range(1, steps + 1):
         records += [
             row(step, {"loss": 1 / step, "grad": distribution()}),
@@ -253,14 +270,26 @@ def job(steps: int = 3, *, seed: str = "") -> list[Record]:
 
 
 def _spans(
-    trace_id: str, start: int, messages: Sequence[Message], *, reward: float | None, step: int, error: str | None
+    trace_id: str,
+    start: int,
+    messages: Sequence[Message],
+    *,
+    reward: float | None,
+    step: int,
+    error: str | None,
 ) -> list[Span]:
     root_id = _hex(f"{trace_id} root", 16)
     root_attributes: dict[str, Json] = {semconv.STEP: step, semconv.SPLIT: "train"}
     if reward is not None:
         root_attributes[semconv.REWARD] = reward
-    chat: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT, semconv.GEN_AI_REQUEST_MODEL: "policy"}
-    tool: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL, semconv.GEN_AI_TOOL_NAME: "calculator"}
+    chat: dict[str, Json] = {
+        semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT,
+        semconv.GEN_AI_REQUEST_MODEL: "policy",
+    }
+    tool: dict[str, Json] = {
+        semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL,
+        semconv.GEN_AI_TOOL_NAME: "calculator",
+    }
     seen = list(messages)
     calls: Json = {"expression": "0 + 1"}
     plan: list[tuple[str, str, dict[str, Json], Json, Json, float, float]] = [
@@ -312,7 +341,10 @@ def _with_otlp(trace_id: str, span: Span) -> Span:
         message.attributes.append(_attribute(semconv.GEN_AI_TOOL_ARGUMENTS, json.dumps(span.input)))
         message.attributes.append(_attribute(semconv.GEN_AI_TOOL_RESULT, span.output))
     else:
-        for key, value in ((semconv.GEN_AI_INPUT_MESSAGES, span.input), (semconv.GEN_AI_OUTPUT_MESSAGES, span.output)):
+        for key, value in (
+            (semconv.GEN_AI_INPUT_MESSAGES, span.input),
+            (semconv.GEN_AI_OUTPUT_MESSAGES, span.output),
+        ):
             message.attributes.append(_attribute(key, _parts_json(value)))
     return dataclasses.replace(span, otlp=message.SerializeToString())
 
@@ -322,7 +354,10 @@ def _parts_json(messages: Json) -> str:
     listed = messages if isinstance(messages, list) else []
     return json.dumps(
         [
-            {"role": message["role"], "parts": [{"type": "text", "content": message.get("content") or ""}]}
+            {
+                "role": message["role"],
+                "parts": [{"type": "text", "content": message.get("content") or ""}],
+            }
             for message in listed
             if isinstance(message, dict)
         ]

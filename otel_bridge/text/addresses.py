@@ -22,7 +22,11 @@ def without_credentials(address: str) -> str:
     """Return *address* without user, password and secret query parameters; other text stays unchanged."""
     scheme, separator, rest = address.partition("://")
     if not separator:
-        return _USER_WITHOUT_SCHEME.sub("", address, count=1) if _USER_WITHOUT_SCHEME.match(address) else address
+        return (
+            _USER_WITHOUT_SCHEME.sub("", address, count=1)
+            if _USER_WITHOUT_SCHEME.match(address)
+            else address
+        )
     user = _USER.match(rest) or _UNQUOTED_USER.match(rest)
     address, mark, query = (rest[user.end() :] if user else rest).partition("?")
     if not mark:

@@ -14,7 +14,11 @@ _COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\
 
 def command_line(command: str, *arguments: str | os.PathLike[str]) -> str:
     """Return the `runnable` line of ``otel-bridge`` *command* with *arguments*, each quoted where a shell needs it."""
-    return runnable(shlex.join(("otel-bridge", *command.split(), *(os.fspath(argument) for argument in arguments))))
+    return runnable(
+        shlex.join(
+            ("otel-bridge", *command.split(), *(os.fspath(argument) for argument in arguments))
+        )
+    )
 
 
 def runnable(command: str) -> str:

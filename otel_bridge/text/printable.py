@@ -17,7 +17,9 @@ def printable(text: str, *, lines: bool = False) -> str:
     """Return *text* with control characters written out, ESC as backslash x1b; *lines*: line breaks stay."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or (lines and one == "\n") else ascii(one)[1:-1] for one in text)
+    return "".join(
+        one if one.isprintable() or (lines and one == "\n") else ascii(one)[1:-1] for one in text
+    )
 
 
 def shown(text: str) -> str:
@@ -53,5 +55,7 @@ def _all(value: object) -> object:
     if isinstance(value, list):
         return [_all(entry) for entry in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {_all(key): _all(entry) for key, entry in cast("dict[object, object]", value).items()}
+        return {
+            _all(key): _all(entry) for key, entry in cast("dict[object, object]", value).items()
+        }
     return value

@@ -61,7 +61,9 @@ _IN_LINK: Final = re.compile(
 
 # A name and its text in JSON within a text, plain or escaped like JSON within JSON; the last text may be cut.
 _IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
-_IN_ESCAPED_JSON: Final = re.compile(r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL)
+_IN_ESCAPED_JSON: Final = re.compile(
+    r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL
+)
 _NAMES: Final = re.compile(rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization")
 """Expression that matches every name for which `may_be_secret` is true."""
 _NAME_ENDS: Final = re.compile(rb'" ?:')
@@ -84,7 +86,9 @@ def secret_by_name(key: str, value: object) -> bool:
     name = _name_of(key)
     if name is _Name.PLAIN or name is _Name.SECRET:
         return name is _Name.SECRET
-    return (name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)) or _looks_opaque(value)
+    return (name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)) or _looks_opaque(
+        value
+    )
 
 
 def may_be_secret(key: str) -> bool:
@@ -126,12 +130,15 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
         return REDACTED if secret_by_name(key, value) else redact_text(value) if shapes else value
     if isinstance(value, list):
         names = names_of(value, key)
-        return [scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)]
+        return [
+            scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)
+        ]
     if isinstance(value, dict):
         if value and secret_by_name(key, _ANY):
             return {name: _all_redacted(item) for name, item in value.items()}
         return {
-            redact_text(name) if shapes else name: scrubbed(item, name, shapes=shapes) for name, item in value.items()
+            redact_text(name) if shapes else name: scrubbed(item, name, shapes=shapes)
+            for name, item in value.items()
         }
     return value
 
@@ -141,7 +148,11 @@ def names_of(items: Sequence[object], key: str) -> Iterator[str]:
     name = key
     for item in items:
         yield name
-        name = item.lstrip("-") if isinstance(item, str) and item.startswith("--") and "=" not in item else key
+        name = (
+            item.lstrip("-")
+            if isinstance(item, str) and item.startswith("--") and "=" not in item
+            else key
+        )
 
 
 def _all_redacted(value: Json) -> Json:
@@ -175,7 +186,11 @@ def _redacted_pair(found: re.Match[str]) -> str:
 def _redacted_escaped_pair(found: re.Match[str]) -> str:
     quote, key, between, value, end = found.groups()
     # JSON within the value is escaped once more.
-    redacted = REDACTED if secret_by_name(key, value) else _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
+    redacted = (
+        REDACTED
+        if secret_by_name(key, value)
+        else _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
+    )
     return f"{quote}{key}{quote}{between}{quote}{redacted}{end}"
 
 
@@ -220,7 +235,11 @@ def redact_text(value: str) -> str:
     if len(value) < 8:
         return value
     # Names and ids come again with each record, and the expressions take some 10 us.
-    return _redacted_once(value) if len(value) <= _MAX_KNOWN_CHARS else _redacted_once.__wrapped__(value)
+    return (
+        _redacted_once(value)
+        if len(value) <= _MAX_KNOWN_CHARS
+        else _redacted_once.__wrapped__(value)
+    )
 
 
 @lru_cache(maxsize=4096)

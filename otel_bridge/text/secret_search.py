@@ -17,7 +17,10 @@ _LOOKS: Final = tuple(
     for anchor, literals in (
         (b"A", rb"A(?:KIA|SIA|Iza)"),
         (b"S", rb"S(?:ECRET|WORD)"),
-        (b"-", rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xai-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)"),
+        (
+            b"-",
+            rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xai-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)",
+        ),
         (
             b"_",
             rb"_(?:TOKEN|(?<=[bfgkopsurtI]_)(?:(?<=hf_)|(?<=gsk_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
@@ -26,7 +29,9 @@ _LOOKS: Final = tuple(
         (b"9", rb"9(?<=ya29)\."),
     )
 )
-_ASSIGNED_NAME: Final = re.compile(rb"(?:asswd|assword|oken|ecret|pi[_-]?[kK]ey|ASSW(?:OR)?D)[\"']?\s?\Z")
+_ASSIGNED_NAME: Final = re.compile(
+    rb"(?:asswd|assword|oken|ecret|pi[_-]?[kK]ey|ASSW(?:OR)?D)[\"']?\s?\Z"
+)
 """End of a name of `redact_assigned`, before its ``=`` or ``:``."""
 _NAME_ENDS: Final = (b"asswd", b"assword", b"oken", b"ecret", b"key", b"Key", b"ASSWD", b"ASSWORD")
 _LAST_OF_NAME: Final = frozenset(ends[-1] for ends in _NAME_ENDS)

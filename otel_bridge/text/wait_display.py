@@ -64,7 +64,9 @@ class RunDelivery(Protocol):
         ...
 
 
-def records_in_trackers(runs: Iterable[RunDelivery], *, without: Container[str] = ()) -> dict[str, Amount]:
+def records_in_trackers(
+    runs: Iterable[RunDelivery], *, without: Container[str] = ()
+) -> dict[str, Amount]:
     """Return how many of the records of *runs* each of their trackers has, as `status` counts them.
 
     Trackers in one of the states *without* are left out.
@@ -74,9 +76,13 @@ def records_in_trackers(runs: Iterable[RunDelivery], *, without: Container[str] 
         for name, exporter in run.exporters.items():
             if exporter.state in without:
                 continue
-            label = f"records in {name}" + (f" ({exporter.state})" if exporter.state in _TROUBLED else "")
+            label = f"records in {name}" + (
+                f" ({exporter.state})" if exporter.state in _TROUBLED else ""
+            )
             before = amounts.get(label, Amount(0, 0))
-            written = run.position if exporter.state == "ended" else min(exporter.written, run.position)
+            written = (
+                run.position if exporter.state == "ended" else min(exporter.written, run.position)
+            )
             amounts[label] = Amount(before.done + written, (before.total or 0) + run.position)
     return amounts
 
@@ -91,7 +97,9 @@ class WaitDisplay:
         terminal: Returns the terminal to draw bars on; ``None`` if there is none.
     """
 
-    def __init__(self, print_line: Callable[[str], None], terminal: Callable[[], Console] | None) -> None:
+    def __init__(
+        self, print_line: Callable[[str], None], terminal: Callable[[], Console] | None
+    ) -> None:
         self._print_line = print_line
         self._terminal = terminal
         self._bars: Progress | None = None
@@ -103,7 +111,10 @@ class WaitDisplay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -128,7 +139,9 @@ class WaitDisplay:
         bars = self._bars
         self._bars = None
         if bars is not None:
-            with contextlib.suppress(OSError, ValueError):  # a terminal that has gone, or a closed stream
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # a terminal that has gone, or a closed stream
                 bars.stop()
 
     def _draw(self, parts: Mapping[str, Amount], terminal: Callable[[], Console]) -> None:
@@ -165,7 +178,12 @@ def _bars_on(terminal: Console) -> Progress:
         TimeElapsedColumn(),
     )
     bars = Progress(
-        *columns, console=terminal, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        *columns,
+        console=terminal,
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
     )
     bars.start()
     # A process that is killed during its wait would leave the terminal without a cursor.

@@ -135,9 +135,13 @@ def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield sizes
 
 
-def _figures(streams: Mapping[str, Numbers], lengths: Sequence[int], *, only_mismatch: bool) -> dict[str, Figure]:
+def _figures(
+    streams: Mapping[str, Numbers], lengths: Sequence[int], *, only_mismatch: bool
+) -> dict[str, Figure]:
     numpy = numpy_module()
-    is_array = numpy is not None and any(isinstance(stream, numpy.ndarray) for stream in streams.values())
+    is_array = numpy is not None and any(
+        isinstance(stream, numpy.ndarray) for stream in streams.values()
+    )
     values: dict[str, Numbers] = {}
     if not only_mismatch:
         values |= {figure_of_stream(name): stream for name, stream in streams.items()}
@@ -186,7 +190,10 @@ def _mismatch_of_arrays(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]
 def _mismatch_of_lists(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
     ratios = [after - before for before, after in zip(engine, trainer, strict=True)]
     absolute = [abs(ratio) for ratio in ratios]
-    k3 = [math.exp(ratio) - 1.0 - ratio if abs(ratio) < _MAX_EXPONENT else math.nan for ratio in ratios]
+    k3 = [
+        math.exp(ratio) - 1.0 - ratio if abs(ratio) < _MAX_EXPONENT else math.nan
+        for ratio in ratios
+    ]
     beyond = [float(value > BOUND) if math.isfinite(value) else math.nan for value in absolute]
     return dict(zip(MISMATCH, ([-ratio for ratio in ratios], k3, absolute, beyond), strict=True))
 
@@ -209,7 +216,11 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
         counts[is_empty] = 0.0
         sums[is_empty] = 0.0
     shape = (-1, DECILES)
-    maxima = _maxima(numpy.where(is_empty, 0.0, numpy.maximum.reduceat(values, starts))) if with_maxima else []
+    maxima = (
+        _maxima(numpy.where(is_empty, 0.0, numpy.maximum.reduceat(values, starts)))
+        if with_maxima
+        else []
+    )
     counts = counts.reshape(shape)
     sums = sums.reshape(shape)
     return Figure(
@@ -258,7 +269,9 @@ def _buckets_of_array(values: Numbers) -> Counter[int]:
 
 def _buckets_of_list(values: Numbers) -> Counter[int]:
     numbers = _finite(values)
-    halves = struct.unpack(f"<{2 * len(numbers)}H", struct.pack(f"<{len(numbers)}f", *numbers))[1::2]
+    halves = struct.unpack(f"<{2 * len(numbers)}H", struct.pack(f"<{len(numbers)}f", *numbers))[
+        1::2
+    ]
     return Counter((half & _NO_SIGN) >> 1 for half in halves)
 
 
@@ -275,7 +288,9 @@ def quantile(buckets: Mapping[int, int], share: float) -> float:
         return math.nan
     rank = (1.0 - share) * total  # buckets are of the negative values
     ordered = sorted(buckets)
-    for bucket, reached in zip(ordered, accumulate(buckets[bucket] for bucket in ordered), strict=True):
+    for bucket, reached in zip(
+        ordered, accumulate(buckets[bucket] for bucket in ordered), strict=True
+    ):
         if reached >= rank:
             if not bucket:  # tokens that were certain
                 return 0.0

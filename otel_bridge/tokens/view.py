@@ -27,7 +27,12 @@ _MAX_TOKENS: Final = 20_000
 _DIGITS: Final = 4
 _BEGIN: Final = '<script type="application/json" id="data">'
 _END: Final = "</script>"
-_HEAD, _, _FOOT = files("otel_bridge.tokens").joinpath("view.html").read_text("utf-8").partition(f"{_BEGIN}{_END}")
+_HEAD, _, _FOOT = (
+    files("otel_bridge.tokens")
+    .joinpath("view.html")
+    .read_text("utf-8")
+    .partition(f"{_BEGIN}{_END}")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,9 @@ class TokenView:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     turns: Sequence[Mapping[str, Json]] = ()
     tokens: Sequence[str] = ()
-    overlays: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, "Sequence[float | None]"])
+    overlays: Mapping[str, Sequence[float | None]] = field(
+        default_factory=dict[str, "Sequence[float | None]"]
+    )
 
 
 def view_of(
@@ -72,14 +79,18 @@ def view_of(
         if index < len(texts):
             tokens.append(texts[index])
         else:
-            tokens.append(f"[{ids[index]:.0f}]" if index < len(ids) and math.isfinite(ids[index]) else "[·]")
+            tokens.append(
+                f"[{ids[index]:.0f}]" if index < len(ids) and math.isfinite(ids[index]) else "[·]"
+            )
     overlays = {
         OVERLAYS.get(name, name): _rounded(values[:length])
         for name, values in streams.items()
         if name not in REFERENCES
     }
     if ENGINE in streams and TRAINER in streams:
-        differences = [after - before for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)]
+        differences = [
+            after - before for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)
+        ]
         overlays = {MISMATCH: _rounded(differences[:length]), **overlays}
     return TokenView(title, facts, _turns(messages, tokens if texts else []), tokens, overlays)
 
@@ -101,11 +112,17 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
     turns: list[dict[str, Json]] = []
     for message in messages:
         text = _text(message)
-        turn: dict[str, Json] = {"role": message.get("role"), "name": message.get("name"), "text": text}
+        turn: dict[str, Json] = {
+            "role": message.get("role"),
+            "name": message.get("name"),
+            "text": text,
+        }
         start = whole.find(text, reached) if text else -1
         if start in starts and message.get("role") != "user":
             end = start + len(text)
-            while end not in starts:  # the last token goes on beyond the text, as with an end of turn
+            while (
+                end not in starts
+            ):  # the last token goes on beyond the text, as with an end of turn
                 end += 1
             turn["tokens"] = [starts[start], starts[end]]
             reached = end
@@ -131,7 +148,9 @@ def page_of(view: TokenView) -> str:
         "title": view.title, "facts": dict(view.facts), "turns": [*view.turns], "tokens": [*view.tokens],
         "overlays": dict(view.overlays),
     }).decode()  # fmt: skip
-    for sign in "<>&\u2028\u2029":  # nothing in the data can end the script, or begin another element
+    for (
+        sign
+    ) in "<>&\u2028\u2029":  # nothing in the data can end the script, or begin another element
         data = data.replace(sign, f"\\u{ord(sign):04x}")
     return f"{_HEAD}{_BEGIN}{data}{_END}{_FOOT}"
 

@@ -52,7 +52,9 @@ _Bound: TypeAlias = tuple[AlertRule, Callable[[Any, float], bool], float]
 def note_raised(state: TranslationState, alert: Alert) -> Alert:
     """Count *alert* for the report, as the last one; return it."""
     state.set(RAISED, _integer(state.get(RAISED)) + 1)
-    state.set(LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns})
+    state.set(
+        LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns}
+    )
     return alert
 
 
@@ -62,7 +64,9 @@ class _WatchedKeys:
 
     checked: set[str] = field(default_factory=set[str])
     bounds: dict[str, tuple[_Bound, ...]] = field(default_factory=dict[str, "tuple[_Bound, ...]"])
-    finite: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
+    finite: dict[str, tuple[AlertRule, ...]] = field(
+        default_factory=dict[str, tuple[AlertRule, ...]]
+    )
 
 
 class AlertWatcher:
@@ -87,7 +91,9 @@ class AlertWatcher:
         self._straggler_alerts = straggler_alerts
         rules = options.alert_rules
         of_kind = {kind: [rule for rule in rules if rule.kind is kind] for kind in AlertKind}
-        self._values = _ValueCauses(state, [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]], processes)
+        self._values = _ValueCauses(
+            state, [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]], processes
+        )
         self._stalls = _Stalls(state, of_kind[AlertKind.STALLED], options, processes)
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
@@ -118,14 +124,21 @@ class AlertWatcher:
         admitted = alerts[: max(_MAX_ALERTS - raised_before, 0)]
         self._state.set(_BY_RULES, raised_before + len(admitted))
         if len(admitted) < len(alerts):
-            count(self._state, TOO_MANY_BY_RULES, len(alerts) - len(admitted), name=alerts[len(admitted)].title)
+            count(
+                self._state,
+                TOO_MANY_BY_RULES,
+                len(alerts) - len(admitted),
+                name=alerts[len(admitted)].title,
+            )
         return [note_raised(self._state, alert) for alert in admitted]
 
 
 class _ValueCauses:
     """Holds causes that values began, by rule and key: process to the good values since its last bad one."""
 
-    def __init__(self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]) -> None:
+    def __init__(
+        self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]
+    ) -> None:
         self._state = state
         self._rules = rules
         self._processes = processes
@@ -149,12 +162,17 @@ class _ValueCauses:
         if watched is None or not watched.checked.issuperset(row.values):
             watched = self._watched_keys(row)
         begun: dict[AlertRule, list[str]] = {}
-        for key, rule in [*self._beyond_bounds(watched, row.values), *self._not_finite(watched, row.values)]:
+        for key, rule in [
+            *self._beyond_bounds(watched, row.values),
+            *self._not_finite(watched, row.values),
+        ]:
             if self._begins(rule, key, _number(row.values[key], rule), row.id):
                 begun.setdefault(rule, []).append(key)
         return [_of_values(row, rule, keys) for rule, keys in begun.items()]
 
-    def _beyond_bounds(self, watched: _WatchedKeys, values: Mapping[str, Value]) -> list[tuple[str, AlertRule]]:
+    def _beyond_bounds(
+        self, watched: _WatchedKeys, values: Mapping[str, Value]
+    ) -> list[tuple[str, AlertRule]]:
         """Return keys and rules of the values that may begin or continue a cause; for each row, so it is fast."""
         candidates: list[tuple[str, AlertRule]] = []
         bounds = watched.bounds
@@ -162,12 +180,16 @@ class _ValueCauses:
         for key in values if len(values) < len(bounds) else bounds:
             if key in values and key in bounds:
                 value = values[key]
-                for rule, beyond, bound in bounds[key]:  # compared here: a call for each value would cost as much again
+                for rule, beyond, bound in bounds[
+                    key
+                ]:  # compared here: a call for each value would cost as much again
                     if type(value) is Distribution or key in caused or beyond(value, bound):
                         candidates.append((key, rule))
         return candidates
 
-    def _not_finite(self, watched: _WatchedKeys, values: Mapping[str, Value]) -> list[tuple[str, AlertRule]]:
+    def _not_finite(
+        self, watched: _WatchedKeys, values: Mapping[str, Value]
+    ) -> list[tuple[str, AlertRule]]:
         """Return keys and rules of all watched values, if one may be infinite or NaN or has a cause; else nothing."""
         # Two calls in C for the whole row: the sum of finite numbers is finite, unless it overflows.
         if not watched.finite or (_is_finite(values) and self._caused.isdisjoint(values)):
@@ -228,7 +250,9 @@ class _ValueCauses:
             self._continue(cause, sources, _source(row_id), is_met=is_met)
         return False
 
-    def _continue(self, cause: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool) -> None:
+    def _continue(
+        self, cause: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool
+    ) -> None:
         """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
         if is_met:
             has_room = source in sources or len(sources) < _MAX_SOURCES
@@ -274,7 +298,9 @@ class _Stalls:
         self._processes = processes
         self._since_ns = options.watching_since_ns
         self._remote_wait_ns = options.end_of_stream_wait_ns
-        self._last = {name.removeprefix(_ROLE): _integer(value) for name, value in state.items(_ROLE)}
+        self._last = {
+            name.removeprefix(_ROLE): _integer(value) for name, value in state.items(_ROLE)
+        }
         self._raised = {name: _integer(value) for name, value in state.items(_STALLED)}
         self._changed: set[str] = set()
         self._overdue: dict[str, tuple[int, int]] = {}
@@ -323,7 +349,14 @@ class _Stalls:
         return living
 
     def _judged(
-        self, rule: AlertRule, role: str, began_ns: int, now_unix_ns: int, steps: Mapping[str, int], *, remote: bool
+        self,
+        rule: AlertRule,
+        role: str,
+        began_ns: int,
+        now_unix_ns: int,
+        steps: Mapping[str, int],
+        *,
+        remote: bool,
     ) -> list[Alert]:
         """Return the alert of *rule* about *role*, if it has been overdue for `_CONFIRM_NS`; else nothing.
 
@@ -367,7 +400,9 @@ def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
     if len(further) > _MAX_LISTED:
         text += f" and {len(further) - _MAX_LISTED} more"
     id_ = f"a:{row.id}:{_digest(rule.text)}"
-    return Alert(id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns)
+    return Alert(
+        id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns
+    )
 
 
 def _in_words(value: float) -> str:

@@ -110,13 +110,17 @@ class Events:
         }
         self.redelivered = 0
 
-    def take(self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
+    def take(
+        self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
         """Process one log record; records that are not such events are ignored."""
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         if name in content_events.NAMES:
             self._lifecycle.on_record(process, now_unix_ns)
-            return self._rollouts.content(producer.attributes, process.instance, record, now_unix_ns)
+            return self._rollouts.content(
+                producer.attributes, process.instance, record, now_unix_ns
+            )
         if name not in _NAMES:
             if name.startswith("gen_ai."):
                 count(self._state, "event/other")
@@ -138,8 +142,14 @@ class Events:
             self._lifecycle.on_record(event.process, now_unix_ns, event=event.seq)
             if name in self._handlers:
                 return self._handlers[name](event)
-            take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
-            return take(event.producer.attributes, event.process.instance, event.record, now_unix_ns)
+            take = (
+                self._rollouts.evaluation
+                if name == semconv.EVENT_EVALUATION
+                else self._rollouts.sampled_out
+            )
+            return take(
+                event.producer.attributes, event.process.instance, event.record, now_unix_ns
+            )
         if name == semconv.EVENT_END:
             self._end(event, now_unix_ns)
         elif name == semconv.EVENT_DROPPED:
@@ -165,13 +175,17 @@ class Events:
             return True
         if name == semconv.EVENT_END:
             return True  # ending twice changes nothing
-        return self._seen.add(identity(process.instance, event.record.SerializeToString(deterministic=True)))
+        return self._seen.add(
+            identity(process.instance, event.record.SerializeToString(deterministic=True))
+        )
 
     def _end(self, event: _Event, now_unix_ns: int) -> None:
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         status = Status(stated) if stated in _STATUSES else Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
-        self._lifecycle.end(event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns)
+        self._lifecycle.end(
+            event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns
+        )
 
     def _dropped(self, event: _Event) -> None:
         """Add the drops of a process since its last report; the counts of a process only grow."""
@@ -204,7 +218,11 @@ class Events:
         self._state.set(_ALERTS, known + 1)
         level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
         text = redact_and_cut(event.record.body.string_value, _MAX_TEXT_CHARS)
-        number = f"{event.process.instance}:{event.seq}" if event.seq else f"{event.process.instance}:a{known}"
+        number = (
+            f"{event.process.instance}:{event.seq}"
+            if event.seq
+            else f"{event.process.instance}:a{known}"
+        )
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         level = level if level in _LEVELS else "warn"
         step = int_in(event.attributes, semconv.STEP)
@@ -217,7 +235,9 @@ def _values_of(event: _Event) -> ValuesEvent:
     values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
     role = text_in(event.attributes, semconv.ROLE) or event.process.role
     origin = Origin(event.time_unix_ns, event.process.instance, event.seq)
-    return ValuesEvent(origin, role, values, replaces=event.attributes.get(semconv.CONFIG_REPLACE) is True)
+    return ValuesEvent(
+        origin, role, values, replaces=event.attributes.get(semconv.CONFIG_REPLACE) is True
+    )
 
 
 TOO_MANY_ALERTS = "alert/too_many"
@@ -233,7 +253,12 @@ _DATA = frozenset({
     semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA, semconv.EVENT_METRIC_SUMMARY,
 })  # fmt: skip
 """Events that become records, or change some; all other events are about the process itself."""
-_NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED, semconv.EVENT_RENAMED}
+_NAMES = _DATA | {
+    semconv.EVENT_END,
+    semconv.EVENT_ALIVE,
+    semconv.EVENT_DROPPED,
+    semconv.EVENT_RENAMED,
+}
 
 
 def _first_key(reason: str, event: _Event) -> str:

@@ -57,7 +57,9 @@ class FeaturedKeys:
         """Keys that are not featured, so that a row costs a look-up a key."""
         stored = cast("dict[str, list[float]] | None", state.get(FEATURED)) or {}
         # Another setting than before a restart may leave out keys that have curves.
-        self._curves = {key: list(values) for key, values in stored.items() if self._place(key) is not None}
+        self._curves = {
+            key: list(values) for key, values in stored.items() if self._place(key) is not None
+        }
         self._is_changed = False
 
     def rows(self, records: Iterable[Record]) -> list[Record]:
@@ -90,7 +92,9 @@ class FeaturedKeys:
         section = self.note(row)
         if not section or not self.has_section:
             return row
-        return dataclasses.replace(row, values={**row.values, **self._axes.admit(section, row.axis)})
+        return dataclasses.replace(
+            row, values={**row.values, **self._axes.admit(section, row.axis)}
+        )
 
     def _place(self, key: str) -> int | None:
         """Return the place of a key; ``None`` when no pattern matches, or enough keys are featured before it."""

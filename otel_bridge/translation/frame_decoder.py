@@ -21,7 +21,11 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.translation.decode.requests import resource_parts
 from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
-from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.producers import (
+    ProducerContext,
+    ProducerRegistry,
+    SegmentInfo,
+)
 from otel_bridge.translation.state import TranslationState, count
 
 UNDECODABLE: Final = "undecodable"
@@ -108,12 +112,20 @@ class FrameReader:
         parts = resource_parts(frame.payload)
         if parts is not None:
             contexts = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
-            return [_split_metrics(context, scopes) for context, scopes in contexts if context is not None]
+            return [
+                _split_metrics(context, scopes)
+                for context, scopes in contexts
+                if context is not None
+            ]
         found: list[ResourceMetricsInput] = []
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
-                found.append(_split_metrics(context, [scope.SerializeToString() for scope in message.scope_metrics]))
+                found.append(
+                    _split_metrics(
+                        context, [scope.SerializeToString() for scope in message.scope_metrics]
+                    )
+                )
         return found
 
     def spans(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
@@ -133,7 +145,10 @@ class FrameReader:
         return self._received(frame, _logs_by_resource, ScopeLogs.FromString)
 
     def _received(
-        self, frame: DecodedFrame, by_resource: Callable[[bytes], _ByResource[_T]], alone: Callable[[bytes], _T]
+        self,
+        frame: DecodedFrame,
+        by_resource: Callable[[bytes], _ByResource[_T]],
+        alone: Callable[[bytes], _T],
     ) -> Iterator[tuple[ProducerContext, Iterable[_T]]]:
         if frame.whole:
             for resource, scopes in by_resource(frame.payload):
@@ -144,10 +159,14 @@ class FrameReader:
             yield context, (alone(frame.payload),)
 
     def _of_bytes(self, frame: DecodedFrame, resource: bytes) -> ProducerContext | None:
-        return self._of_this_run(self._registry.of_resource_bytes(frame.source, resource, frame.now_unix_ns))
+        return self._of_this_run(
+            self._registry.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
+        )
 
     def _of_resource(self, frame: DecodedFrame, resource: Resource) -> ProducerContext | None:
-        return self._of_this_run(self._registry.of_resource(frame.source, resource, frame.now_unix_ns))
+        return self._of_this_run(
+            self._registry.of_resource(frame.source, resource, frame.now_unix_ns)
+        )
 
     def _of_this_run(self, context: ProducerContext | None) -> ProducerContext | None:
         if context is None:

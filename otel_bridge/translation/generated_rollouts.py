@@ -102,7 +102,9 @@ class GeneratedRollouts:
         self.awaited: set[str] = set()
         # Stored as well: they are no longer awaited, so nothing else would name them after a restart.
         self._arrived = dict.fromkeys(cast("list[str] | None", state.get(_ARRIVED)) or [])
-        for key, entries in sorted(state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))):
+        for key, entries in sorted(
+            state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))
+        ):
             self._restore(int(key.removeprefix(_CHUNKS)), cast("list[list[Json]]", entries))
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
@@ -130,7 +132,9 @@ class GeneratedRollouts:
         """Note that the facts of a known rollout were changed."""
         self._changed.add(self._chunk_of[trace_id[:_HALF]])
 
-    def revise(self, trace_id: str, *, reward: float | None = None, is_sampled_out: bool = False) -> None:
+    def revise(
+        self, trace_id: str, *, reward: float | None = None, is_sampled_out: bool = False
+    ) -> None:
         """Note the reward of a rollout that came later, or that it is sampled out; an unknown rollout is ignored."""
         rollout = self.get(trace_id)
         if rollout is None:
@@ -153,7 +157,9 @@ class GeneratedRollouts:
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         for number in self._changed:
-            entries: list[Json] = [[half, *self._rollouts[half].to_json()] for half in self._chunks[number]]
+            entries: list[Json] = [
+                [half, *self._rollouts[half].to_json()] for half in self._chunks[number]
+            ]
             self._state.set(f"{_CHUNKS}{number}", entries)
         self._changed.clear()
         if self._arrived:

@@ -115,17 +115,30 @@ class RankStep(CollectedStep):
         values: dict[str, Value] = {key_of(self.track[0], _RANKS): len(self.ranks)}
         for key, totals in self.totals.items():
             results = dict(totals.values(key))
-            values |= {name: result for name, result in results.items() if name == key or name not in self.totals}
+            values |= {
+                name: result
+                for name, result in results.items()
+                if name == key or name not in self.totals
+            }
         return {**values, **self.distributions}
 
     def to_json(self) -> Json:
         """Return the step as stored in the state."""
         is_open = self.changed_ns is not None
         return {
-            "step": [*self.track, self.number, self.world, self.last_ns, self.end_unix_ns, self.revision, is_open],
+            "step": [
+                *self.track,
+                self.number,
+                self.world,
+                self.last_ns,
+                self.end_unix_ns,
+                self.revision,
+                is_open,
+            ],
             "ranks": [*sorted(self.ranks)],
             "totals": {
-                key: [getattr(total, name) for name in KeyTotals.__slots__] for key, total in self.totals.items()
+                key: [getattr(total, name) for name in KeyTotals.__slots__]
+                for key, total in self.totals.items()
             },
             "distributions": {
                 key: [value.count, value.sum, value.min, value.max, [*value.edges], [*value.counts]]
@@ -146,7 +159,9 @@ class RankStep(CollectedStep):
             step.totals[key] = KeyTotals(*totals)
         for key, distribution in cast("dict[str, _Distribution]", stored["distributions"]).items():
             count_, total, low, high, edges, counts = distribution
-            step.distributions[key] = Distribution(count_, total, low, high, tuple(edges), tuple(counts))
+            step.distributions[key] = Distribution(
+                count_, total, low, high, tuple(edges), tuple(counts)
+            )
         return step
 
 
@@ -206,7 +221,11 @@ class RankMerge:
         """Write what changed to the state."""
         self._steps.flush()
         if self._has_new_pace:
-            pace = [[*track, rank, last] for track, ranks in self._pace.items() for rank, last in ranks.items()]
+            pace = [
+                [*track, rank, last]
+                for track, ranks in self._pace.items()
+                for rank, last in ranks.items()
+            ]
             self._run.state.set(_PACE, pace)
             self._has_new_pace = False
 
@@ -227,7 +246,11 @@ class RankMerge:
         return len(passed) >= step.world
 
     def _ended_ranks(self, role: str) -> set[int]:
-        own = [process for process in self._processes.values() if process.merge_world and (process.role or "") == role]
+        own = [
+            process
+            for process in self._processes.values()
+            if process.merge_world and (process.role or "") == role
+        ]
         living = {process.rank for process in own if process.status is None}
         return {process.rank for process in own} - living
 
@@ -262,7 +285,9 @@ def _joined(first: Distribution, second: Distribution) -> Distribution:
     for part in (first, second):
         for below, above, number in zip(part.edges, part.edges[1:], part.counts):  # noqa: B905  # edges has one more
             counts[_bucket(edges, (below + above) / 2)] += number
-    return Distribution(first.count + second.count, first.sum + second.sum, low, high, edges, tuple(counts))
+    return Distribution(
+        first.count + second.count, first.sum + second.sum, low, high, edges, tuple(counts)
+    )
 
 
 def _bucket(edges: tuple[float, ...], value: float) -> int:

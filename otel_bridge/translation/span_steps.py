@@ -83,7 +83,9 @@ class SpanStepStore(StepStore[SpanStepT]):
         super().__init__(run, kind, late)
         self._too_many = too_many
 
-    def begin(self, process: Process, role: str | None, span: StepSpan, now_unix_ns: int) -> SpanStepT | None:
+    def begin(
+        self, process: Process, role: str | None, span: StepSpan, now_unix_ns: int
+    ) -> SpanStepT | None:
         """Note a span of *process*, of its own *role*.
 
         Returns:

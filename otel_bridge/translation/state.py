@@ -63,7 +63,10 @@ class MemoryState:
 
     def items(self, prefix: str) -> list[tuple[str, StateValue]]:
         """Return the pairs whose key begins with *prefix*, ordered by key."""
-        return sorted((pair for pair in self._values.items() if pair[0].startswith(prefix)), key=lambda pair: pair[0])
+        return sorted(
+            (pair for pair in self._values.items() if pair[0].startswith(prefix)),
+            key=lambda pair: pair[0],
+        )
 
     def snapshot(self) -> dict[str, StateValue]:
         """Return a copy of everything, e.g. to restore another `MemoryState` from."""

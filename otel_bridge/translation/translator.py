@@ -40,7 +40,12 @@ from otel_bridge.translation.phases.stragglers import StragglerCauses
 from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.producers import (
+    PROCESS_KINDS,
+    ProducerContext,
+    ProducerRegistry,
+    SegmentInfo,
+)
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.ranks import RankMerge
@@ -120,13 +125,23 @@ class Translator:
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
         self._events = Events(
-            state, self._lifecycle, self._seen, self.rollouts, self._media, defined=self._defined, metadata=metadata
+            state,
+            self._lifecycle,
+            self._seen,
+            self.rollouts,
+            self._media,
+            defined=self._defined,
+            metadata=metadata,
         )
         self._attempts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules
         stragglers = StragglerCauses(state, rules)
-        self._alerts = AlertWatcher(state, options, self._lifecycle.processes, stragglers.row) if rules else None
+        self._alerts = (
+            AlertWatcher(state, options, self._lifecycle.processes, stragglers.row)
+            if rules
+            else None
+        )
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
@@ -144,7 +159,13 @@ class Translator:
                 self._lifecycle.processes[instance].mark_drained()
 
     def frame(  # noqa: PLR0917  # called for every row: keywords would cost
-        self, source: SegmentInfo, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
+        self,
+        source: SegmentInfo,
+        signal: int,
+        payload: bytes,
+        whole: bool,
+        append_unix_ns: int,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Translate one frame.
 
@@ -162,20 +183,28 @@ class Translator:
         if signal == _METRICS and not whole:
             context = self._registry.known(source)
             found = context.decoder.fast(payload) if context is not None else None
-            if context is not None and found is not None and self._rows.expected(context.process, found[1][2]):
+            if (
+                context is not None
+                and found is not None
+                and self._rows.expected(context.process, found[1][2])
+            ):
                 process = context.process
                 process.touch(now_unix_ns)
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
                     self._lifecycle.on_row(process, now_unix_ns)
                 if process.merge_world:
-                    return self._finished(self._ranks.take(process, record, now_unix_ns), now_unix_ns)
+                    return self._finished(
+                        self._ranks.take(process, record, now_unix_ns), now_unix_ns
+                    )
                 is_used = self._alerts is not None or self._defined.defined or self._axes.restarted
                 if is_used or self._engines.active or self._featured.has_section:
                     return self._finished([record], now_unix_ns)
                 self._featured.note(record)
                 return [record]
-        records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
+        records = self._slow(
+            signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns)
+        )
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
@@ -295,7 +324,9 @@ class Translator:
         return []
 
     def _metrics(self, frame: DecodedFrame) -> list[Record]:
-        inputs = self._reader.metrics(frame)  # all of the frame, before anything has an effect: it may be undecodable
+        inputs = self._reader.metrics(
+            frame
+        )  # all of the frame, before anything has an effect: it may be undecodable
         if frame.held:
             self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
@@ -308,7 +339,9 @@ class Translator:
                 records += self._row(frame, batch.context, row)
         # A measurement taken while a process ended must not reopen the process or the run.
         counted = [
-            batch for batch in inputs if not batch.context.producer.system or batch.context.process.status is None
+            batch
+            for batch in inputs
+            if not batch.context.producer.system or batch.context.process.status is None
         ]
         third_party: list[Found] = []
         for batch in counted:
@@ -318,7 +351,11 @@ class Translator:
                 address = engine_of(producer.attributes)
                 ended = self._lifecycle.ended
                 self._engines.take(address, of_engine, now_unix_ns=frame.now_unix_ns, ended=ended)
-            others = [metric for metric in batch.others if not is_of_engine(metric)] if of_engine else batch.others
+            others = (
+                [metric for metric in batch.others if not is_of_engine(metric)]
+                if of_engine
+                else batch.others
+            )
             third_party.append((producer, batch.context.process, others))
         points = self._points.rows(third_party, frame.append_unix_ns)
         for producer, process, _ in third_party if points else ():
@@ -326,7 +363,9 @@ class Translator:
                 self._lifecycle.on_record(process, frame.now_unix_ns)
         return [*records, *points]
 
-    def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
+    def _row(
+        self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]
+    ) -> list[Record]:
         """Process the rows of one scope."""
         process = context.process
         fragments = row
@@ -358,15 +397,21 @@ class Translator:
                 phases, scope = split_phases(received)
                 if phases:
                     received_ns = frame.append_unix_ns if frame.held else 0
-                    records += self._phases.take(context, phases, frame.now_unix_ns, received_ns=received_ns)
+                    records += self._phases.take(
+                        context, phases, frame.now_unix_ns, received_ns=received_ns
+                    )
                 if scope is not None:
                     train_spans, scope = split_train_spans(scope)
                     role = context.producer.third_party_role
-                    records += self._lineage.take(context.process, role, train_spans, frame.now_unix_ns)
+                    records += self._lineage.take(
+                        context.process, role, train_spans, frame.now_unix_ns
+                    )
                 if scope is not None:
                     token_spans, scope = split_token_spans(scope)
                     role = context.producer.third_party_role
-                    records += self._tokens.take(context.process, role, token_spans, frame.now_unix_ns)
+                    records += self._tokens.take(
+                        context.process, role, token_spans, frame.now_unix_ns
+                    )
                 if scope is None:
                     continue
                 if scope.scope.name != semconv.SCOPE_NAME:
@@ -377,12 +422,16 @@ class Translator:
     def _logs(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
-            if frame.source.kind != "bridge":  # a bridge's statement about a dead process is not a heartbeat
+            if (
+                frame.source.kind != "bridge"
+            ):  # a bridge's statement about a dead process is not a heartbeat
                 self._lifecycle.on_frame(context.process, frame.now_unix_ns)
                 records += self._attempts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:
                 for record in scope.log_records:
-                    records += self._events.take(context.producer, context.process, record, frame.now_unix_ns)
+                    records += self._events.take(
+                        context.producer, context.process, record, frame.now_unix_ns
+                    )
         return records
 
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
@@ -405,7 +454,9 @@ class Translator:
         for record in records:
             if isinstance(record, Row) and record.axis in self._axes.restarted:
                 del self._axes.restarted[record.axis]
-                with_restarts += self._events.restarted(record.role, record.attempt, record.time_unix_ns)
+                with_restarts += self._events.restarted(
+                    record.role, record.attempt, record.time_unix_ns
+                )
             with_restarts.append(record)
         self._axes.restarted.clear()
         return with_restarts

@@ -18,7 +18,14 @@ from support.trainers.command_runs import (
     runs,
 )
 from support.trainers.framework_programs import ACCELERATE_NAME, ACCELERATE_OBJECT
-from support.trainers.framework_runs import config_in, ends_of, recorded, rows_of, run_captured, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    recorded,
+    rows_of,
+    run_captured,
+    run_program,
+)
 
 LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
 
@@ -34,7 +41,9 @@ def test_the_object_records_rows_and_config_and_ends_the_run(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(tmp_path: Path) -> None:
+def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, ACCELERATE_NAME, fails=True)
 
     found = recorded(tmp_path)
@@ -124,7 +133,12 @@ own.store_init_configuration({"only": 7})
     assert (rows_of(found, "loss"), rows_of(found, "only")) == (LOSS, [(3, 7)])
     assert config_in(found).items() >= {"lr": "wandb's 0.1", "only": 7}.items()
     assert (report.project, report.name) == ("math", "wandb's")
-    assert done.stderr.count("metrics of Accelerate are recorded once, as wandb gets them, in math/wandb's") == 1
+    assert (
+        done.stderr.count(
+            "metrics of Accelerate are recorded once, as wandb gets them, in math/wandb's"
+        )
+        == 1
+    )
 
 
 @pytest.mark.slow
@@ -159,7 +173,9 @@ def test_without_an_exporter_the_run_is_kept_and_one_line_reports_it(tmp_path: P
 
     lines = [line for line in done.stderr.splitlines() if "deliver with: otel-bridge drain" in line]
     assert len(lines) == 1, done.stderr
-    drained = otel_bridge("drain", str(runs(tmp_path)), "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+    drained = otel_bridge(
+        "drain", str(runs(tmp_path)), "--exporters", "file", cwd=tmp_path, env=environment(tmp_path)
+    )
     assert drained.returncode == 0, drained.stderr
     assert rows_of(records(only_folder(runs(tmp_path))), "loss") == LOSS
 
@@ -167,7 +183,9 @@ def test_without_an_exporter_the_run_is_kept_and_one_line_reports_it(tmp_path: P
 def test_without_accelerate_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import otel_bridge.adapters.accelerate"
 
-    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.stderr.splitlines()[-1] == (
         "otel_bridge.errors.MissingExtraError: accelerate cannot be imported; this adapter needs accelerate>=0.34;"
@@ -180,4 +198,7 @@ def test_an_argument_that_init_does_not_have_is_an_error_at_once(tmp_path: Path)
 
     done = run_program(tmp_path, code, fails=True)
 
-    assert "ConfigError: projekt= is not an argument of otel_bridge.init(); expected some of dir," in done.stderr
+    assert (
+        "ConfigError: projekt= is not an argument of otel_bridge.init(); expected some of dir,"
+        in done.stderr
+    )

@@ -8,7 +8,14 @@ import pytest
 
 from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
 from support.trainers.framework_jobs import AXOLOTL
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 TRAIN = """
 from transformers import GRPOTrainer
@@ -36,7 +43,11 @@ def test_rows_completions_and_the_configuration_arrive_under_the_names_of_any_tr
     run_program(tmp_path, f"{AXOLOTL}{TRAIN}add_callbacks(trainer, {names})\n{STEPS}")
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "train/loss"), len(rollouts_in(found)), ends_of(found)) == ([(1, 0.5)], 4, ["finished"])
+    assert (rows_of(found, "train/loss"), len(rollouts_in(found)), ends_of(found)) == (
+        [(1, 0.5)],
+        4,
+        ["finished"],
+    )
     config = config_in(found)
     assert (config["learning_rate"], config["axolotl"]["lora_r"]) == (0.1, 8)
     assert config["axolotl"]["datasets"] == [{"path": "sums"}]
@@ -53,6 +64,10 @@ def test_a_configuration_that_cannot_be_read_adds_nothing(tmp_path: Path) -> Non
 def test_without_axolotl_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import otel_bridge.adapters.axolotl"
 
-    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+    )
 
-    assert "MissingExtraError: axolotl cannot be imported; this adapter needs axolotl" in done.stderr
+    assert (
+        "MissingExtraError: axolotl cannot be imported; this adapter needs axolotl" in done.stderr
+    )

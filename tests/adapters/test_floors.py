@@ -12,7 +12,10 @@ NAMED = re.compile(r"([a-z_-]+(?:\[[a-z]+\])?)>=([0-9.]*[0-9])")
 
 
 def test_a_floor_in_a_message_or_on_a_page_is_a_version_that_is_tried() -> None:
-    paths = [*(ROOT / "otel_bridge" / "adapters").rglob("*.py"), *(ROOT / "docs" / "frameworks").glob("*.md")]
+    paths = [
+        *(ROOT / "otel_bridge" / "adapters").rglob("*.py"),
+        *(ROOT / "docs" / "frameworks").glob("*.md"),
+    ]
     named = {found for path in paths for found in NAMED.findall(path.read_text("utf-8"))}
 
     assert len(named) >= 8

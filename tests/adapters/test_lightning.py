@@ -110,7 +110,12 @@ def test_what_a_captured_logger_records_is_not_recorded_again(tmp_path: Path, or
     assert (rows_of(found, "loss"), rows_of(found, "only")) == ([(1, 0.5), (2, 0.25)], [(1, 7.0)])
     assert config_in(found).items() >= {"lr": "wandb's 0.1", "only": 7}.items()
     assert (report.project, report.name) == ("math", "wandb's")
-    assert done.stderr.count("metrics of Lightning are recorded once, as wandb gets them, in math/wandb's") == 1
+    assert (
+        done.stderr.count(
+            "metrics of Lightning are recorded once, as wandb gets them, in math/wandb's"
+        )
+        == 1
+    )
 
 
 @pytest.mark.slow
@@ -133,7 +138,9 @@ def test_fabric_records_through_the_logger_whose_tracker_is_captured_else_throug
 
 
 @pytest.mark.slow
-def test_a_logger_whose_tracker_is_turned_off_records_nothing_in_place_of_this_one(tmp_path: Path) -> None:
+def test_a_logger_whose_tracker_is_turned_off_records_nothing_in_place_of_this_one(
+    tmp_path: Path,
+) -> None:
     code = """
     MODE = "disabled"
     Trainer(logger=[beside, own]).run("fit", (1, {"loss": 0.5}))
@@ -141,7 +148,10 @@ def test_a_logger_whose_tracker_is_turned_off_records_nothing_in_place_of_this_o
 
     run_captured(tmp_path, "wandb", BESIDE + textwrap.dedent(code))
 
-    assert (rows_of(recorded(tmp_path), "loss"), report_of(runs(tmp_path)).name) == ([(1, 0.5)], "one")
+    assert (rows_of(recorded(tmp_path), "loss"), report_of(runs(tmp_path)).name) == (
+        [(1, 0.5)],
+        "one",
+    )
 
 
 @pytest.mark.slow
@@ -155,7 +165,9 @@ def test_rows_after_the_end_of_a_phase_are_recorded_and_the_run_ends_once(tmp_pa
 
 
 @pytest.mark.slow
-def test_two_loggers_of_different_names_in_one_trainer_both_record_from_begin_to_end(tmp_path: Path) -> None:
+def test_two_loggers_of_different_names_in_one_trainer_both_record_from_begin_to_end(
+    tmp_path: Path,
+) -> None:
     code = """
     from lightning.pytorch import Trainer
     from otel_bridge.adapters.lightning import OtelBridgeLogger
@@ -187,11 +199,16 @@ def test_the_entry_point_adds_one_logger_that_moves_no_checkpoint(tmp_path: Path
 
     found = recorded(tmp_path)
     assert (rows_of(found, "loss"), rows_of(found, "val")) == ([(1, 0.5)], [(1, 2.0)])
-    assert (done.stdout.splitlines()[0], report_of(runs(tmp_path)).project) == ("1 [('', '', '.')]", "sft")
+    assert (done.stdout.splitlines()[0], report_of(runs(tmp_path)).project) == (
+        "1 [('', '', '.')]",
+        "sft",
+    )
 
 
 @pytest.mark.parametrize("flag", ["fast_dev_run", "barebones"])
-def test_the_entry_point_adds_nothing_where_lightning_turns_loggers_off(tmp_path: Path, flag: str) -> None:
+def test_the_entry_point_adds_nothing_where_lightning_turns_loggers_off(
+    tmp_path: Path, flag: str
+) -> None:
     code = ENTRY_POINT.replace("logger=False", f"logger=False, {flag}=True")
 
     done = run_program(tmp_path, code, OTEL_BRIDGE_LIGHTNING="1")
@@ -199,7 +216,9 @@ def test_the_entry_point_adds_nothing_where_lightning_turns_loggers_off(tmp_path
     assert (done.stdout, runs(tmp_path).exists()) == ("0 []\n[]\n", False)
 
 
-def test_a_logger_without_a_folder_has_that_of_the_calling_trainer_else_the_working_folder(tmp_path: Path) -> None:
+def test_a_logger_without_a_folder_has_that_of_the_calling_trainer_else_the_working_folder(
+    tmp_path: Path,
+) -> None:
     code = """
     from lightning.pytorch import Trainer
     from otel_bridge.adapters.lightning import OtelBridgeLogger
@@ -214,13 +233,18 @@ def test_a_logger_without_a_folder_has_that_of_the_calling_trainer_else_the_work
     assert done.stdout.splitlines() == ["['root', 'given']", str(tmp_path)]
 
 
-def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(tmp_path: Path) -> None:
+def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, ENTRY_POINT)
     misspelt = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="maybe")
 
     assert (done.stdout, done.stderr, runs(tmp_path).exists()) == ("0 []\n[]\n", "", False)
     assert misspelt.stdout.startswith("0 []\n")
-    assert "Lightning continues without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0" in misspelt.stderr
+    assert (
+        "Lightning continues without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0"
+        in misspelt.stderr
+    )
 
 
 @pytest.mark.slow
@@ -249,6 +273,11 @@ def test_ranks_above_zero_record_nothing(tmp_path: Path) -> None:
 def test_without_lightning_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "from otel_bridge.adapters.lightning import OtelBridgeLogger"
 
-    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+    )
 
-    assert "MissingExtraError: Lightning is not installed; this adapter needs lightning>=2.1; run:" in done.stderr
+    assert (
+        "MissingExtraError: Lightning is not installed; this adapter needs lightning>=2.1; run:"
+        in done.stderr
+    )

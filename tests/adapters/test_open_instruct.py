@@ -126,25 +126,65 @@ os.kill(os.getpid(), signal.SIGKILL)  # as ray.kill() at the end of the job
 """
 
 
-def trained(folder: Path, *options: str, captured: str = "wandb,open_instruct") -> list[dict[str, Any]]:
+def trained(
+    folder: Path, *options: str, captured: str = "wandb,open_instruct"
+) -> list[dict[str, Any]]:
     """Run the job below ``otel-bridge run``; returns its rollouts."""
     (package := folder / "open_instruct").mkdir()
-    for name, code in (("__init__.py", ""), ("rl_utils.py", RL_UTILS), ("data_loader.py", DATA_LOADER)):
+    for name, code in (
+        ("__init__.py", ""),
+        ("rl_utils.py", RL_UTILS),
+        ("data_loader.py", DATA_LOADER),
+    ):
         program(package, name, code)
     program(folder, "actor.py", ACTOR)
-    command = ["run", "--exporters", "file", "--capture", captured, "--", "python", program(folder, "t.py", DRIVER)]
+    command = [
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        captured,
+        "--",
+        "python",
+        program(folder, "t.py", DRIVER),
+    ]
     done = otel_bridge(*command, *options, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
     return [record for record in records(only_folder(runs(folder))) if record["kind"] == "rollout"]
 
 
-def test_the_rollouts_of_the_actor_are_in_the_run_of_the_job_with_all_their_facts(tmp_path: Path) -> None:
+def test_the_rollouts_of_the_actor_are_in_the_run_of_the_job_with_all_their_facts(
+    tmp_path: Path,
+) -> None:
     first, second = sorted(trained(tmp_path, "--texts"), key=lambda record: record["sample"])
 
     assert [message["content"] for message in first["messages"]] == ["2 + 2?", "four"]
-    facts = ("key", "step", "split", "group", "prompt_index", "reward", "advantage", "finish_reason", "policy_version")
-    assert [first[fact] for fact in facts] == ["rollout/rollouts", 5, "train", "0", 0, 1.0, 0.5, "stop", 3]
-    assert [(one["dataset"], one["dataset_index"]) for one in (first, second)] == [("gsm8k", 17), ("gsm8k,length", 17)]
+    facts = (
+        "key",
+        "step",
+        "split",
+        "group",
+        "prompt_index",
+        "reward",
+        "advantage",
+        "finish_reason",
+        "policy_version",
+    )
+    assert [first[fact] for fact in facts] == [
+        "rollout/rollouts",
+        5,
+        "train",
+        "0",
+        0,
+        1.0,
+        0.5,
+        "stop",
+        3,
+    ]
+    assert [(one["dataset"], one["dataset_index"]) for one in (first, second)] == [
+        ("gsm8k", 17),
+        ("gsm8k,length", 17),
+    ]
     assert first["tools"] == {"calls": 1, "timeouts": 0, "errors": "", "runtimes": 0.5}
     assert second["tools"]["errors"] == "late"
     metadata = first["metadata"]
@@ -168,13 +208,17 @@ def test_tokens_without_texts_are_decoded_by_the_tokenizer_of_the_job(tmp_path: 
 
 
 @pytest.mark.parametrize("options", [(), ("--save_traces",)])
-def test_its_own_files_are_written_only_where_they_are_asked_for(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_its_own_files_are_written_only_where_they_are_asked_for(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     assert len(trained(tmp_path, *options)) == 2
 
     written = sorted(path.name for path in tmp_path.glob("deletable_rollouts/*"))
     assert written == (["grpo__1_metadata.jsonl", "grpo__1_rollouts.jsonl"] if options else [])
     assert not list(tmp_path.glob("otel-bridge:*"))
-    [config] = [record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "config"]
+    [config] = [
+        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "config"
+    ]
     assert json.loads(json.dumps(config["config"]["save_traces"])) is bool(options)
 
 

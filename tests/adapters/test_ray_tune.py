@@ -31,9 +31,15 @@ def runs_of(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
 
     def found() -> dict[str, tuple[str, list[dict[str, Any]]]] | None:
         reports = {one: read_report(one) for one in run_folders(runs(folder))}
-        if not reports or not all(report is not None and report.ended for report in reports.values()):
+        if not reports or not all(
+            report is not None and report.ended for report in reports.values()
+        ):
             return None
-        return {report.name: (report.status, records(one)) for one, report in reports.items() if report is not None}
+        return {
+            report.name: (report.status, records(one))
+            for one, report in reports.items()
+            if report is not None
+        }
 
     return until(found, "the end of all trials")
 
@@ -63,7 +69,10 @@ callback.on_experiment_end([one, other])
         "train_a1b2c_00001": "failed",
     }
     first, second = (found[f"train_a1b2c_0000{number}"][1] for number in (0, 1))
-    assert rows_of(first, "loss", "nested/accuracy", "time_total_s") == [(1, 0.5, 0.5, 0.5), (2, 1.0, 0.5, 1.0)]
+    assert rows_of(first, "loss", "nested/accuracy", "time_total_s") == [
+        (1, 0.5, 0.5, 0.5),
+        (2, 1.0, 0.5, 1.0),
+    ]
     assert rows_of(second, "loss") == [(1, 0.25), (2, 0.5)]
     keys = {key for one in first if one["kind"] == "row" for key in one["values"]}
     assert keys == {"loss", "nested/accuracy", "time_total_s", "time_this_iter_s"}
@@ -76,7 +85,9 @@ callback.on_experiment_end([one, other])
     }  # fmt: skip
 
 
-def test_event_files_that_tune_writes_of_its_trials_are_left_out_below_a_capture(tmp_path: Path) -> None:
+def test_event_files_that_tune_writes_of_its_trials_are_left_out_below_a_capture(
+    tmp_path: Path,
+) -> None:
     code = """
 from tensorboardX import SummaryWriter
 
@@ -92,7 +103,9 @@ callback.on_experiment_end([one])
 """
     run_captured(tmp_path, "tensorboard", TUNE + code)
 
-    found = sorted(points for _, entries in runs_of(tmp_path).values() for points in keys_of(entries))
+    found = sorted(
+        points for _, entries in runs_of(tmp_path).values() for points in keys_of(entries)
+    )
     assert found == ["loss", "mine", "time_this_iter_s", "time_total_s"]
 
 
@@ -218,7 +231,9 @@ print("on")
 def test_a_variable_of_otel_bridge_wins_over_the_project(tmp_path: Path) -> None:
     code = "report(Trial(0), loss=1.0)"
 
-    run_program(tmp_path, TUNE + code, OTEL_BRIDGE_PROJECT="q", OTEL_BRIDGE_RUN_NAME="of the driver")
+    run_program(
+        tmp_path, TUNE + code, OTEL_BRIDGE_PROJECT="q", OTEL_BRIDGE_RUN_NAME="of the driver"
+    )
 
     (folder,) = run_folders(runs(tmp_path))
     report = until(lambda: read_report(folder), "the report")
@@ -226,7 +241,9 @@ def test_a_variable_of_otel_bridge_wins_over_the_project(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("argument", ["id='x'", "projekt='q'"])
-def test_an_argument_that_cannot_be_given_is_an_error_at_once(tmp_path: Path, argument: str) -> None:
+def test_an_argument_that_cannot_be_given_is_an_error_at_once(
+    tmp_path: Path, argument: str
+) -> None:
     done = run_program(tmp_path, f"{TUNE}\nOtelBridgeLoggerCallback({argument})", fails=True)
 
     assert f"ConfigError: {argument.partition('=')[0]}= " in done.stderr
@@ -235,9 +252,14 @@ def test_an_argument_that_cannot_be_given_is_an_error_at_once(tmp_path: Path, ar
 def test_without_ray_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; import otel_bridge.adapters.ray_tune"
 
-    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+    )
 
-    assert "MissingExtraError: ray.tune cannot be imported; this adapter needs ray[tune]>=2.7" in done.stderr
+    assert (
+        "MissingExtraError: ray.tune cannot be imported; this adapter needs ray[tune]>=2.7"
+        in done.stderr
+    )
 
 
 def test_the_ends_of_all_trials_are_recorded_once(tmp_path: Path) -> None:

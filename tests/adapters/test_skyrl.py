@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import report_of, runs
-from support.trainers.framework_jobs import SKYRL, SKYRL_EVAL_ONLY, SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_TRAINED
+from support.trainers.framework_jobs import (
+    SKYRL,
+    SKYRL_EVAL_ONLY,
+    SKYRL_FAILS,
+    SKYRL_STEP_WISE,
+    SKYRL_TRAINED,
+)
 from support.trainers.framework_runs import (
     config_in,
     ends_of,
@@ -44,7 +50,10 @@ def test_rows_that_a_captured_backend_records_are_not_recorded_again(tmp_path: P
     assert rows_of(found, "eval/all/avg_score") == [(0, 0.25)]
     assert len(rollouts_in(found)) == 6
     assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
-    assert done.stderr.count("metrics of SkyRL are recorded once, as wandb gets them, in math/one") == 1
+    assert (
+        done.stderr.count("metrics of SkyRL are recorded once, as wandb gets them, in math/one")
+        == 1
+    )
 
 
 def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: Path) -> None:
@@ -61,7 +70,9 @@ def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: P
     assert trained[0]["messages"][1]["content"] == "ab"
     assert trained[0]["group"] == trained[1]["group"] != trained[2]["group"]
     assert [one["metadata"].get("tries") for one in trained] == [1, 2, None]
-    assert [(one["split"], one["step"]) for one in rollouts if one not in trained] == [("eval", 2)] * 3
+    assert [(one["split"], one["step"]) for one in rollouts if one not in trained] == [
+        ("eval", 2)
+    ] * 3
 
 
 def test_a_trajectory_of_several_steps_is_one_rollout(tmp_path: Path) -> None:
@@ -104,12 +115,16 @@ Broken(config()).run()
     run_program(tmp_path, SKYRL + code, fails=True)
 
     found = recorded(tmp_path)
-    assert [one["title"] for one in found if one["kind"] == "alert"] == ["Training failed: RuntimeError"]
+    assert [one["title"] for one in found if one["kind"] == "alert"] == [
+        "Training failed: RuntimeError"
+    ]
     assert report_of(runs(tmp_path)).status == "failed"
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
-def test_an_entry_point_that_only_evaluates_ends_with_its_outcome(tmp_path: Path, status: str) -> None:
+def test_an_entry_point_that_only_evaluates_ends_with_its_outcome(
+    tmp_path: Path, status: str
+) -> None:
     run_program(tmp_path, SKYRL_EVAL_ONLY, status, fails=status == "failed")
 
     found = recorded(tmp_path)
@@ -158,7 +173,10 @@ Exp(config()).run()
 """
     done = run_program(tmp_path, SKYRL + code)
 
-    assert (rows_of(recorded(tmp_path), "loss"), "adapter_failed" in done.stderr) == ([(1, 1.0)], True)
+    assert (rows_of(recorded(tmp_path), "loss"), "adapter_failed" in done.stderr) == (
+        [(1, 1.0)],
+        True,
+    )
 
 
 def test_the_import_brings_neither_skyrl_nor_what_records(tmp_path: Path) -> None:

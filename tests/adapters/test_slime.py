@@ -31,18 +31,31 @@ def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_
     first, aborted, truncated = rollouts_in(found)
     assert (first["role"], first["split"], first["step"]) == ("rollout", "train", 7)
     assert (first["group"], first["sample"], first["policy_version"]) == ("0", 0, 9)
-    assert (first["reward"], first["rewards"]) == (1.0, {"score": 1.0, "format": 1.0, "trained_step": 7.0})
+    assert (first["reward"], first["rewards"]) == (
+        1.0,
+        {"score": 1.0, "format": 1.0, "trained_step": 7.0},
+    )
     assert (first["metadata"]["pred"], first["metadata"]["label"]) == ("4", "4")
     assert [one["content"] for one in first["messages"]] == ["2+2?", "4"]
-    assert (aborted["reward"], aborted["policy_version"], aborted["metadata"]["status"]) == (None, None, "aborted")
+    assert (aborted["reward"], aborted["policy_version"], aborted["metadata"]["status"]) == (
+        None,
+        None,
+        "aborted",
+    )
     assert [one["role"] for one in truncated["messages"]] == ["system", "user", "assistant"]
-    assert (truncated["group"], truncated["reward"], truncated["finish_reason"]) == ("1", 0.5, "length")
+    assert (truncated["group"], truncated["reward"], truncated["finish_reason"]) == (
+        "1",
+        0.5,
+        "length",
+    )
     assert rows_of(found, "rollout/lineage/consumed") == [(7, 3)]
     assert (ends_of(found), "adapter_failed" in done.stderr) == (["finished"], True)
     assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
 
 
-def test_samples_of_an_evaluation_name_their_data_set_and_have_the_step_of_training(tmp_path: Path) -> None:
+def test_samples_of_an_evaluation_name_their_data_set_and_have_the_step_of_training(
+    tmp_path: Path,
+) -> None:
     code = """
 args = SimpleNamespace(reward_key="score", eval_reward_key="acc", wandb_always_use_train_step=True,
                        rollout_batch_size=8, n_samples_per_prompt=4, global_batch_size=16)

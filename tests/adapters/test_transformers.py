@@ -55,15 +55,26 @@ def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(tmp_pa
         1.5,
         {"length": 1.0, "vowels": 1.0, "trained_step": 2.0},
     )
-    assert (second["sample"], second["reward"], second["rewards"]) == (1, 0.0, {"length": 0.0, "trained_step": 2.0})
+    assert (second["sample"], second["reward"], second["rewards"]) == (
+        1,
+        0.0,
+        {"length": 0.0, "trained_step": 2.0},
+    )
     assert (first["advantage"], second["advantage"], first["metadata"]["letters"]) == (0.5, -0.5, 3)
 
 
-def test_each_step_names_the_completions_that_it_consumed_also_those_of_a_former_step(tmp_path: Path) -> None:
+def test_each_step_names_the_completions_that_it_consumed_also_those_of_a_former_step(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, TRAIN)
 
     found = recorded(tmp_path)
-    assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [(1, 4, 1), (2, 4, 2), (3, 8, 1), (4, 4, 1)]
+    assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [
+        (1, 4, 1),
+        (2, 4, 2),
+        (3, 8, 1),
+        (4, 4, 1),
+    ]
 
 
 def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(tmp_path: Path) -> None:
@@ -75,7 +86,9 @@ def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(tmp_path: Pa
     assert rows_of(found, "lineage/consumed") == []
 
 
-def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_that_of_the_run(tmp_path: Path) -> None:
+def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_that_of_the_run(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, TRAIN)
 
     found = recorded(tmp_path)
@@ -84,9 +97,17 @@ def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_th
     assert (rows_of(found, "train/reward"), summary_in(found)) == (
         [], {"train_runtime": 2.0, "train_loss": 0.25, "total_flos": 7.0}
     )  # fmt: skip
-    assert not any(key.startswith("train/train_") for one in found if one["kind"] == "row" for key in one["values"])
+    assert not any(
+        key.startswith("train/train_")
+        for one in found
+        if one["kind"] == "row"
+        for key in one["values"]
+    )
     config = config_in(found)
-    assert (config["learning_rate"], config["model"]) == (0.1, {"hidden_size": 16, "num_parameters": 7})
+    assert (config["learning_rate"], config["model"]) == (
+        0.1,
+        {"hidden_size": 16, "num_parameters": 7},
+    )
     report = report_of(runs(tmp_path))
     assert (ends_of(found), report.project, report.name) == (["finished"], "huggingface", "one")
     assert report.drops == {}
@@ -119,7 +140,9 @@ def test_the_default_project_of_all_jobs_is_one_line_once(
     assert done.stderr.count(line) == warned
 
 
-def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(tmp_path: Path) -> None:
+def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(
+    tmp_path: Path,
+) -> None:
     code = """
     from transformers import GRPOTrainer
     from otel_bridge.adapters.transformers import OtelBridgeCallback, register
@@ -234,7 +257,10 @@ def test_arguments_that_change_before_the_next_training_are_recorded_again(tmp_p
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert [one["config"]["learning_rate"] for one in found if one["kind"] == "config"] == [0.1, 0.5]
+    assert [one["config"]["learning_rate"] for one in found if one["kind"] == "config"] == [
+        0.1,
+        0.5,
+    ]
 
 
 def test_one_callback_of_two_trainers_records_the_completions_of_both(tmp_path: Path) -> None:
@@ -251,7 +277,9 @@ def test_one_callback_of_two_trainers_records_the_completions_of_both(tmp_path: 
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert [one["messages"][0]["content"] for one in rollouts_in(found)] == ["0+0"] * 2 + ["1+1"] * 2 + ["2+2"] * 2
+    assert [one["messages"][0]["content"] for one in rollouts_in(found)] == ["0+0"] * 2 + [
+        "1+1"
+    ] * 2 + ["2+2"] * 2
     assert rows_of(found, "train/loss") == [(1, 0), (1, 1), (2, 2)]
 
 
@@ -271,7 +299,10 @@ def test_a_trainer_with_other_logs_or_a_broken_one_costs_no_row(tmp_path: Path) 
     done = run_program(tmp_path, code)
 
     assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5), (2, 0.25)]
-    assert "an adapter failed, and the framework continues: OtelBridgeCallback.on_step_end: TypeError" in done.stderr
+    assert (
+        "an adapter failed, and the framework continues: OtelBridgeCallback.on_step_end: TypeError"
+        in done.stderr
+    )
     assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
 
 

@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import otel_bridge, program, report_of, runs
-from support.trainers.framework_runs import framework_environment, recorded, rollouts_in, rows_of, run_captured
+from support.trainers.framework_runs import (
+    framework_environment,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_captured,
+)
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("order", "tables", "rollouts"), [("[wandb_callback, own]", False, 2), ("[own, wandb_callback]", True, 0)]
+    ("order", "tables", "rollouts"),
+    [("[wandb_callback, own]", False, 2), ("[own, wandb_callback]", True, 0)],
 )
 def test_rows_that_a_captured_callback_of_wandb_records_are_not_recorded_again(
     tmp_path: Path, order: str, tables: bool, rollouts: int
@@ -43,7 +50,10 @@ def test_rows_that_a_captured_callback_of_wandb_records_are_not_recorded_again(
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
-    assert ([loss for _, loss in rows_of(found, "train/loss")], len(rollouts_in(found))) == ([0.5, 0.25], rollouts)
+    assert ([loss for _, loss in rows_of(found, "train/loss")], len(rollouts_in(found))) == (
+        [0.5, 0.25],
+        rollouts,
+    )
     assert done.stderr.count("recorded once, as wandb gets them, in mine/one") == 1
 
 

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import report_of, runs
-from support.trainers.framework_runs import recorded, recorded_runs, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    recorded,
+    recorded_runs,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_resumed_training_joins_the_run_of_its_checkpoint_also_after_an_evaluation(tmp_path: Path) -> None:
+def test_a_resumed_training_joins_the_run_of_its_checkpoint_also_after_an_evaluation(
+    tmp_path: Path,
+) -> None:
     code = """
     from transformers import GRPOTrainer
     from otel_bridge.adapters.transformers import OtelBridgeCallback
@@ -28,7 +36,9 @@ def test_a_resumed_training_joins_the_run_of_its_checkpoint_also_after_an_evalua
 
     run_program(tmp_path, code)
 
-    rows = {report.name: rows_of(of_run, "train/loss") for report, of_run in recorded_runs(tmp_path)}
+    rows = {
+        report.name: rows_of(of_run, "train/loss") for report, of_run in recorded_runs(tmp_path)
+    }
     assert (len(rows), rows["first"]) == (2, [(1, 0.5)])
 
 

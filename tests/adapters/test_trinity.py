@@ -8,7 +8,14 @@ import pytest
 
 from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
 from support.trainers.framework_jobs import TRINITY, TRINITY_ROLES
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 
 @pytest.mark.slow
@@ -29,15 +36,23 @@ def test_a_table_of_prompts_is_rollouts_and_another_one_is_a_table(tmp_path: Pat
     run_program(tmp_path, TRINITY_ROLES)
 
     found = recorded(tmp_path)
-    rollouts = [(one["role"], one["split"], one["step"], one["reward"]) for one in rollouts_in(found)]
-    assert rollouts == [("trainer", "train", 2, 1.0), ("trainer", "train", 2, 0.25), ("trainer", "train", 2, None)]
+    rollouts = [
+        (one["role"], one["split"], one["step"], one["reward"]) for one in rollouts_in(found)
+    ]
+    assert rollouts == [
+        ("trainer", "train", 2, 1.0),
+        ("trainer", "train", 2, 0.25),
+        ("trainer", "train", 2, None),
+    ]
     assert [one["content"] for one in rollouts_in(found)[0]["messages"]] == ["2+2?", "4"]
     media = [one for one in found if "lengths" in str(one) and one["kind"] != "row"]
     assert len(media) == 1, [one["kind"] for one in found]
 
 
 @pytest.mark.slow
-def test_arguments_of_the_monitor_are_those_of_init_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:
+def test_arguments_of_the_monitor_are_those_of_init_and_an_unknown_one_is_one_line(
+    tmp_path: Path,
+) -> None:
     code = """
 one = monitor("trainer", {"tags": ["a"], "notes": "n", "base_url": "http://w", "api_key": None})
 one.log({"loss": 1.0}, 1)
@@ -47,7 +62,9 @@ one.log_table("t", None, 2)
     done = run_program(tmp_path, TRINITY + code)
 
     assert rows_of(recorded(tmp_path), "trainer/loss") == [(1, 1.0)]
-    assert done.stderr.count("monitor_args: base_url= is not an argument of otel_bridge.init()") == 1
+    assert (
+        done.stderr.count("monitor_args: base_url= is not an argument of otel_bridge.init()") == 1
+    )
     assert "adapter_failed" in done.stderr, done.stderr
 
 
@@ -93,14 +110,19 @@ print("on")
 """
     done = run_program(tmp_path, TRINITY + code)
 
-    assert (done.stderr.count("otel-bridge: Trinity-RFT continues"), "on\n" in done.stdout) == (1, True)
+    assert (done.stderr.count("otel-bridge: Trinity-RFT continues"), "on\n" in done.stdout) == (
+        1,
+        True,
+    )
     assert "Step 1: {'loss': 1.0}" in done.stdout
 
 
 def test_without_trinity_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import otel_bridge.adapters.trinity"
 
-    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.stderr.splitlines()[-1] == (
         "otel_bridge.errors.MissingExtraError: trinity cannot be imported; this adapter needs trinity-rft>=0.6;"

@@ -26,7 +26,10 @@ from support.trainers.framework_runs import (
 
 pytestmark = pytest.mark.slow
 LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
-BY_MODULE = {"VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl", "VERL_USE_EXTERNAL_PLUGINS": "none"}
+BY_MODULE = {
+    "VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl",
+    "VERL_USE_EXTERNAL_PLUGINS": "none",
+}
 
 
 @pytest.mark.parametrize("variables", [{}, BY_MODULE], ids=["entry point", "module"])
@@ -38,7 +41,10 @@ def test_rows_and_validation_generations_arrive_and_the_run_ends_once(
     found = recorded(tmp_path)
     assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (LOSS, ["finished"])
     validated = [(one["split"], one["step"], one["reward"]) for one in rollouts_in(found)]
-    assert (validated, config_in(found)) == ([("eval", 2, 1.0), ("eval", 2, 0.0)], {"trainer": {"n_gpus": 8}})
+    assert (validated, config_in(found)) == (
+        [("eval", 2, 1.0), ("eval", 2, 0.0)],
+        {"trainer": {"n_gpus": 8}},
+    )
     assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
 
 
@@ -58,7 +64,9 @@ def test_validation_generations_of_a_process_without_tracking_join_the_run(tmp_p
     assert rollouts == [("trainer", "eval", 2), ("trainer", "eval", 2), ("rollouter", "eval", 7)]
 
 
-def test_validation_generations_that_cannot_be_read_are_counted_also_as_the_first_record(tmp_path: Path) -> None:
+def test_validation_generations_that_cannot_be_read_are_counted_also_as_the_first_record(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_UNREADABLE)
 
     assert [one["step"] for one in rollouts_in(recorded(tmp_path))] == [7]
@@ -140,12 +148,20 @@ def test_a_trainer_that_is_an_actor_records_its_batches_and_the_run_ends_with_it
     run_program(tmp_path, code, how)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/val/reward"), rows_of(found, "trainer/actor/loss")) == ([(3, 0.25)], [(4, 0.5)])
-    assert [(one["step"], one["policy_version"]) for one in rollouts_in(found)] == [(4, 2), (4, None)] * 2
+    assert (rows_of(found, "trainer/val/reward"), rows_of(found, "trainer/actor/loss")) == (
+        [(3, 0.25)],
+        [(4, 0.5)],
+    )
+    assert [(one["step"], one["policy_version"]) for one in rollouts_in(found)] == [
+        (4, 2),
+        (4, None),
+    ] * 2
     assert ends_of(found) == [status]
 
 
-def test_a_tracking_that_is_a_local_variable_ends_with_its_function_as_verls_own_backends_do(tmp_path: Path) -> None:
+def test_a_tracking_that_is_a_local_variable_ends_with_its_function_as_verls_own_backends_do(
+    tmp_path: Path,
+) -> None:
     code = """
     import gc, os
     from verl.utils.tracking import Tracking
@@ -187,9 +203,15 @@ def test_what_a_captured_backend_records_is_not_recorded_again(tmp_path: Path) -
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
-    rows = [one for one in found if one["kind"] == "row" and any("actor/loss" in key for key in one["values"])]
+    rows = [
+        one
+        for one in found
+        if one["kind"] == "row" and any("actor/loss" in key for key in one["values"])
+    ]
     assert (len(rows), len(rollouts_in(found))) == (1, 1)
-    assert done.stderr.count("metrics of verl are recorded once, as wandb gets them, in math/one") == 1
+    assert (
+        done.stderr.count("metrics of verl are recorded once, as wandb gets them, in math/one") == 1
+    )
 
 
 def test_an_exit_code_of_the_program_makes_the_end_failed(tmp_path: Path) -> None:
@@ -212,12 +234,16 @@ def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None
 
     done = run_program(tmp_path, code)
 
-    assert (done.stdout, "otel-bridge: verl continues without the backend otel_bridge" in done.stderr) == ("on\n", True)
+    assert (
+        done.stdout,
+        "otel-bridge: verl continues without the backend otel_bridge" in done.stderr,
+    ) == ("on\n", True)
 
 
 @pytest.mark.parametrize("kept", ["", "self.logger = "])
 @pytest.mark.parametrize(
-    ("how", "status"), [("", "finished"), ("fails", "failed"), ("is caught", "failed"), ("deletes", "finished")]
+    ("how", "status"),
+    [("", "finished"), ("fails", "failed"), ("is caught", "failed"), ("deletes", "finished")],
 )
 def test_an_exception_in_fit_makes_the_end_failed_where_verl_itself_ends_the_tracking(
     tmp_path: Path, how: str, status: str, kept: str

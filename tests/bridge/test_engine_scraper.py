@@ -68,7 +68,10 @@ def test_the_rows_of_a_job_show_its_engine_and_the_job_reads_nothing_itself(tmp_
 
     with served(respond) as address, job.no_bridge_left(base):
         env = job.environment(
-            base, OTEL_BRIDGE_SCRAPE=f"http://{address}", OTEL_BRIDGE_SCRAPE_S="0.1", OTEL_BRIDGE_POLL_S="0.01"
+            base,
+            OTEL_BRIDGE_SCRAPE=f"http://{address}",
+            OTEL_BRIDGE_SCRAPE_S="0.1",
+            OTEL_BRIDGE_POLL_S="0.01",
         )
         process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
         assert process.stdin is not None
@@ -80,7 +83,11 @@ def test_the_rows_of_a_job_show_its_engine_and_the_job_reads_nothing_itself(tmp_
         out, err = process.communicate(timeout=HANG_S)
         job.until(lambda: job.ended(base))
 
-    rows = [line for line in job.lines(base) if line.get("role") == "engine" and line.get("step") is not None]
+    rows = [
+        line
+        for line in job.lines(base)
+        if line.get("role") == "engine" and line.get("step") is not None
+    ]
     assert (out.decode().splitlines()[-1], err.decode()) == ("1 False", "")
     assert [line["step"] for line in rows] == sorted({line["step"] for line in rows})  # type: ignore[type-var]
     values = rows[-1]["values"]
@@ -92,8 +99,14 @@ def test_the_rows_of_a_job_show_its_engine_and_the_job_reads_nothing_itself(tmp_
     ("respond", "problem"),
     [
         (lambda handler: answer(handler, b"", 500), "HTTP 500, expected 200"),
-        (lambda handler: answer(handler, b"", 302, Location="http://127.0.0.1:9/"), "HTTP 302, expected 200"),
-        (lambda handler: answer(handler, b"# TYPE up gauge\nup 1\n"), "has no vllm:* or sglang:* metrics"),
+        (
+            lambda handler: answer(handler, b"", 302, Location="http://127.0.0.1:9/"),
+            "HTTP 302, expected 200",
+        ),
+        (
+            lambda handler: answer(handler, b"# TYPE up gauge\nup 1\n"),
+            "has no vllm:* or sglang:* metrics",
+        ),
         (lambda handler: answer(handler, b"vllm:x{ 1\n"), "another format"),
         (lambda handler: answer(handler, b"x" * (17 << 20)), "more than 16 MiB"),
     ],
@@ -112,10 +125,14 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with served(lambda _: None) as address:
         pass
 
-    assert "is the address in OTEL_BRIDGE_SCRAPE right?" in line_about(tmp_path, f"http://{address}/metrics")
+    assert "is the address in OTEL_BRIDGE_SCRAPE right?" in line_about(
+        tmp_path, f"http://{address}/metrics"
+    )
 
 
-def test_an_engine_that_never_answers_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_never_answers_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_scraper, "_TOTAL_S", 0.5)
     released = threading.Event()
     lines: list[str] = []
@@ -137,7 +154,9 @@ def test_an_engine_that_never_answers_delays_no_other(tmp_path: Path, monkeypatc
     assert f"{silent} does not answer in 0 s" in lines[0]
 
 
-def test_the_environment_names_no_proxy_for_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_no_proxy_for_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)

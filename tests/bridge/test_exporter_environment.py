@@ -12,13 +12,23 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge_trackio.settings import TrackioSettings
-from support.bridge.bridge_doubles import Process, options, run_folder, served, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    run_folder,
+    served,
+    serving,
+    until,
+    written,
+)
 from support.bridge.bridge_file_tracker import Nowhere
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.journal_samples import header
 from support.otlp.otlp_samples import RUN
 
-BOTH = header(exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()})
+BOTH = header(
+    exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()}
+)
 OTHER = header(exporters={"metrics": ("wandb", "trackio")})
 
 
@@ -30,7 +40,11 @@ def test_a_given_list_goes_before_the_processes_and_the_living_together_before_t
     dead = chosen(None, [], last)
 
     assert given == {"console": ("metrics",)}
-    assert living == {"trackio": ("metrics", "traces"), "wandb": ("metrics",), "mlflow": ("traces",)}
+    assert living == {
+        "trackio": ("metrics", "traces"),
+        "wandb": ("metrics",),
+        "mlflow": ("traces",),
+    }
     assert (dead, chosen(None, [], None)) == ({"file": ("metrics",)}, {})
 
 
@@ -41,18 +55,28 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
         seen.append(dict(env))
         return Nowhere({"A": env["A"], "B": env.get("B", "")})
 
-    exporter = Exporter(read_settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
+    exporter = Exporter(
+        read_settings=settings,
+        ordered=True,
+        open=lambda run, settings, memory: pytest.fail("opened"),
+    )
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
 
     ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named, run_id="r")
-    ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named, run_id="r")
+    ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve(
+        "x", named, run_id="r"
+    )
 
     assert (seen[0], seen[-1]) == (own, {"A": "own", "B": "named", "KEY": "secret"})
 
 
 @pytest.mark.parametrize(
     ("name", "variable"),
-    [("trackio", "TRACKIO_SERVER_URL"), ("wandb", "WANDB_BASE_URL"), ("mlflow", "MLFLOW_TRACKING_URI")],
+    [
+        ("trackio", "TRACKIO_SERVER_URL"),
+        ("wandb", "WANDB_BASE_URL"),
+        ("mlflow", "MLFLOW_TRACKING_URI"),
+    ],
 )
 @pytest.mark.parametrize("before", ["", " ", "\t", "\u2003", "\u00a0", "\n"])
 def test_no_spelling_of_a_server_in_a_folder_of_somebody_else_leads_there(
@@ -64,12 +88,16 @@ def test_no_spelling_of_a_server_in_a_folder_of_somebody_else_leads_there(
         environment.resolve(name, {variable: f"{before}http://tracker.example"}, run_id="r")
 
 
-def test_a_folder_of_somebody_else_names_a_destination_and_no_file_of_tokens(tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_names_a_destination_and_no_file_of_tokens(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "secret").write_text("of the caller")
     own = {"TRACKIO_SPACE_ID": "me/space", "HOME": str(tmp_path)}
     environment = ExporterEnvironment(own, tmp_path, from_segments=True)
 
-    _, settings = environment.resolve("trackio", {"HF_TOKEN_PATH": str(tmp_path / "secret")}, run_id="r")
+    _, settings = environment.resolve(
+        "trackio", {"HF_TOKEN_PATH": str(tmp_path / "secret")}, run_id="r"
+    )
 
     assert isinstance(settings, TrackioSettings)
     assert settings.remote is not None
@@ -77,15 +105,25 @@ def test_a_folder_of_somebody_else_names_a_destination_and_no_file_of_tokens(tmp
 
 
 def test_settings_of_the_environment_reach_translation() -> None:
-    env = {"OTEL_BRIDGE_END_GRACE_S": "1.5", "OTEL_BRIDGE_POLL_S": "0.2", "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "3"}
+    env = {
+        "OTEL_BRIDGE_END_GRACE_S": "1.5",
+        "OTEL_BRIDGE_POLL_S": "0.2",
+        "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "3",
+    }
 
     how = BridgeOptions.read(env, Path())
 
-    assert (how.translation.end_grace_ns, how.poll_s, how.of_run("r9").max_rollouts) == (1_500_000_000, 0.2, 3)
+    assert (how.translation.end_grace_ns, how.poll_s, how.of_run("r9").max_rollouts) == (
+        1_500_000_000,
+        0.2,
+        3,
+    )
     assert how.of_run("r9").run_id == "r9"
 
 
-def test_the_switch_of_the_genai_instrumentations_holds_for_what_the_bridge_translates_too() -> None:
+def test_the_switch_of_the_genai_instrumentations_holds_for_what_the_bridge_translates_too() -> (
+    None
+):
     switch = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "no_content"}
 
     assert BridgeOptions.read(switch, Path()).translation.content == ContentPolicy(0)
@@ -98,7 +136,9 @@ def test_a_setting_that_cannot_be_used_is_an_error_at_the_start() -> None:
         BridgeOptions.read({"OTEL_BRIDGE_POLL_S": "often"}, Path())
 
 
-def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_again(tmp_path: Path) -> None:
+def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_again(
+    tmp_path: Path,
+) -> None:
     folder, first, second = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     how = options(("first", first), ("second", second))
     process = Process.start(folder, "first")
@@ -119,8 +159,14 @@ def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_a
     assert written(second) == other.row_ids
 
 
-def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not_got(tmp_path: Path) -> None:
-    folder, gone, stays = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9), RecordingTracker()
+def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not_got(
+    tmp_path: Path,
+) -> None:
+    folder, gone, stays = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=10**9),
+        RecordingTracker(),
+    )
     how = options(("gone", gone), ("stays", stays))
     process = Process.start(folder, "gone")
     process.log(1)
@@ -136,7 +182,9 @@ def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not
     assert written(stays) == [*process.row_ids, *later.row_ids]
 
 
-def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_when_written(tmp_path: Path) -> None:
+def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_when_written(
+    tmp_path: Path,
+) -> None:
     folder, offline = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9)
     process = Process.start(folder, "offline")
     process.log(3000)

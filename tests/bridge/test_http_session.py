@@ -87,7 +87,9 @@ def test_a_redirect_to_another_server_takes_no_credential_along() -> None:
     assert {"authorization", "x-write-token"} & received[0].keys() == set()
 
 
-def test_the_status_of_a_service_is_requested_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_of_a_service_is_requested_with_its_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     token = "t" * 40
     with listening() as (url, received), pytest.raises(JournalError):
         from_service(url, {"OTEL_BRIDGE_TOKEN": token})
@@ -109,7 +111,10 @@ def test_every_request_of_the_product_is_made_by_the_one_session() -> None:
         for source in ("otel_bridge", "exporters", "collector")
         for path in (root / source).rglob("*.py")
         if path.name != "http_session.py"
-        and re.search(r"\brequests\.(Session|session|request|get|post|put|head|options)\(", path.read_text("utf-8"))
+        and re.search(
+            r"\brequests\.(Session|session|request|get|post|put|head|options)\(",
+            path.read_text("utf-8"),
+        )
     ]
 
     assert made_otherwise == []

@@ -20,7 +20,10 @@ ROUNDS = 60
 def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: str) -> None:
     chance = random.Random(7)
     folder, file = run_folder(tmp_path / "runs"), tmp_path / "tracker"
-    processes = [Process.start(folder, "file", role=role, segment_bytes=20_000) for role in ("trainer", "explorer")]
+    processes = [
+        Process.start(folder, "file", role=role, segment_bytes=20_000)
+        for role in ("trainer", "explorer")
+    ]
     with forked_bridges(tmp_path / "runs", file, mode) as bridges:
         for _ in range(ROUNDS):
             bridges.begin()
@@ -42,5 +45,8 @@ def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: 
         mine = [name for name in seen if f":{process.instance}:" in name]
         assert mine == process.row_ids
     if mode == "durable":
-        assert (max(times.values()), [int(position) for position, _ in lines]) == (1, sorted(int(p) for p, _ in lines))
+        assert (max(times.values()), [int(position) for position, _ in lines]) == (
+            1,
+            sorted(int(p) for p, _ in lines),
+        )
     assert folder.segments() == []

@@ -27,22 +27,30 @@ def _bridge(folder: RunFolder, file: Path, **env: str) -> subprocess.Popen[bytes
         str(file),
         "durable",
     ]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env})
+    return subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
+    )
 
 
 def _main(folder: RunFolder) -> subprocess.Popen[bytes]:
     code = "import sys; from otel_bridge.bridge.main import main; sys.exit(main(sys.argv[1:]))"
     with folder.log_path.open("ab") as log:
-        return subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(folder.path)], stdout=log, stderr=log
+        )
 
 
 @pytest.mark.slow
-def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
     folder, file = run_folder(tmp_path), tmp_path / "tracker"
     process = Process.start(folder, "file")
     process.log(5)
     first = _main(folder)
-    report_when(folder, lambda report: "file" in report.exporters and report.exporters["file"].written == 5)
+    report_when(
+        folder, lambda report: "file" in report.exporters and report.exporters["file"].written == 5
+    )
 
     first.send_signal(signal.SIGTERM)
     code = first.wait(10)
@@ -52,11 +60,17 @@ def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_
 
     assert (code, second.wait(20)) == (0, 0)
     report = report_when(folder, lambda report: report.ended)
-    assert (report.exporters["file"].rows, probe(folder.lock_path), file.exists()) == (6, False, False)
+    assert (report.exporters["file"].rows, probe(folder.lock_path), file.exists()) == (
+        6,
+        False,
+        False,
+    )
 
 
 @pytest.mark.slow
-def test_the_log_of_a_bridge_that_finds_another_one_at_work_holds_no_word_of_alarm(tmp_path: Path) -> None:
+def test_the_log_of_a_bridge_that_finds_another_one_at_work_holds_no_word_of_alarm(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     Process.start(folder, "file").log(1)
     lock = folder.lock()
@@ -107,7 +121,9 @@ def test_eight_programs_that_begin_at_once_share_one_bridge(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(tmp_path: Path) -> None:
+def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(
+    tmp_path: Path,
+) -> None:
     program = (
         "import os, signal, sys, otel_bridge\n"
         "run = otel_bridge.init(project='p', name='n', role='trainer', exporters='file', dir=sys.argv[1])\n"
@@ -117,13 +133,19 @@ def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(t
     env = {**os.environ, "OTEL_BRIDGE_END_GRACE_S": "0.3"}
     started = time.monotonic()
 
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=env, capture_output=True, check=False
+    )
 
     took_s = time.monotonic() - started
     (folder,) = run_folders(tmp_path)
     report = report_when(folder, lambda report: report.ended)
     until(lambda: not _bridges_of(folder))
-    assert (done.returncode, report.exporters["file"].rows, report.status) == (-signal.SIGKILL, 500, "killed")
+    assert (done.returncode, report.exporters["file"].rows, report.status) == (
+        -signal.SIGKILL,
+        500,
+        "killed",
+    )
     assert [one.alive for one in report.processes.values()] == [False] * len(report.processes)
     assert took_s < 20  # its output pipes were not kept open by the bridge
 

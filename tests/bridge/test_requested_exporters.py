@@ -14,7 +14,16 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    served,
+    serving,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -30,8 +39,15 @@ def report_of(folder: RunFolder) -> Report:
     return report
 
 
-def test_what_was_asked_for_stays_until_each_exporter_has_it_the_one_that_serves_the_folder(tmp_path: Path) -> None:
-    folder, one, two, third = run_folder(tmp_path), RecordingTracker(), RecordingTracker(), RecordingTracker()
+def test_what_was_asked_for_stays_until_each_exporter_has_it_the_one_that_serves_the_folder(
+    tmp_path: Path,
+) -> None:
+    folder, one, two, third = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     recorders = ("one", one), ("two", two), ("third", third)
     process = Process.start(folder, "one", "two")
     process.log(50)
@@ -47,7 +63,12 @@ def test_what_was_asked_for_stays_until_each_exporter_has_it_the_one_that_serves
 
 
 def test_processes_that_ask_for_different_exporters_ask_together(tmp_path: Path) -> None:
-    folder, one, two, given_now = run_folder(tmp_path), RecordingTracker(), RecordingTracker(), RecordingTracker()
+    folder, one, two, given_now = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     recorders = ("one", one), ("two", two), ("given", given_now)
     trainer, explorer = Process.start(folder, "one"), Process.start(folder, "two", role="explorer")
     for process in (trainer, explorer):
@@ -57,11 +78,18 @@ def test_processes_that_ask_for_different_exporters_ask_together(tmp_path: Path)
 
     served(tmp_path, options(*recorders))
 
-    assert set(written(one)) == set(written(two)) == set(written(given_now)) == {*trainer.row_ids, *explorer.row_ids}
+    assert (
+        set(written(one))
+        == set(written(two))
+        == set(written(given_now))
+        == {*trainer.row_ids, *explorer.row_ids}
+    )
     assert (report_of(folder).owed, report_of(folder).ended) == ({}, True)
 
 
-def test_an_exporter_given_for_fewer_signals_gets_those_that_the_run_asked_for(tmp_path: Path) -> None:
+def test_an_exporter_given_for_fewer_signals_gets_those_that_the_run_asked_for(
+    tmp_path: Path,
+) -> None:
     folder, one = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "one")
     process.log(3)
@@ -72,7 +100,9 @@ def test_an_exporter_given_for_fewer_signals_gets_those_that_the_run_asked_for(t
     assert written(one) == process.row_ids
 
 
-def test_a_signal_that_a_later_process_asks_for_is_passed_over_at_no_instant(tmp_path: Path) -> None:
+def test_a_signal_that_a_later_process_asks_for_is_passed_over_at_no_instant(
+    tmp_path: Path,
+) -> None:
     folder, one = run_folder(tmp_path), RecordingTracker()
     explorer = Process.start(folder, role="explorer", by_signal={"traces": ("one",)})
     with serving(tmp_path, options(("one", one), poll_s=0.001)):
@@ -80,12 +110,16 @@ def test_a_signal_that_a_later_process_asks_for_is_passed_over_at_no_instant(tmp
         for _ in range(20):
             trainer = Process.start(folder, by_signal={"metrics": ("one",)})
             trainer.log(2)
-            one.wait_for(lambda recorder, ids=trainer.row_ids: set(ids) <= set(recorder.run(RUN).rows))  # type: ignore[misc]
+            one.wait_for(
+                lambda recorder, ids=trainer.row_ids: set(ids) <= set(recorder.run(RUN).rows)
+            )  # type: ignore[misc]
             trainer.die()
     explorer.die()
 
 
-def test_a_resumed_run_that_asks_for_another_exporter_leaves_the_former_one_what_was_for_it(tmp_path: Path) -> None:
+def test_a_resumed_run_that_asks_for_another_exporter_leaves_the_former_one_what_was_for_it(
+    tmp_path: Path,
+) -> None:
     folder, former, now = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     recorders = ("former", former), ("now", now)
     former.fail(BlockedError("no login"), kind="open", times=None)
@@ -104,8 +138,14 @@ def test_a_resumed_run_that_asks_for_another_exporter_leaves_the_former_one_what
     assert (former.run(RUN).status, now.run(RUN).status) == (Status.FINISHED, Status.FINISHED)
 
 
-def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(tmp_path: Path) -> None:
-    folder, former, now = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=2), RecordingTracker()
+def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
+    tmp_path: Path,
+) -> None:
+    folder, former, now = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=2),
+        RecordingTracker(),
+    )
     former.fail(BlockedError("no login"), kind="open", times=None)
     first, second = Process.start(folder, "former"), Process.start(folder, "now", role="explorer")
     first.log(3)
@@ -133,7 +173,11 @@ def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
 def test_a_tracker_that_does_not_confirm_what_an_exporter_is_owed_is_settled_by_the_end_of_its_run(
     tmp_path: Path,
 ) -> None:
-    folder, former, now = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=2), RecordingTracker()
+    folder, former, now = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=2),
+        RecordingTracker(),
+    )
     first, second = Process.start(folder, "former"), Process.start(folder, "now", role="explorer")
     first.log(3)
     with serving(tmp_path, options(("former", former), ("now", now))):
@@ -146,7 +190,9 @@ def test_a_tracker_that_does_not_confirm_what_an_exporter_is_owed_is_settled_by_
     assert (written(former), former.run(RUN).status) == (first.row_ids, Status.KILLED)
 
 
-def test_an_exporter_whose_process_has_ended_gets_the_rest_while_others_go_on(tmp_path: Path) -> None:
+def test_an_exporter_whose_process_has_ended_gets_the_rest_while_others_go_on(
+    tmp_path: Path,
+) -> None:
     folder, one, two = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     one.fail(BlockedError("no login"), kind="open", times=None)
     trainer, explorer = Process.start(folder, "two"), Process.start(folder, "one", role="explorer")
@@ -200,7 +246,11 @@ def test_segments_stay_for_otlp_when_the_run_asked_for_it(tmp_path: Path) -> Non
     served(tmp_path, given(("one", one), to="one", discard=("otlp",)))
 
     assert (written(one), kept.owed, kept.ended) == (process.row_ids, {"otlp": 1}, False)
-    assert (folder.segments(), report_of(folder).discarded, report_of(folder).owed) == ([], {"otlp": 1}, {})
+    assert (folder.segments(), report_of(folder).discarded, report_of(folder).owed) == (
+        [],
+        {"otlp": 1},
+        {},
+    )
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -219,7 +269,10 @@ def test_what_was_discarded_stays_so_and_a_process_that_asks_again_gets_what_com
     later.end()
     served(tmp_path, options(*recorders))
 
-    assert (written(one), written(two)) == ([*process.row_ids, *later.row_ids], later.row_ids if again else [])
+    assert (written(one), written(two)) == (
+        [*process.row_ids, *later.row_ids],
+        later.row_ids if again else [],
+    )
     assert report_of(folder).discarded == {"two": 4}
 
 
@@ -241,7 +294,9 @@ def test_a_process_that_was_over_before_it_was_seen_gets_its_exporter_while_othe
     assert set(written(one)) == {*trainer.row_ids, *short.row_ids}
 
 
-def test_segments_that_are_given_up_are_counted_once_while_they_are_still_there(tmp_path: Path) -> None:
+def test_segments_that_are_given_up_are_counted_once_while_they_are_still_there(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     requested = RequestedExporters(ledger, ledger.view())
     counts: list[dict[str, int]] = []

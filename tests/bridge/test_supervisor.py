@@ -10,7 +10,16 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    served,
+    serving,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -26,7 +35,11 @@ def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: 
 
     held = recorder.run(RUN)
     assert list(held.rows) == process.row_ids
-    assert [held.configs, held.status, held.repeated] == [{"trainer": {"lr": 0.1}}, Status.FAILED, 0]
+    assert [held.configs, held.status, held.repeated] == [
+        {"trainer": {"lr": 0.1}},
+        Status.FAILED,
+        0,
+    ]
     assert (folder.segments(), folder.processes()) == ([], [])
 
 
@@ -38,7 +51,10 @@ def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(tmp_p
 
     served(tmp_path, options(("memory", recorder)))
 
-    assert [list(recorder.run(RUN).rows), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]
+    assert [list(recorder.run(RUN).rows), recorder.run(RUN).status] == [
+        process.row_ids,
+        Status.KILLED,
+    ]
     assert folder.segments() == []
 
 
@@ -52,7 +68,10 @@ def test_a_run_is_opened_by_its_first_row_and_not_by_a_config(tmp_path: Path) ->
 
     report = report_when(folder, lambda report: report.ended)
     assert recorder.calls == []
-    assert (report.exporters["memory"].state, report.exporters["memory"].written) == ("ended", report.position)
+    assert (report.exporters["memory"].state, report.exporters["memory"].written) == (
+        "ended",
+        report.position,
+    )
 
 
 def test_data_after_the_end_opens_the_run_again(tmp_path: Path) -> None:
@@ -70,7 +89,10 @@ def test_data_after_the_end_opens_the_run_again(tmp_path: Path) -> None:
     held = recorder.run(RUN)
     assert list(held.rows) == [*first.row_ids, *second.row_ids]
     assert [info.reopened for info in held.infos] == [False, True]
-    assert [call.status for call in recorder.calls if call.kind == "end"] == [Status.FINISHED, Status.FAILED]
+    assert [call.status for call in recorder.calls if call.kind == "end"] == [
+        Status.FINISHED,
+        Status.FAILED,
+    ]
 
 
 def test_an_end_with_data_behind_it_is_not_acted_on(tmp_path: Path) -> None:
@@ -119,14 +141,19 @@ def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
     assert written(recorder) == process.row_ids
 
 
-def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retry_does_not(tmp_path: Path) -> None:
+def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retry_does_not(
+    tmp_path: Path,
+) -> None:
     folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     recorder.fail(RetryableError("busy", retry_after_s=500), times=1, kind="rows")
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
         process.log(1)
         report_when(
-            folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "retrying"
+            folder,
+            lambda report: (
+                "memory" in report.exporters and report.exporters["memory"].state == "retrying"
+            ),
         )
 
         process.flush()
@@ -139,14 +166,19 @@ def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retr
     assert waited == 0
 
 
-def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(tmp_path: Path) -> None:
+def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(
+    tmp_path: Path,
+) -> None:
     folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     recorder.fail(BlockedError("no key", help="memory login"), kind="open", times=None)
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
         process.log(3)
         report = report_when(
-            folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "blocked"
+            folder,
+            lambda report: (
+                "memory" in report.exporters and report.exporters["memory"].state == "blocked"
+            ),
         )
         recorder.heal()
 
@@ -154,7 +186,10 @@ def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to
 
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
         other.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
-    assert (report.exporters["memory"].reason, report.exporters["memory"].help) == ("no key", "memory login")
+    assert (report.exporters["memory"].reason, report.exporters["memory"].help) == (
+        "no key",
+        "memory login",
+    )
 
 
 def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_path: Path) -> None:
@@ -199,7 +234,11 @@ def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path
 
 
 def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_path: Path) -> None:
-    folder, recorder, late = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=2), RecordingTracker()
+    folder, recorder, late = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=2),
+        RecordingTracker(),
+    )
     first = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), ("late", late))):
         first.log(5)
@@ -218,7 +257,12 @@ def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_pat
 def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
     import threading
 
-    folder, recorder, other, release = run_folder(tmp_path), RecordingTracker(), RecordingTracker(), threading.Event()
+    folder, recorder, other, release = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+        threading.Event(),
+    )
     recorder.hang(release, kind="rows")
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
@@ -242,9 +286,13 @@ def _oldest(folder: RunFolder) -> int:
         view.close()
 
 
-def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_are_looked_at(tmp_path: Path) -> None:
+def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_are_looked_at(
+    tmp_path: Path,
+) -> None:
     recorder = RecordingTracker()
-    with serving(tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))) as host:
+    with serving(
+        tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))
+    ) as host:
         host._request(lambda: setattr(host._runs._discovery, "next_s", float("inf")))
         until(lambda: host._runs._discovery.next_s == float("inf"))
         process = Process.start(run_folder(tmp_path), "recorder")

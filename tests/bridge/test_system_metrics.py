@@ -43,13 +43,17 @@ def header(**attributes: object) -> SegmentHeader:
 
 
 @pytest.mark.long
-def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(tmp_path: Path) -> None:
+def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
+    tmp_path: Path,
+) -> None:
     base, uri = tmp_path / "base", mlflow_reading.database(tmp_path)
     trackers = {
         "MLFLOW_TRACKING_URI": uri, "TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline",
         "WANDB_DIR": str(tmp_path / "wandb"),
     }  # fmt: skip
-    env = job.environment(base, "file,wandb,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers)
+    env = job.environment(
+        base, "file,wandb,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers
+    )
 
     with job.no_bridge_left(base):
         process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
@@ -73,7 +77,11 @@ def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
     ):
         held = {scalar.key for scalar in shown.contents.scalars}
         assert held == {"trainer/loss", *keys}
-        used = [scalar.value for scalar in shown.contents.scalars if scalar.key == "system/memory.usage/used"]
+        used = [
+            scalar.value
+            for scalar in shown.contents.scalars
+            if scalar.key == "system/memory.usage/used"
+        ]
         assert len(used) >= 2
         assert min(used) > 1e6
 
@@ -87,10 +95,16 @@ def test_measurements_are_of_the_run_and_the_node_not_of_a_role_or_rank() -> Non
     bench.open(source("i1"))
 
     near = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7))
-    far = bench.request(request(header(rl_node_rank=2, rl_rank=3), {"cpu.utilization/user": 0.25}, 8))
+    far = bench.request(
+        request(header(rl_node_rank=2, rl_rank=3), {"cpu.utilization/user": 0.25}, 8)
+    )
     again = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7))
 
-    assert [(r.role, r.step, r.axis, r.time_unix_ns, dict(r.values)) for r in (*near, *far) if isinstance(r, Row)] == [
+    assert [
+        (r.role, r.step, r.axis, r.time_unix_ns, dict(r.values))
+        for r in (*near, *far)
+        if isinstance(r, Row)
+    ] == [
         (None, None, None, 7, {"system/cpu.utilization/user": 0.5}),
         (None, None, None, 8, {"system/node2/cpu.utilization/user": 0.25}),
     ]
@@ -101,7 +115,9 @@ def test_a_measurement_that_comes_behind_the_end_opens_nothing_again() -> None:
     bench = Bench()
     bench.open(source("i1"))
     bench.metrics(source("i1"), row(1, {"loss": 1.0}))
-    bench._all([bench._frame(source("i1"), LOGS, logs(end("finished", 1, last_row=1)), whole=False)])
+    bench._all(
+        [bench._frame(source("i1"), LOGS, logs(end("finished", 1, last_row=1)), whole=False)]
+    )
     assert bench.translator.status() == "finished"
 
     late = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7), sender=RECEIVER)
@@ -127,7 +143,10 @@ def test_devices_are_added_up_and_cpus_averaged() -> None:
         ("system.network.io", {"device": "lo", "direction": "receive"}, 100.0),
     ]
 
-    assert system_metrics._summed(points) == {"cpu.utilization/user": 0.25, "network.io/receive": 11.0}
+    assert system_metrics._summed(points) == {
+        "cpu.utilization/user": 0.25,
+        "network.io/receive": 11.0,
+    }
 
 
 def test_a_header_of_before_asks_for_no_measurements() -> None:
@@ -144,7 +163,10 @@ def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_p
     options = dataclasses.replace(
         BridgeOptions.read({}, tmp_path), exporters=dict.fromkeys(SIGNALS, ("file",)), local=False
     )
-    host, receiver = BridgeSupervisor(there, options), Receiver(ReceiverSettings.from_environment({}, there))
+    host, receiver = (
+        BridgeSupervisor(there, options),
+        Receiver(ReceiverSettings.from_environment({}, there)),
+    )
     host.start()
     try:
         env = job.environment(
@@ -191,7 +213,12 @@ class Nvml:
 def test_gpus_report_what_they_can_and_a_lost_one_costs_no_other() -> None:
     values = system_metrics._of_gpus(Nvml(), [0, 1, 2])
 
-    whole = {"utilization": 0.75, "memory.usage": float(4 << 30), "memory.utilization": 0.25, "temperature": 61.0}
+    whole = {
+        "utilization": 0.75,
+        "memory.usage": float(4 << 30),
+        "memory.utilization": 0.25,
+        "temperature": 61.0,
+    }
     assert values == {
         **{f"gpu.{name}/{number}": value for number in (0, 2) for name, value in whole.items()},
         "gpu.power/0": 250.0,

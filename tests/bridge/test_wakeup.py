@@ -54,7 +54,11 @@ def test_what_is_cleared_wakes_nobody() -> None:
 
 def test_a_signal_handler_may_set_it_wherever_it_interrupts_its_thread() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=HANG_S, check=False
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr

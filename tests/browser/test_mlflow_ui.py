@@ -53,7 +53,9 @@ def lines(page: Page, *last: str) -> list[str]:
     return page.text().split("\n")
 
 
-def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(shown: Shown, page: Page) -> None:
+def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(
+    shown: Shown, page: Page
+) -> None:
     page.go(f"{shown.run}/traces")
 
     said = lines(page, "crates-11", "crates-13", "** pencils.", "0.5 (AVG)")
@@ -66,7 +68,9 @@ def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(shown: 
     assert {"answer", "format", "reward", "0.5 (AVG)"} <= set(said)
 
 
-def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(shown: Shown, page: Page) -> None:
+def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(
+    shown: Shown, page: Page
+) -> None:
     page.go(shown.rollout)
 
     said = lines(page, "There are 1848 pencils.")
@@ -91,7 +95,10 @@ def test_each_role_has_its_section_of_charts_over_its_own_steps(shown: Shown, pa
 
     said = lines(page, "ppo-7b (trainer/loss)")
 
-    explorer, trainer = said.index("ppo-7b (explorer/accuracy)"), said.index("ppo-7b (trainer/loss)")
+    explorer, trainer = (
+        said.index("ppo-7b (explorer/accuracy)"),
+        said.index("ppo-7b (trainer/loss)"),
+    )
     assert {"explorer", "accuracy", "100"} <= set(said[:explorer])  # its steps go to 119
     assert {"trainer", "loss", "40"} <= set(said[explorer:trainer])  # and these to 39
     assert "100" not in said[explorer:trainer]

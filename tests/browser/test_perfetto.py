@@ -70,7 +70,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def event(kind: str, name: str, track: str, start_s: float, end_s: float, **facts: object) -> TimelineEvent:
+def event(
+    kind: str, name: str, track: str, start_s: float, end_s: float, **facts: object
+) -> TimelineEvent:
     return TimelineEvent(kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts)
 
 
@@ -93,7 +95,10 @@ def test_perfetto_reads_ranks_rollouts_marks_and_rates(address: str, tmp_path: P
 
         spans = page.js(QUERY % json.dumps(SPANS))
         rates = page.js(
-            QUERY % json.dumps("select name, value from counter join counter_track on track_id = counter_track.id")
+            QUERY
+            % json.dumps(
+                "select name, value from counter join counter_track on track_id = counter_track.id"
+            )
         )
         instants = page.js(QUERY % json.dumps("select name from slice where dur = 0 order by ts"))
         errors = page.js(QUERY % json.dumps(ERRORS))
@@ -107,4 +112,8 @@ def test_perfetto_reads_ranks_rollouts_marks_and_rates(address: str, tmp_path: P
         ("trainer", "rank 0", "forward", 1, 2, 1),
         ("trainer", "rank 1", "train", 0, 1, 3),
     ]
-    assert (rates, instants, errors) == ([["tokens_per_s value", 9.5]], [["reward 0.5"], ["step 1"]], [])
+    assert (rates, instants, errors) == (
+        [["tokens_per_s value", 9.5]],
+        [["reward 0.5"], ["step 1"]],
+        [],
+    )

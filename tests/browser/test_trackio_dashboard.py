@@ -31,10 +31,18 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run the three roles of the example into Trackio and serve its dashboard."""
     folder = tmp_path_factory.mktemp("roles")
     store = folder / "store"
-    variables = {"OTEL_BRIDGE_EXPORTERS": "trackio", "TRACKIO_DIR": str(store), "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1"}
+    variables = {
+        "OTEL_BRIDGE_EXPORTERS": "trackio",
+        "TRACKIO_DIR": str(store),
+        "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1",
+    }
     env = environment(folder, **variables)
-    commands = [[sys.executable, str(ROLES / f"{role}.py")] for role in ("trainer", "explorer", "evaluator")]
-    started = [subprocess.Popen(one, cwd=folder, env=env, stderr=subprocess.DEVNULL) for one in commands]
+    commands = [
+        [sys.executable, str(ROLES / f"{role}.py")] for role in ("trainer", "explorer", "evaluator")
+    ]
+    started = [
+        subprocess.Popen(one, cwd=folder, env=env, stderr=subprocess.DEVNULL) for one in commands
+    ]
     assert [process.wait(120) for process in started] == [0, 0, 0]
     ended(folder / ".otel-bridge")
     with trackio_dashboard(store, "hello", folder / "server") as address:
@@ -55,15 +63,27 @@ def _charts(page: Page) -> set[str]:
 
 
 def test_each_role_has_a_section_with_its_own_charts(dashboard: str, page: Page) -> None:
-    page.go(f"{dashboard}/?project=hello&x_axis=step&metric_filter=^(trainer/loss|explorer/reward|evaluator/accuracy)$")
+    page.go(
+        f"{dashboard}/?project=hello&x_axis=step&metric_filter=^(trainer/loss|explorer/reward|evaluator/accuracy)$"
+    )
 
     shown = _charts(page)
 
-    assert {"evaluator (1)", "explorer (1)", "trainer (1)", "accuracy", "reward", "loss", "roles"} <= shown
+    assert {
+        "evaluator (1)",
+        "explorer (1)",
+        "trainer (1)",
+        "accuracy",
+        "reward",
+        "loss",
+        "roles",
+    } <= shown
 
 
 def test_the_step_axis_of_a_role_can_be_the_x_axis(dashboard: str, page: Page) -> None:
-    page.go(f"{dashboard}/?project=hello&x_axis=trainer/step&metric_filter=^(trainer/loss|explorer/reward)$")
+    page.go(
+        f"{dashboard}/?project=hello&x_axis=trainer/step&metric_filter=^(trainer/loss|explorer/reward)$"
+    )
 
     page.until("document.querySelectorAll('canvas.marks').length >= 1", "a chart")
 
@@ -75,7 +95,9 @@ def _x_axis(page: Page) -> set[str]:
     return set(page.js("[...document.querySelectorAll('input, select')].map(e => e.value)"))
 
 
-def test_a_rollout_is_a_trace_with_its_reward_conversation_and_tool_span(dashboard: str, page: Page) -> None:
+def test_a_rollout_is_a_trace_with_its_reward_conversation_and_tool_span(
+    dashboard: str, page: Page
+) -> None:
     page.go(f"{dashboard}/traces?project=hello")
 
     page.click("tr.trace-row", "What is")
@@ -83,7 +105,12 @@ def test_a_rollout_is_a_trace_with_its_reward_conversation_and_tool_span(dashboa
     page.until("document.body.innerText.includes('OUTPUT')", "the span")
     said = page.text()
 
-    facts = ("Logged as: explorer/rollouts", "reward: ", "policy_version: ", "execute_tool calculator")
+    facts = (
+        "Logged as: explorer/rollouts",
+        "reward: ",
+        "policy_version: ",
+        "execute_tool calculator",
+    )
     assert [fact for fact in facts if fact not in said] == []
     assert "30 traces" in said
     assert '"expression"' in said
@@ -99,7 +126,9 @@ def arithmetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("axis", ["trainer/step", "explorer/step"])
-def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(arithmetic: str, page: Page, axis: str) -> None:
+def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(
+    arithmetic: str, page: Page, axis: str
+) -> None:
     page.go(f"{arithmetic}/?project={PROJECT}&smoothing=0&x_axis={axis}&metric_filter={KEYS}")
 
     page.until("document.querySelectorAll('canvas.marks').length >= 2", "two charts")
@@ -125,7 +154,14 @@ def test_a_rollout_of_several_turns_shows_all_its_facts_its_calls_in_order_and_t
     )  # fmt: skip
     assert [fact for fact in facts if fact not in said] == []
     spans = page.js("[...document.querySelectorAll('span.span-name')].map(e => e.innerText)")
-    assert spans == ["rollout", "chat", "execute_tool calculator", "chat", "execute_tool calculator", "chat"]
+    assert spans == [
+        "rollout",
+        "chat",
+        "execute_tool calculator",
+        "chat",
+        "execute_tool calculator",
+        "chat",
+    ]
     trace_id = said.partition("Trace ID: ")[2].partition(":")[0]
     assert f"trace_id: {trace_id}" in said  # OpenTelemetry's own
     assert len(trace_id) == 32

@@ -93,4 +93,7 @@ def test_a_command_without_the_package_gets_a_line_and_one_without_a_capture_not
     CaptureTable({"OTEL_BRIDGE_CAPTURE": "wandb,trackio"}).show(Terminal(width=80))
     CaptureTable({}).show(Terminal(width=80))
 
-    assert capsys.readouterr().out == "captured: nothing; no Python program of the command used wandb,trackio\n"
+    assert (
+        capsys.readouterr().out
+        == "captured: nothing; no Python program of the command used wandb,trackio\n"
+    )

@@ -21,13 +21,19 @@ SHOWN = "trackio.init.otel_bridge_capture"
 
 def run_child(folder: Path, code: str, *options: str, **variables: str) -> list[str]:
     """Run *code*; returns the lines that it printed."""
-    done = call([PYTHON, *options, program(folder, "child.py", code)], cwd=folder, env=environment(folder, **variables))
+    done = call(
+        [PYTHON, *options, program(folder, "child.py", code)],
+        cwd=folder,
+        env=environment(folder, **variables),
+    )
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).splitlines()
 
 
 def test_an_unknown_name_or_mode_names_what_is_known() -> None:
-    with pytest.raises(ConfigError, match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard"):
+    with pytest.raises(
+        ConfigError, match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard"
+    ):
         otel_bridge.capture("mlflow")
     with pytest.raises(ConfigError, match=r"capture\(no name\)"):
         otel_bridge.capture()
@@ -94,7 +100,8 @@ def test_a_capture_that_fails_is_one_line_and_the_real_package_goes_on(tmp_path:
     (tmp_path / "trackio.py").write_text("value = 3\n", "utf-8")
 
     lines = run_child(
-        tmp_path, "import otel_bridge; otel_bridge.capture('trackio'); import trackio; print(trackio.value)"
+        tmp_path,
+        "import otel_bridge; otel_bridge.capture('trackio'); import trackio; print(trackio.value)",
     )
 
     assert lines[:1] == ["3"]
@@ -115,7 +122,9 @@ def test_a_folder_of_that_name_is_not_the_package(tmp_path: Path) -> None:
     assert lines == ["True", f"otel-bridge: {NOT_INSTALLED}"]
 
 
-def test_a_captured_package_that_is_not_installed_is_one_line_that_names_what_to_install(tmp_path: Path) -> None:
+def test_a_captured_package_that_is_not_installed_is_one_line_that_names_what_to_install(
+    tmp_path: Path,
+) -> None:
     code = """
 import sys
 sys.meta_path[-1].find_spec = lambda name, path=None, target=None, real=sys.meta_path[-1].find_spec: (
@@ -165,7 +174,9 @@ def test_the_users_own_sitecustomize_runs_too(tmp_path: Path) -> None:
         OTEL_BRIDGE_CAPTURE="trackio",
     )  # fmt: skip
     plain = run_child(
-        tmp_path, "import sitecustomize, sys; print(sitecustomize.value, len(sys.meta_path) + 1)", PYTHONPATH=str(own)
+        tmp_path,
+        "import sitecustomize, sys; print(sitecustomize.value, len(sys.meta_path) + 1)",
+        PYTHONPATH=str(own),
     )
 
     assert lines == plain
@@ -179,19 +190,28 @@ def test_an_error_in_the_users_sitecustomize_is_shown_as_python_does(tmp_path: P
 
     lines = run_child(tmp_path, "print('runs')", PYTHONPATH=path, OTEL_BRIDGE_CAPTURE="trackio")
 
-    assert lines == ["runs", "Error in sitecustomize; set PYTHONVERBOSE for traceback:", "RuntimeError: mine"]
+    assert lines == [
+        "runs",
+        "Error in sitecustomize; set PYTHONVERBOSE for traceback:",
+        "RuntimeError: mine",
+    ]
 
 
 def test_without_otel_bridge_the_program_runs_and_one_line_names_the_reason(tmp_path: Path) -> None:
     (tmp_path / "trackio.py").write_text("value = 3\n", "utf-8")
 
     code = "import trackio; print(trackio.value)"
-    lines = run_child(tmp_path, code, "-S", **SITE)  # -S: no site-packages, and no sitecustomize by itself
+    lines = run_child(
+        tmp_path, code, "-S", **SITE
+    )  # -S: no site-packages, and no sitecustomize by itself
     found = run_child(tmp_path, f"import sys; sys.path.insert(0, {capture_folder()!r}); import sitecustomize; {code}",
                       "-S", **SITE)  # fmt: skip
 
     assert lines == ["3"]
-    assert found == ["3", "otel-bridge: nothing is captured in this process: No module named 'otel_bridge'"]
+    assert found == [
+        "3",
+        "otel-bridge: nothing is captured in this process: No module named 'otel_bridge'",
+    ]
 
 
 def test_the_bridge_gets_neither_the_variables_nor_the_folder() -> None:
@@ -210,7 +230,14 @@ def test_the_bridge_gets_neither_the_variables_nor_the_folder() -> None:
 def test_the_site_folder_waits_for_the_packages_of_every_name() -> None:
     source = ast.parse((Path(capture_folder()) / "sitecustomize.py").read_text())
     constants = [node for node in source.body if isinstance(node, ast.Assign)]
-    packages = next(ast.literal_eval(node.value) for node in constants if ast.unparse(node.targets[0]) == "_PACKAGES")
+    packages = next(
+        ast.literal_eval(node.value)
+        for node in constants
+        if ast.unparse(node.targets[0]) == "_PACKAGES"
+    )
 
-    roots = {name: {module.partition(".")[0] for module in found} for name, (_, found) in hook._TARGETS.items()}
+    roots = {
+        name: {module.partition(".")[0] for module in found}
+        for name, (_, found) in hook._TARGETS.items()
+    }
     assert {name: set(found) for name, found in packages.items()} == roots

@@ -14,7 +14,10 @@ def axes(*definitions: tuple[str, str | None]) -> MetricAxes:
 
 def test_a_prefix_that_glob_and_step_metric_share_is_a_role() -> None:
     slime = axes(
-        ("train/step", None), ("train/*", "train/step"), ("rollout/*", "rollout/step"), ("perf/*", "rollout/step")
+        ("train/step", None),
+        ("train/*", "train/step"),
+        ("rollout/*", "rollout/step"),
+        ("perf/*", "rollout/step"),
     )
 
     keys = ("train/loss", "rollout/reward", "perf/time", "other")
@@ -42,7 +45,11 @@ def test_a_star_makes_no_role_so_that_keys_of_an_evaluation_stay_as_they_are() -
 def test_the_longest_glob_counts_and_an_exact_name_before_it() -> None:
     found = axes(("*", "step"), ("eval/*", "eval/epoch"), ("eval/loss", "batch"))
 
-    assert [found.group_of(key).metric for key in ("eval/loss", "eval/acc", "loss")] == ["batch", "eval/epoch", "step"]
+    assert [found.group_of(key).metric for key in ("eval/loss", "eval/acc", "loss")] == [
+        "batch",
+        "eval/epoch",
+        "step",
+    ]
 
 
 def test_a_step_that_is_not_a_whole_number_leaves_the_counter() -> None:
@@ -60,6 +67,9 @@ def test_the_value_in_the_row_is_its_step_and_the_latest_one_is_that_of_a_row_wi
     found = axes(("*", "epoch"))
     found.note({"epoch": 3})
 
-    of_rows = [found.step_of(Group(None, "epoch"), 99, row) for row in ({"loss": 1.0}, {"epoch": 2}, {"epoch": 0.5})]
+    of_rows = [
+        found.step_of(Group(None, "epoch"), 99, row)
+        for row in ({"loss": 1.0}, {"epoch": 2}, {"epoch": 0.5})
+    ]
 
     assert of_rows == [3, 2, 99]

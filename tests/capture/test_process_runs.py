@@ -16,7 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("first", ["wandb", "trackio"])
-def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(tmp_path: Path, first: str) -> None:
+def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(
+    tmp_path: Path, first: str
+) -> None:
     code = f"""
     import trackio, wandb
     begin = {{
@@ -31,12 +33,23 @@ def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(tmp_path:
     {"trackio.log({'reward': 2})" if first == "wandb" else "wandb.log({'loss': 2})"}
     """
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
-    command = ("run", "--capture", "wandb,trackio", "--", "python", program(tmp_path, "train.py", code))
+    command = (
+        "run",
+        "--capture",
+        "wandb,trackio",
+        "--",
+        "python",
+        program(tmp_path, "train.py", code),
+    )
 
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
-    found = {report.name: values(folder) for folder in run_folders(runs(tmp_path)) if (report := read_report(folder))}
+    found = {
+        report.name: values(folder)
+        for folder in run_folders(runs(tmp_path))
+        if (report := read_report(folder))
+    }
     long, short = [(0, 0), (1, 1), (2, 2)], [(0, 0), (1, 1)]
     assert found == {
         "w": {"loss": short if first == "wandb" else long},
@@ -45,7 +58,9 @@ def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(tmp_path:
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(tmp_path: Path, tracker: str) -> None:
+def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(
+    tmp_path: Path, tracker: str
+) -> None:
     code = f"""
     import atexit, {tracker}
 
@@ -63,7 +78,9 @@ def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(tmp_path: Pat
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
-    assert f"{tracker}.log 2 {tracker}.log after the end of the run 1" in " ".join(done.stderr.split())
+    assert f"{tracker}.log 2 {tracker}.log after the end of the run 1" in " ".join(
+        done.stderr.split()
+    )
 
 
 def test_slimes_rollouts_are_in_the_run_of_its_captured_metrics_once(tmp_path: Path) -> None:

@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import environment, only_folder, otel_bridge, program, runs, values
+from support.trainers.command_runs import (
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    runs,
+    values,
+)
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray has no wheel for this Python"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="ray has no wheel for this Python"
+    ),
 ]
 
 ACTORS = """
@@ -45,7 +54,16 @@ def test_two_actors_that_log_to_a_tracker_are_one_run(tmp_path: Path, package: s
     )
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--capture", package, "--", "python", script, cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        package,
+        "--",
+        "python",
+        script,
+        cwd=tmp_path,
+        env=env,
     )
 
     points = [(step, float(step)) for step in range(3)]

@@ -27,9 +27,13 @@ REAL = "import wandb\n"
 TRACKIO = "import trackio as wandb\n"
 
 
-def launched(folder: Path, code: str, *, capture: str = "wandb", code_of_exit: int = 0, **variables: str) -> str:
+def launched(
+    folder: Path, code: str, *, capture: str = "wandb", code_of_exit: int = 0, **variables: str
+) -> str:
     """Run *code* under ``otel-bridge run --capture``; returns what it printed."""
-    env = environment(folder, WANDB_BASE_URL="http://127.0.0.1:9", TRACKIO_DIR=str(folder / "store"), **variables)
+    env = environment(
+        folder, WANDB_BASE_URL="http://127.0.0.1:9", TRACKIO_DIR=str(folder / "store"), **variables
+    )
     command = ["run", "--exporters", "file", "--capture", capture, "--", "python", "-W", "ignore"]
     done = otel_bridge(*command, program(folder, "train.py", code), cwd=folder, env=env)
     assert done.returncode == code_of_exit, done.stderr
@@ -63,7 +67,9 @@ def test_runs_without_a_name_are_runs_of_their_own_as_in_the_tracker(
     ]
 
 
-def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_it(tmp_path: Path) -> None:
+def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_it(
+    tmp_path: Path,
+) -> None:
     code = """
     import multiprocessing, sys, wandb
 
@@ -86,7 +92,9 @@ def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_
     assert sorted(shown) == [["x1"], ["x2"], ["x3", "x4"]]
 
 
-def test_each_run_has_the_status_of_its_own_end_whatever_becomes_of_the_command(tmp_path: Path) -> None:
+def test_each_run_has_the_status_of_its_own_end_whatever_becomes_of_the_command(
+    tmp_path: Path,
+) -> None:
     code = """
     import sys
     import wandb
@@ -106,7 +114,9 @@ def test_each_run_has_the_status_of_its_own_end_whatever_becomes_of_the_command(
     ]  # fmt: skip
 
 
-def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_goes_on(tmp_path: Path) -> None:
+def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_goes_on(
+    tmp_path: Path,
+) -> None:
     code = """
     import pathlib, time, wandb
     with wandb.init(project="p", name="a") as run:
@@ -120,7 +130,9 @@ def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_
     with started([*command, program(tmp_path, "train.py", code)], cwd=tmp_path, env=env) as job:
         until((tmp_path / "finished").exists, "the end of the run")
 
-        assert [(ends, points) for _, ends, points in found(tmp_path)] == [(["finished"], {"x": [(0, 1.0)]})]
+        assert [(ends, points) for _, ends, points in found(tmp_path)] == [
+            (["finished"], {"x": [(0, 1.0)]})
+        ]
 
         (tmp_path / "go").touch()
         assert job.wait() == 0
@@ -129,14 +141,17 @@ def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_
 
 @pytest.mark.parametrize(
     ("ending", "code_of_exit", "status"),
-    [("sys.exit(3)", 3, "failed"), ("sys.exit(0)", 0, "finished"), ("sys.exit(['no', 'data'])", 1, "failed")],
+    [
+        ("sys.exit(3)", 3, "failed"),
+        ("sys.exit(0)", 0, "finished"),
+        ("sys.exit(['no', 'data'])", 1, "failed"),
+    ],
 )
 def test_an_exit_code_is_the_status_without_a_launcher_too(
     tmp_path: Path, ending: str, code_of_exit: int, status: str
 ) -> None:
-    code = (
-        "import sys, otel_bridge\notel_bridge.capture('wandb')\nimport wandb\nwandb.init(project='p').log({'x': 1})\n"
-    )
+    code = "import sys, otel_bridge\notel_bridge.capture('wandb')\nimport wandb\n"
+    code += "wandb.init(project='p').log({'x': 1})\n"
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
 
     done = call([PYTHON, program(tmp_path, "train.py", code + ending)], cwd=tmp_path, env=env)
@@ -153,7 +168,9 @@ NAMED = {
 
 
 @pytest.mark.parametrize("how", NAMED)
-def test_names_that_the_program_sets_for_all_its_runs_are_those_of_the_run(tmp_path: Path, how: str) -> None:
+def test_names_that_the_program_sets_for_all_its_runs_are_those_of_the_run(
+    tmp_path: Path, how: str
+) -> None:
     code = f"import os\n{NAMED[how]}\nwandb.init().log({{'x': 1}})\n"
 
     launched(tmp_path, code)
@@ -176,19 +193,34 @@ adapter = FrameworkRun("verl", RunNames("mine", "one", default_project="huggingf
         ("run = wandb.init()", {}, ("mine", "one")),
         ("run = wandb.init(project='huggingface')", {}, ("mine", "one")),
         ("run = wandb.init(project='p', name='a')", {}, ("p", "a")),
-        ("run = wandb.init(project='lightning_logs')", {"OTEL_BRIDGE_PROJECT": "given"}, ("given", "one")),
-        ("import otel_bridge; otel_bridge.init('own', 'run'); run = wandb.init()", {}, ("own", "run")),
+        (
+            "run = wandb.init(project='lightning_logs')",
+            {"OTEL_BRIDGE_PROJECT": "given"},
+            ("given", "one"),
+        ),
+        (
+            "import otel_bridge; otel_bridge.init('own', 'run'); run = wandb.init()",
+            {},
+            ("own", "run"),
+        ),
     ],
 )
 def test_names_of_an_adapter_are_those_of_a_run_that_the_program_does_not_name(
     tmp_path: Path, code: str, variables: dict[str, str], named: tuple[str, str]
 ) -> None:
-    launched(tmp_path, f"import wandb\n{ADAPTER}\n{code}\nrun.log({{'x': 1}})\nadapter.log({{'y': 2}}, 0)", **variables)
+    launched(
+        tmp_path,
+        f"import wandb\n{ADAPTER}\n{code}\nrun.log({{'x': 1}})\nadapter.log({{'y': 2}}, 0)",
+        **variables,
+    )
 
     (folder,) = run_folders(runs(tmp_path))
     report = read_report(folder)
     assert report is not None
-    assert ((report.project, report.name), values(folder)) == (named, {"x": [(0, 1)], "y": [(0, 2)]})
+    assert ((report.project, report.name), values(folder)) == (
+        named,
+        {"x": [(0, 1)], "y": [(0, 2)]},
+    )
 
 
 def test_an_adapter_names_one_run_of_the_process(tmp_path: Path) -> None:
@@ -212,7 +244,9 @@ def test_names_of_the_users_variables_win_over_those_of_wandb(tmp_path: Path) ->
     assert [name for name, _, _ in found(tmp_path)] == ["ours"]
 
 
-def test_a_name_that_the_program_gives_a_run_later_replaces_a_generated_one_only(tmp_path: Path) -> None:
+def test_a_name_that_the_program_gives_a_run_later_replaces_a_generated_one_only(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     for named in ({}, {"name": "given"}):
@@ -228,7 +262,9 @@ def test_a_name_that_the_program_gives_a_run_later_replaces_a_generated_one_only
     assert [name for name, _, _ in found(tmp_path)] == ["given", "later"]
 
 
-def test_summaries_that_the_bridge_computes_arrive_where_it_reads_a_run_that_has_ended(tmp_path: Path) -> None:
+def test_summaries_that_the_bridge_computes_arrive_where_it_reads_a_run_that_has_ended(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     run = wandb.init(project="p", name="a")
@@ -243,7 +279,9 @@ def test_summaries_that_the_bridge_computes_arrive_where_it_reads_a_run_that_has
     done = call([PYTHON, program(tmp_path, "train.py", captured)], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
 
-    drained = otel_bridge("drain", str(runs(tmp_path)), "--exporters", "file", cwd=tmp_path, env=env)
+    drained = otel_bridge(
+        "drain", str(runs(tmp_path)), "--exporters", "file", cwd=tmp_path, env=env
+    )
 
     assert drained.returncode == 0, drained.stderr
     (folder,) = run_folders(runs(tmp_path))

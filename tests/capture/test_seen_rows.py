@@ -30,7 +30,9 @@ class Logged:
         self._columns = columns or P_R
         self._own_step = own_step
 
-    def log(self, rows: Sequence[Sequence[Any]], step: int, table: Table | None = None, key: str = "t") -> NewRows:
+    def log(
+        self, rows: Sequence[Sequence[Any]], step: int, table: Table | None = None, key: str = "t"
+    ) -> NewRows:
         """Log all rows."""
         table = table or Table(*self._columns)
         return self._seen.new_rows(key, table, rows, step, own_step=self._own_step)
@@ -57,7 +59,9 @@ def test_a_window_of_the_last_rows_gives_its_new_rows_only() -> None:
     assert logged.log(rows[2:6], 3).rows == rows[5:]
 
 
-def test_the_same_rows_of_another_step_are_new_unless_they_hold_their_step_or_are_of_the_very_table() -> None:
+def test_the_same_rows_of_another_step_are_new_unless_they_hold_their_step_or_are_of_the_very_table() -> (
+    None
+):
     rows = [["p", "r", math.nan], ["p", "r", -math.nan]]
     logged = Logged(*P_R, "score")
 
@@ -80,7 +84,9 @@ def test_further_columns_and_values_of_empty_cells_complete_the_rows_that_were_t
     wider = logged.log(rows, 2, Table("prompt", "score", "response"))
 
     assert (wider.rows, wider.completed) == (rows[2:], [(first, "score", 0.5)])
-    filled = logged.log([["p", 0.5, "a"], ["p", 0.25, "b"], rows[2]], 3, Table("prompt", "score", "response"))
+    filled = logged.log(
+        [["p", 0.5, "a"], ["p", 0.25, "b"], rows[2]], 3, Table("prompt", "score", "response")
+    )
     assert (filled.rows, filled.completed) == ([], [(second, "score", 0.25)])
 
 
@@ -133,7 +139,10 @@ class Picture:
         (lambda: Picture("aa"), lambda: Picture("bb")),
         (lambda: Picture("aa", "left"), lambda: Picture("aa", "right")),
         (lambda: [Picture("aa")], lambda: [Picture("bb")]),
-        (lambda: np.arange(2_000), lambda: np.where(np.arange(2_000) == 1_000, -1, np.arange(2_000))),
+        (
+            lambda: np.arange(2_000),
+            lambda: np.where(np.arange(2_000) == 1_000, -1, np.arange(2_000)),
+        ),
         (lambda: np.float32(0.5), lambda: 0.25),
         (lambda: [{"role": "user", "content": "Q"}], lambda: [{"role": "user", "content": "A"}]),
     ],

@@ -26,7 +26,11 @@ def rollouts_of(
 ) -> list[TableRollouts] | None:
     """The rollouts of a table of which every cell can be recorded."""
     table = RolloutTable.of(columns, rows, logged)
-    return None if table is None else table.rollouts(rows, lambda column, kind: pytest.fail(f"{column}: {kind}"))
+    return (
+        None
+        if table is None
+        else table.rollouts(rows, lambda column, kind: pytest.fail(f"{column}: {kind}"))
+    )
 
 
 def found(columns: list[str], *rows: list[Any]) -> list[tuple[int | None, dict[str, Any]]] | None:
@@ -49,12 +53,20 @@ def test_trls_completions_have_a_reward_for_each_function_and_the_steps_of_their
 
 
 def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_name() -> None:
-    columns, row = ["prompt", "completion", "accuracy", "letters", "advantage"], ["p", "c", 1.0, 3, 0.5]
+    columns, row = (
+        ["prompt", "completion", "accuracy", "letters", "advantage"],
+        ["p", "c", 1.0, 3, 0.5],
+    )
 
-    groups = rollouts_of(columns, [row], ["loss", "train/rewards/accuracy/mean", "train/rewards/accuracy/std"])
+    groups = rollouts_of(
+        columns, [row], ["loss", "train/rewards/accuracy/mean", "train/rewards/accuracy/std"]
+    )
 
     assert groups is not None
-    assert (groups[0].columns["rewards"], groups[0].columns["metadata"]) == ([1.0], [{"letters": 3}])
+    assert (groups[0].columns["rewards"], groups[0].columns["metadata"]) == (
+        [1.0],
+        [{"letters": 3}],
+    )
 
 
 def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_rewards() -> None:
@@ -71,8 +83,14 @@ def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_
     assert first["metadata"] == [numbers]
 
 
-def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called_like_a_size() -> None:
-    groups = rollouts_of(["prompt", "completion", "length", "advantage"], [["p", "c", 3, 0.5]], ["rewards/length/mean"])
+def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called_like_a_size() -> (
+    None
+):
+    groups = rollouts_of(
+        ["prompt", "completion", "length", "advantage"],
+        [["p", "c", 3, 0.5]],
+        ["rewards/length/mean"],
+    )
 
     assert groups is not None
     assert groups[0].columns["rewards"] == [3]
@@ -91,7 +109,9 @@ def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called
         ("Eval_samples", [], "eval"),
     ],
 )
-def test_the_key_names_the_split_else_the_row_before_it(key: str, row: list[str], split: str) -> None:
+def test_the_key_names_the_split_else_the_row_before_it(
+    key: str, row: list[str], split: str
+) -> None:
     assert split_of(key, row) == split
     assert split_of(key, ["train/global_step"], row) == split
 
@@ -112,7 +132,9 @@ def test_every_cell_of_any_type_is_a_fact_of_its_rollout() -> None:
     assert first["metadata"] == [cells]
 
 
-@pytest.mark.parametrize("empty", [None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT, "", []])
+@pytest.mark.parametrize(
+    "empty", [None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT, "", []]
+)
 def test_empty_cells_are_left_out_also_those_of_a_prompt(empty: Any) -> None:
     groups = found(["prompt", "response", "score", "note"], [empty, "r", empty, empty])
 
@@ -153,10 +175,15 @@ def test_pictures_are_facts_and_what_only_a_page_can_show_is_counted_with_its_co
     counted: list[tuple[str, str]] = []
     assert table is not None
 
-    (group,) = table.rollouts([*rows, ["p", "r"]], lambda column, kind: counted.append((column, kind)))
+    (group,) = table.rollouts(
+        [*rows, ["p", "r"]], lambda column, kind: counted.append((column, kind))
+    )
 
     (facts,) = group.columns["metadata"]
-    assert (facts["image"].value, [one.value for one in facts["images"]]) == (picture, [picture, picture])
+    assert (facts["image"].value, [one.value for one in facts["images"]]) == (
+        picture,
+        [picture, picture],
+    )
     assert facts["page"] == "<b>x</b>"
     assert counted == [("plot", "plotly.Figure"), ("", "row of 2 cells in place of 6")]
 
@@ -167,7 +194,15 @@ def test_verls_wide_table_has_several_rollouts_a_row() -> None:
     groups = found(columns, [5, "a", "b", 1.0, "c", "d", 0.0])
 
     assert groups == [
-        (5, {"prompts": ["a", "c"], "responses": ["b", "d"], "rewards": [1.0, 0.0], "metadata": [None, None]})
+        (
+            5,
+            {
+                "prompts": ["a", "c"],
+                "responses": ["b", "d"],
+                "rewards": [1.0, 0.0],
+                "metadata": [None, None],
+            },
+        )
     ]
 
 
@@ -190,7 +225,9 @@ def test_further_columns_of_a_wide_table_are_facts_of_their_sample_or_of_all() -
          {"prompts": ["q"], "responses": ["a"], "metadata": [{"correct_answer_label": "l"}]}),
     ],
 )  # fmt: skip
-def test_columns_are_found_by_their_names(columns: list[str], row: list[Any], expected: dict[str, Any]) -> None:
+def test_columns_are_found_by_their_names(
+    columns: list[str], row: list[Any], expected: dict[str, Any]
+) -> None:
     ((_, first),) = found(columns, row) or ()
 
     assert first == expected
@@ -202,16 +239,32 @@ def test_other_tables_are_not_rollouts(columns: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "cells", [(0.1, 0.2), (0, 0), ([1, 2], [3]), ("text", object()), ({"width": 3}, {"width": 4}), (b"a", b"b")]
+    "cells",
+    [
+        (0.1, 0.2),
+        (0, 0),
+        ([1, 2], [3]),
+        ("text", object()),
+        ({"width": 3}, {"width": 4}),
+        (b"a", b"b"),
+    ],
 )
-def test_columns_of_those_names_without_texts_in_them_are_not_rollouts(cells: tuple[Any, Any]) -> None:
+def test_columns_of_those_names_without_texts_in_them_are_not_rollouts(
+    cells: tuple[Any, Any],
+) -> None:
     assert found(["input", "prediction"], ["some", "text"], list(cells)) is None
 
 
 def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one() -> None:
     message = {"role": "user", "content": "hi"}
 
-    groups = found(["prompt", "response"], [[message], "a"], [None, "b"], [math.nan, [message, "c"]], ["", None])
+    groups = found(
+        ["prompt", "response"],
+        [[message], "a"],
+        [None, "b"],
+        [math.nan, [message, "c"]],
+        ["", None],
+    )
 
     assert groups == [
         (None, {"prompts": [[message]], "responses": ["a"], "metadata": [None]}),

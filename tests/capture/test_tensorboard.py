@@ -50,14 +50,25 @@ other.close()
 
 
 def captured(folder: Path, code: str) -> None:
-    command = ["run", "--exporters", "file", "--capture", "tensorboard", "--", "python", program(folder, "t.py", code)]
+    command = [
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        "tensorboard",
+        "--",
+        "python",
+        program(folder, "t.py", code),
+    ]
     done = otel_bridge(*command, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
 
 
 def scalars_of(events: Path) -> dict[str, list[tuple[int, float]]]:
     """The scalars of the event files in a folder."""
-    accumulator = EventAccumulator(str(events), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
+    accumulator = EventAccumulator(
+        str(events), size_guidance={"scalars": 0}, purge_orphaned_data=False
+    ).Reload()
     tags = accumulator.Tags()["scalars"]
     return {tag: [(point.step, point.value) for point in accumulator.Scalars(tag)] for tag in tags}
 
@@ -69,17 +80,28 @@ def test_the_scalars_of_tensorboardx_are_rows_and_the_rest_is_counted(tmp_path: 
     report = report_of(runs(tmp_path))
     assert found == scalars_of(tmp_path / "events")
     assert [step for step, _ in found["charts/SPS"]] == [0, 100, 200]
-    assert (report.drops["not_captured"], report.drop_keys["not_captured"]) == (4, "config/text_summary (text)")
+    assert (report.drops["not_captured"], report.drop_keys["not_captured"]) == (
+        4,
+        "config/text_summary (text)",
+    )
 
 
-def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_a_prefix(tmp_path: Path) -> None:
+def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_a_prefix(
+    tmp_path: Path,
+) -> None:
     captured(tmp_path, TORCH)
 
     found = values(only_folder(runs(tmp_path)))
-    second = {f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()}
+    second = {
+        f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()
+    }
     assert found == scalars_of(tmp_path / "events") | second
     assert [step for step, _ in found["loss"]] == [5, 3, 9]
-    times = [record["time_unix_ns"] for record in records(only_folder(runs(tmp_path))) if record["kind"] == "row"]
+    times = [
+        record["time_unix_ns"]
+        for record in records(only_folder(runs(tmp_path)))
+        if record["kind"] == "row"
+    ]
     assert times[:3] == [10**18] * 3
 
 
@@ -94,16 +116,32 @@ def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
     captured(tmp_path, code)
 
     found = values(only_folder(runs(tmp_path)))
-    assert found == {"loss": [(1, 0.0)], "b/loss": [(1, 1.0)], "eval/loss": [(1, 2.0)], "b/eval/loss": [(1, 3.0)]}
+    assert found == {
+        "loss": [(1, 0.0)],
+        "b/loss": [(1, 1.0)],
+        "eval/loss": [(1, 2.0)],
+        "b/eval/loss": [(1, 3.0)],
+    }
 
 
-def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_written(tmp_path: Path) -> None:
-    script = program(tmp_path, "t.py", "import otel_bridge\notel_bridge.capture('tensorboard')\n" + TENSORBOARDX)
+def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_written(
+    tmp_path: Path,
+) -> None:
+    script = program(
+        tmp_path, "t.py", "import otel_bridge\notel_bridge.capture('tensorboard')\n" + TENSORBOARDX
+    )
 
-    done = call([PYTHON, script], cwd=tmp_path, env={**environment(tmp_path), "OTEL_BRIDGE_EXPORTERS": "wandbb"})
+    done = call(
+        [PYTHON, script],
+        cwd=tmp_path,
+        env={**environment(tmp_path), "OTEL_BRIDGE_EXPORTERS": "wandbb"},
+    )
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("TensorBoard's scalars are not recorded: exporter 'wandbb' is not known") == 1
+    assert (
+        done.stderr.count("TensorBoard's scalars are not recorded: exporter 'wandbb' is not known")
+        == 1
+    )
     assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
 
 
@@ -122,9 +160,20 @@ def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_r
     with SummaryWriter("runs/late") as writer:
         writer.add_scalar("late", 1, 5)
     """
-    command = ["run", "--exporters", "file", "--capture", "wandb", "--", "python", program(tmp_path, "t.py", code)]
+    command = [
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "t.py", code),
+    ]
 
-    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9"))
+    done = otel_bridge(
+        *command, cwd=tmp_path, env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9")
+    )
 
     assert done.returncode == 0, done.stderr
     assert sorted(str(values(folder)) for folder in run_folders(runs(tmp_path))) == [

@@ -82,9 +82,20 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return plain_environment(folder, TRACKIO_DIR=str(folder / "store"), **OFFLINE, **variables)
 
 
-def captured(folder: Path, code: str, exporters: str = "file", names: str = "trackio", **variables: str) -> str:
+def captured(
+    folder: Path, code: str, exporters: str = "file", names: str = "trackio", **variables: str
+) -> str:
     """Run *code* under ``otel-bridge run --capture``; returns what it printed on both streams."""
-    command = ["run", "--exporters", exporters, "--capture", names, "--", "python", program(folder, "train.py", code)]
+    command = [
+        "run",
+        "--exporters",
+        exporters,
+        "--capture",
+        names,
+        "--",
+        "python",
+        program(folder, "train.py", code),
+    ]
     done = otel_bridge(*command, cwd=folder, env=environment(folder, **variables))
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -103,7 +114,9 @@ def stored(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "store").rglob("*") if path.is_file())
 
 
-def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(tmp_path: Path) -> None:
+def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(
+    tmp_path: Path,
+) -> None:
     output = captured(tmp_path, EVERY_CALL)
 
     folder = only_folder(runs(tmp_path))
@@ -117,7 +130,9 @@ def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(t
     assert "Trackio project initialized" not in output
 
 
-def test_calls_of_tools_in_verls_loops_are_spans_of_their_rollout_and_the_sample_is_its_group(tmp_path: Path) -> None:
+def test_calls_of_tools_in_verls_loops_are_spans_of_their_rollout_and_the_sample_is_its_group(
+    tmp_path: Path,
+) -> None:
     code = """
 import trackio
 
@@ -140,12 +155,24 @@ trackio.finish()
 
     captured(tmp_path, code)
 
-    kept = [record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"]
-    assert sorted((one["group"], one["sample"]) for one in kept) == [("7", 0), ("7", 1), ("8", 0), ("8", 1)]
+    kept = [
+        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"
+    ]
+    assert sorted((one["group"], one["sample"]) for one in kept) == [
+        ("7", 0),
+        ("7", 1),
+        ("8", 0),
+        ("8", 1),
+    ]
     assert {tuple(span["name"] for span in one["spans"] if span["kind"] == "tool") for one in kept} == {
         ("execute_tool Search",)
     }  # fmt: skip
-    assert [message["role"] for message in kept[0]["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in kept[0]["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert kept[0]["messages"][2]["content"] == "found"
     assert [call["op"] for call in kept[0]["metadata"]["calls"]] == ["Client.generate"]
     assert report_of(runs(tmp_path)).drops == {"rollout_unfinished": 1}
@@ -206,7 +233,8 @@ def test_media_arrive_in_the_form_of_otel_bridge(tmp_path: Path) -> None:
     folder = only_folder(runs(tmp_path))
     found = {str(one["key"]): one for one in records(folder) if one["kind"] == "media"}
     shown = {
-        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]]) for key, one in found.items()
+        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]])
+        for key, one in found.items()
     }
     assert shown == {
         "image": (3, [("image", "red")]), "table": (3, [("table", "")]), "text": (4, [("markdown", "")]),
@@ -237,7 +265,11 @@ def test_a_bridge_that_the_captured_program_starts_is_not_captured(tmp_path: Pat
 
 
 def test_tee_writes_to_trackio_too(tmp_path: Path) -> None:
-    captured(tmp_path, VERL.replace("for n", "trackio.config['seed'] = 3\nfor n"), OTEL_BRIDGE_CAPTURE_MODE="tee")
+    captured(
+        tmp_path,
+        VERL.replace("for n", "trackio.config['seed'] = 3\nfor n"),
+        OTEL_BRIDGE_CAPTURE_MODE="tee",
+    )
 
     assert config_of(tmp_path)["seed"] == 3
     assert values(only_folder(runs(tmp_path)))["actor/loss"] == [(1, 0.5), (2, 0.25)]
@@ -247,12 +279,22 @@ def test_tee_writes_to_trackio_too(tmp_path: Path) -> None:
 def test_tee_into_an_exporter_of_that_name_is_refused(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee")
 
-    done = otel_bridge("run", "--exporters", "trackio", "--capture", "trackio", "--", "true", cwd=tmp_path, env=env)
-    script = program(tmp_path, "train.py", "import otel_bridge; otel_bridge.capture('trackio', mode='tee')\n" + VERL)
+    done = otel_bridge(
+        "run", "--exporters", "trackio", "--capture", "trackio", "--", "true", cwd=tmp_path, env=env
+    )
+    script = program(
+        tmp_path,
+        "train.py",
+        "import otel_bridge; otel_bridge.capture('trackio', mode='tee')\n" + VERL,
+    )
     in_code = call([PYTHON, script], cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "trackio"})
     inherited = {**env, "OTEL_BRIDGE_CAPTURE": "trackio"}
-    by_variable = otel_bridge("run", "--exporters", "trackio", "--", "true", cwd=tmp_path, env=inherited)
-    unknown = otel_bridge("run", "--exporters", "file", "--capture", "mlflow", "--", "true", cwd=tmp_path, env=env)
+    by_variable = otel_bridge(
+        "run", "--exporters", "trackio", "--", "true", cwd=tmp_path, env=inherited
+    )
+    unknown = otel_bridge(
+        "run", "--exporters", "file", "--capture", "mlflow", "--", "true", cwd=tmp_path, env=env
+    )
 
     refused = (done, in_code, by_variable)
     assert [one.returncode for one in (*refused, unknown)] == [1, 1, 1, 1]
@@ -275,7 +317,9 @@ def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:
                        env=environment(tmp_path))  # fmt: skip
 
     assert done.returncode == 137
-    assert values(only_folder(runs(tmp_path))) == {"loss": [(step, float(step)) for step in range(5)]}
+    assert values(only_folder(runs(tmp_path))) == {
+        "loss": [(step, float(step)) for step in range(5)]
+    }
 
 
 def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is_counted_by_its_kind(
@@ -293,7 +337,16 @@ def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is
     env = environment(tmp_path)
 
     done = otel_bridge(
-        "run", "--capture", "trackio", "--exporters", "file", "--", "python", script, cwd=tmp_path, env=env
+        "run",
+        "--capture",
+        "trackio",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        script,
+        cwd=tmp_path,
+        env=env,
     )
 
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,10 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 def _given(*arguments: str, cwd: Path, env: dict[str, str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in otel_bridge(*arguments, "--json", cwd=cwd, env=env).stdout.splitlines()]
+    return [
+        json.loads(line)
+        for line in otel_bridge(*arguments, "--json", cwd=cwd, env=env).stdout.splitlines()
+    ]
 
 
 def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_written_before_the_run_ends_again(
@@ -59,24 +62,42 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
     written = otel_bridge("dead-letters", "retry", "--id", str(second["id"]), cwd=tmp_path, env=env)
     left = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env)
 
-    assert (listed["exporter"], listed["kind"], listed["reason"]) == ("gated", "row", "odd things are not taken here")
+    assert (listed["exporter"], listed["kind"], listed["reason"]) == (
+        "gated",
+        "row",
+        "odd things are not taken here",
+    )
     assert shown == {**listed, "record": shown["record"]}
     assert (shown["record"]["step"], shown["record"]["values"]) == (2, {"trainer/odd": 1.0})
     assert f"  {listed['id']}  gated  row  step 2  trainer  {listed['record_id']}  " in line
     assert (again.returncode, again.stdout) == (1, f"{folder.run_id}: 1 tried, 1 refused again\n")
     assert (second["record_id"], second["id"] > listed["id"]) == (listed["record_id"], True)
-    assert (written.returncode, written.stdout) == (0, f"{folder.run_id}: 1 tried, 0 refused again\n")
+    assert (written.returncode, written.stdout) == (
+        0,
+        f"{folder.run_id}: 1 tried, 0 refused again\n",
+    )
     assert (left.stdout, left.stderr) == ("", "no dead letters\n")
     assert gated_lines(tmp_path)[:3] == ["trainer/loss 1", "trainer/loss 3", "end finished"]
     assert gated_lines(tmp_path)[-2:] == ["trainer/odd 2", "end finished"]
     report = report_of(tmp_path / ".otel-bridge")
-    assert (report.exporters["gated"].rows, report.exporters["gated"].dead_letters, report.ended) == (3, 0, True)
+    assert (
+        report.exporters["gated"].rows,
+        report.exporters["gated"].dead_letters,
+        report.ended,
+    ) == (3, 0, True)
 
 
 def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(tmp_path: Path) -> None:
     env, train = environment(tmp_path, **_variables(tmp_path)), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
-        until(lambda: _given("dead-letters", "list", cwd=tmp_path, env=env) if _has_run(tmp_path) else None, "a letter")
+        until(
+            lambda: (
+                _given("dead-letters", "list", cwd=tmp_path, env=env)
+                if _has_run(tmp_path)
+                else None
+            ),
+            "a letter",
+        )
         (tmp_path / "refuse").unlink()
 
         done = otel_bridge("dead-letters", "retry", cwd=tmp_path, env=env)
@@ -85,12 +106,18 @@ def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(tmp_path
         process.wait(60)
         ended(tmp_path / ".otel-bridge")
     assert (done.returncode, done.stdout.partition(": ")[2]) == (0, "1 tried, 0 refused again\n")
-    assert sorted(gated_lines(tmp_path)) == ["end finished", "trainer/loss 1", "trainer/loss 3", "trainer/odd 2"]
+    assert sorted(gated_lines(tmp_path)) == [
+        "end finished",
+        "trainer/loss 1",
+        "trainer/loss 3",
+        "trainer/odd 2",
+    ]
 
 
 def _has_run(folder: Path) -> bool:
     return bool(
-        list((folder / ".otel-bridge").glob("*/ledger.sqlite*")) or list((folder / ".otel-bridge").glob("*/*.db"))
+        list((folder / ".otel-bridge").glob("*/ledger.sqlite*"))
+        or list((folder / ".otel-bridge").glob("*/*.db"))
     )
 
 

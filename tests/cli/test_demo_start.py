@@ -46,10 +46,14 @@ def test_without_numpy_it_says_what_to_install(tmp_path: Path) -> None:
     bare = program(tmp_path, "bare.py", WITHOUT_NUMPY)
 
     shown = call([PYTHON, bare, "demo", "--help"], cwd=tmp_path, env=environment(tmp_path))
-    done = call([PYTHON, bare, "demo", "--exporters", "file"], cwd=tmp_path, env=environment(tmp_path))
+    done = call(
+        [PYTHON, bare, "demo", "--exporters", "file"], cwd=tmp_path, env=environment(tmp_path)
+    )
 
     install = "pip install 'otel-bridge[all]' numpy"
-    said = f"Error: the demo needs numpy, for its policy, and the trackers that it shows: {install}\n"
+    said = (
+        f"Error: the demo needs numpy, for its policy, and the trackers that it shows: {install}\n"
+    )
     assert (shown.returncode, done.returncode, done.stderr) == (0, 1, said)
 
 
@@ -73,7 +77,16 @@ def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     runs = tmp_path / "demo" / "runs"
-    command = [str(BIN / "otel-bridge"), "demo", "--steps", "1000", "--exporters", "file", "--dir", "demo"]
+    command = [
+        str(BIN / "otel-bridge"),
+        "demo",
+        "--steps",
+        "1000",
+        "--exporters",
+        "file",
+        "--dir",
+        "demo",
+    ]
     with started(command, cwd=tmp_path, env=environment(tmp_path)) as demo:
         until(lambda: rows_in(runs) > 5, "some rows")
         if number == signal.SIGINT:

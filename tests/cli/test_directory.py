@@ -19,26 +19,42 @@ LISTENING = ["--grpc", "off", "--http", "off"]
         ("demo", ["--exporters", "file"], "set --dir"),
     ],
 )
-def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path, command: str, rest: list[str], what: str) -> None:
+def test_a_directory_that_cannot_be_made_is_said(
+    tmp_path: Path, command: str, rest: list[str], what: str
+) -> None:
     file = tmp_path / "file"
     file.touch()
     below = file / "runs"
 
     done = otel_bridge(command, "--dir", str(below), *rest, cwd=tmp_path, env=environment(tmp_path))
 
-    assert (done.returncode, done.stderr) == (1, f"Error: {below} cannot be created: Not a directory; {what}\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"Error: {below} cannot be created: Not a directory; {what}\n",
+    )
     assert not (tmp_path / "begun").exists()
 
 
-@pytest.mark.parametrize("arguments", ["status", "drain", "rollouts", "dead-letters list", "finish ppo"])
-def test_a_folder_without_runs_is_a_wrong_call_only_if_the_call_names_it(tmp_path: Path, arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["status", "drain", "rollouts", "dead-letters list", "finish ppo"]
+)
+def test_a_folder_without_runs_is_a_wrong_call_only_if_the_call_names_it(
+    tmp_path: Path, arguments: str
+) -> None:
     (tmp_path / "empty").mkdir()
     env = environment(tmp_path)
 
-    named = [otel_bridge(*arguments.split(), name, cwd=tmp_path, env=env) for name in ("nowhere", "empty")]
+    named = [
+        otel_bridge(*arguments.split(), name, cwd=tmp_path, env=env)
+        for name in ("nowhere", "empty")
+    ]
     default = otel_bridge(*arguments.split(), cwd=tmp_path, env=env)
 
     assert [done.returncode for done in named] == [2, 2]
     for done, name in zip(named, ("nowhere", "empty"), strict=True):
-        assert (done.stdout, done.stderr.count("\n"), done.stderr.startswith(f"Error: {name}: no ")) == ("", 1, True)
+        assert (
+            done.stdout,
+            done.stderr.count("\n"),
+            done.stderr.startswith(f"Error: {name}: no "),
+        ) == ("", 1, True)
     assert default.returncode == (2 if arguments == "finish ppo" else 0)

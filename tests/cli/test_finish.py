@@ -33,7 +33,9 @@ TRAIN = """
 """
 
 
-def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_running(tmp_path: Path) -> None:
+def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_running(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_END_GRACE_S="0.1")
     train = program(tmp_path, "train.py", TRAIN)
     with started(["python", train], cwd=tmp_path, env=env) as process:
@@ -45,16 +47,22 @@ def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_run
 
     done = otel_bridge("finish", "ppo", "--status", "failed", cwd=tmp_path, env=env)
     too_long = otel_bridge("finish", "p" * 300, cwd=tmp_path, env=env)
-    by_folder = otel_bridge("finish", str(folder.path), "--status", "failed", cwd=tmp_path / "home", env=env)
+    by_folder = otel_bridge(
+        "finish", str(folder.path), "--status", "failed", cwd=tmp_path / "home", env=env
+    )
 
     report = report_of(tmp_path / ".otel-bridge")
-    assert (done.returncode, report.status, report.ended) == (0, "failed", True), done.stdout + done.stderr
+    assert (done.returncode, report.status, report.ended) == (0, "failed", True), (
+        done.stdout + done.stderr
+    )
     assert statuses(folder) == ["killed", "failed"]
     assert (too_long.returncode, "no run 'ppp" in too_long.stderr) == (2, True), too_long.stderr
     assert by_folder.returncode == 0, by_folder.stdout + by_folder.stderr
 
 
-def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_again(tmp_path: Path) -> None:
+def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_again(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path)
     address = ("--grpc", "off", "--http", "127.0.0.1:0", "--exporters", "file")
     with started(["otel-bridge", "serve", *address], cwd=tmp_path, env=env) as service:
@@ -67,7 +75,9 @@ def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_agai
         base = tmp_path / ".otel-bridge"
         said = ended(base)
         _send(url, 2)
-        opened = until(lambda: report_of(base) if report_of(base).rows == 2 else None, "the second row")
+        opened = until(
+            lambda: report_of(base) if report_of(base).rows == 2 else None, "the second row"
+        )
         second = otel_bridge("finish", only_folder(base).run_id, cwd=tmp_path, env=env)
         again = ended(base)
 
@@ -85,8 +95,14 @@ def _send(url: str, step: int) -> None:
     point: dict[str, Any] = {"asDouble": 0.5, "timeUnixNano": str(1_700_000_000_000_000_000 + step)}
     point["attributes"] = [{"key": "step", "value": {"intValue": str(step)}}]
     metrics = [{"name": "loss", "gauge": {"dataPoints": [point]}}]
-    body = {"resourceMetrics": [{"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}]}
-    asked = urllib.request.Request(f"{url}/v1/metrics", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    body = {
+        "resourceMetrics": [
+            {"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}
+        ]
+    }
+    asked = urllib.request.Request(
+        f"{url}/v1/metrics", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     assert urllib.request.urlopen(asked, timeout=ANSWER_S).status == 200
 
 
@@ -100,7 +116,9 @@ def test_a_run_that_is_not_here_is_said_with_those_that_are(tmp_path: Path) -> N
 
 def test_an_empty_run_is_refused_and_ends_no_run(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
-    with started(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env) as process:
+    with started(
+        ["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env
+    ) as process:
         until(lambda: rows_read(tmp_path) == 1, "the row")
 
         done = otel_bridge("finish", "", cwd=tmp_path, env=env)

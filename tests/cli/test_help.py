@@ -30,7 +30,9 @@ def _command(path: tuple[str, ...]) -> click.Command:
 
 def _help(path: tuple[str, ...]) -> str:
     command = _command(path)
-    return command.get_help(click.Context(command, info_name=" ".join(("otel-bridge", *path)), terminal_width=80))
+    return command.get_help(
+        click.Context(command, info_name=" ".join(("otel-bridge", *path)), terminal_width=80)
+    )
 
 
 @pytest.mark.parametrize("name", ["status", "rollouts", "drain", "finish", "dead-letters"])
@@ -43,7 +45,9 @@ def test_the_help_calls_a_folder_dir_and_names_the_folder_above(name: str) -> No
 
 
 @pytest.mark.parametrize("path", [(), *_commands(main)], ids=" ".join)
-def test_the_help_of_each_command_is_whole_and_ends_with_an_example_that_it_accepts(path: tuple[str, ...]) -> None:
+def test_the_help_of_each_command_is_whole_and_ends_with_an_example_that_it_accepts(
+    path: tuple[str, ...],
+) -> None:
     text = _help(path)
 
     assert re.findall(r"[a-z,](?:…|\.\.\.)$", text, re.MULTILINE) == []

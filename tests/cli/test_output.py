@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import LOSS, call, ended, environment, only_folder, program, runs, values
+from support.trainers.command_runs import (
+    LOSS,
+    call,
+    ended,
+    environment,
+    only_folder,
+    program,
+    runs,
+    values,
+)
 
 TRAIN = """
     import otel_bridge
@@ -28,12 +37,19 @@ def _in_shell(line: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
 def undelivered(tmp_path: Path) -> Path:
     """A folder with a run that no bridge has read."""
     env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
-    assert call(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env).returncode == 0
+    assert (
+        call(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env).returncode
+        == 0
+    )
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help", "status --help"])
-@pytest.mark.parametrize(("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", "")])
+@pytest.mark.parametrize(
+    "command", ["status", "status --json", "doctor", "--help", "status --help"]
+)
+@pytest.mark.parametrize(
+    ("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", "")]
+)
 def test_a_command_that_cannot_show_anything_fails_with_one_line(
     undelivered: Path, command: str, streams: str, printed: str
 ) -> None:
@@ -51,15 +67,20 @@ def test_a_reader_that_leaves_a_pipe_is_not_reported(undelivered: Path, command:
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&-"])
 def test_a_command_that_needs_stdout_alone_shows_the_same(undelivered: Path, streams: str) -> None:
-    plain, done = (_in_shell(f"otel-bridge status --json {one}", cwd=undelivered) for one in ("", streams))
+    plain, done = (
+        _in_shell(f"otel-bridge status --json {one}", cwd=undelivered) for one in ("", streams)
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, "")
 
 
 @pytest.mark.parametrize(
-    ("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", ""), ("2>&-", ""), ("| true", "")]
+    ("streams", "printed"),
+    [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", ""), ("2>&-", ""), ("| true", "")],
 )
-def test_drain_delivers_although_it_cannot_print(undelivered: Path, streams: str, printed: str) -> None:
+def test_drain_delivers_although_it_cannot_print(
+    undelivered: Path, streams: str, printed: str
+) -> None:
     done = _in_shell(f"otel-bridge drain {streams}; exit ${{PIPESTATUS[0]}}", cwd=undelivered)
 
     assert (done.returncode, done.stderr) == (0, printed)
@@ -68,10 +89,14 @@ def test_drain_delivers_although_it_cannot_print(undelivered: Path, streams: str
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"])
-def test_run_returns_the_exit_code_of_its_command_and_delivers(tmp_path: Path, streams: str) -> None:
+def test_run_returns_the_exit_code_of_its_command_and_delivers(
+    tmp_path: Path, streams: str
+) -> None:
     train = program(tmp_path, "train.py", f"{TRAIN}    raise SystemExit(3)")
 
-    done = _in_shell(f"otel-bridge run -- python {train} {streams}; exit ${{PIPESTATUS[0]}}", cwd=tmp_path)
+    done = _in_shell(
+        f"otel-bridge run -- python {train} {streams}; exit ${{PIPESTATUS[0]}}", cwd=tmp_path
+    )
 
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
@@ -79,7 +104,9 @@ def test_run_returns_the_exit_code_of_its_command_and_delivers(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full"])
-def test_rows_that_the_exporter_console_cannot_print_remain(undelivered: Path, streams: str) -> None:
+def test_rows_that_the_exporter_console_cannot_print_remain(
+    undelivered: Path, streams: str
+) -> None:
     drain = "otel-bridge drain --exporters console --discard file"
 
     done = _in_shell(f"OTEL_BRIDGE_DRAIN_TIMEOUT_S=1 {drain} {streams}", cwd=undelivered)

@@ -27,7 +27,9 @@ JOB = """
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with the tokens of two of its three rollouts."""
     folder = tmp_path_factory.mktemp("tokens")
-    done = call([sys.executable, program(folder, "job.py", JOB)], cwd=folder, env=environment(folder))
+    done = call(
+        [sys.executable, program(folder, "job.py", JOB)], cwd=folder, env=environment(folder)
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -50,7 +52,10 @@ def test_the_page_of_a_rollout_is_written_to_a_file_or_printed(folder: Path) -> 
 
 
 def test_a_page_is_of_one_rollout_that_has_tokens(folder: Path) -> None:
-    assert rollouts(folder, "--html")[::2] == (2, "Error: 2 rollouts match; name one of them: --id ID\n")
+    assert rollouts(folder, "--html")[::2] == (
+        2,
+        "Error: 2 rollouts match; name one of them: --id ID\n",
+    )
     code, _, printed = rollouts(folder, "r3", "--html")
     assert code == 1
     assert "its tokens were not annotated" in printed
@@ -61,7 +66,10 @@ def test_a_page_is_of_one_rollout_that_has_tokens(folder: Path) -> None:
 
 
 def test_options_of_the_page_that_have_no_effect_are_refused(folder: Path) -> None:
-    assert rollouts(folder, "-o", "r1.html")[::2] == (2, "Error: -o FILE is for the page of a rollout: add --html\n")
+    assert rollouts(folder, "-o", "r1.html")[::2] == (
+        2,
+        "Error: -o FILE is for the page of a rollout: add --html\n",
+    )
     code, _, printed = rollouts(folder, "r1", "--html", "--json")
     assert (code, "leave out --json" in printed) == (2, True)
 
@@ -78,4 +86,7 @@ def test_the_terminal_shows_the_tokens_by_a_value_and_those_with_the_largest(fol
 
     start = lines.index("  tokens by entropy, at most 2")
     assert lines[start + 1 : start + 3] == ["    It is 4", "    token 1 'is ': entropy 2"]
-    assert "no color of its tokens; there are entropy, advantage" in rollouts(folder, "r2", "--tokens", "color")[1]
+    assert (
+        "no color of its tokens; there are entropy, advantage"
+        in rollouts(folder, "r2", "--tokens", "color")[1]
+    )

@@ -13,7 +13,15 @@ from rich.console import Console
 from otel_bridge.cli.rollouts.source import Payload
 from otel_bridge.cli.rollouts.view import RolloutView
 from support.bridge.gated_tracker import install
-from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, started, until
+from support.trainers.command_runs import (
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    started,
+    until,
+)
 
 JOB = """
     import pathlib, sys, time
@@ -71,7 +79,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ended")
     job = program(folder, "job.py", JOB)
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", job, cwd=folder, env=environment(folder, **SETTINGS)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        job,
+        cwd=folder,
+        env=environment(folder, **SETTINGS),
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -116,7 +131,9 @@ def test_a_rollout_is_shown_with_its_facts_and_its_messages_by_role(ended: Path)
         (["--run", "ppo", "--id", "r2-2"], ["r2-2"]),
     ],
 )
-def test_rollouts_are_chosen_and_ordered(ended: Path, arguments: list[str], ids: list[str | None]) -> None:
+def test_rollouts_are_chosen_and_ordered(
+    ended: Path, arguments: list[str], ids: list[str | None]
+) -> None:
     assert [one["rollout_id"] for one in objects(ended, *arguments)] == ids
 
 
@@ -129,11 +146,18 @@ def test_json_has_all_of_a_rollout_and_all_rollouts(ended: Path) -> None:
         "step": 1, "split": None, "group": "p1", "sample": 3, "reward": 0.75, "error": "sandbox died",
         "failed": True, "turns": 2,
     }  # fmt: skip
-    assert [message["role"] for message in one["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in one["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert [span["kind"] for span in one["spans"]] == ["span", "generation", "tool", "generation"]
 
 
-def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(tmp_path: Path) -> None:
+def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(
+    tmp_path: Path,
+) -> None:
     extra = {
         "OTEL_BRIDGE_EXPORTERS": "gated",
         "GATED_BLOCKED": "1",
@@ -142,21 +166,31 @@ def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(t
         **install(tmp_path),
     }
     job = program(tmp_path, "job.py", JOB)
-    with started(["python", job, "wait"], cwd=tmp_path, env=environment(tmp_path, **extra)) as process:
+    with started(
+        ["python", job, "wait"], cwd=tmp_path, env=environment(tmp_path, **extra)
+    ) as process:
         found = until(lambda: _nine(tmp_path), "the rollouts in the ledger")
 
         (tmp_path / "go").touch()
         process.wait(60)
 
-    assert {one["rollout_id"] for one in found} == {*(f"r{step}-{n}" for step in (1, 2) for n in range(4)), None}
-    late = until(lambda: [one for one in objects(tmp_path, "--id", "r1-0") if one["evaluations"]], "the evaluation")
+    assert {one["rollout_id"] for one in found} == {
+        *(f"r{step}-{n}" for step in (1, 2) for n in range(4)),
+        None,
+    }
+    late = until(
+        lambda: [one for one in objects(tmp_path, "--id", "r1-0") if one["evaluations"]],
+        "the evaluation",
+    )
     assert late[0]["rewards"] == {"format": 1.0, "judge": 0.9}
 
 
 def _nine(folder: Path) -> list[dict[str, Any]] | None:
     done = otel_bridge("rollouts", "--json", cwd=folder, env=environment(folder))
     lines = done.stdout.splitlines()
-    return [json.loads(line) for line in lines] if done.returncode == 0 and len(lines) == 9 else None
+    return (
+        [json.loads(line) for line in lines] if done.returncode == 0 and len(lines) == 9 else None
+    )
 
 
 def test_what_was_delivered_and_deleted_is_said(tmp_path: Path) -> None:
@@ -176,7 +210,9 @@ def test_what_was_delivered_and_deleted_is_said(tmp_path: Path) -> None:
 def test_a_run_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> None:
     job = program(tmp_path, "job.py", JOB)
     call(
-        ["python", job], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
+        ["python", job],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
     )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
@@ -201,7 +237,11 @@ def test_bad_calls_say_what_was_expected(ended: Path, tmp_path: Path) -> None:
     assert empty == (2, [], f"Error: {tmp_path}: no run folder here; {hint}\n")
     assert (unsorted[0], "'beauty' is not one of" in unsorted[2]) == (2, True)
     assert (negative[0], "-1 is not in the range" in negative[2]) == (2, True)
-    assert unknown == (2, [], f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n")
+    assert unknown == (
+        2,
+        [],
+        f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n",
+    )
 
 
 def test_runs_without_rollouts_are_one_line(tmp_path: Path) -> None:
@@ -217,7 +257,9 @@ def test_runs_without_rollouts_are_one_line(tmp_path: Path) -> None:
     assert rollouts(tmp_path) == (0, [], "no rollouts\n")
 
 
-def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(ended: Path, tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(
+    ended: Path, tmp_path: Path
+) -> None:
     source = only_folder(ended / ".otel-bridge")
     copy = tmp_path / "runs" / source.path.name
     (copy / "segments").mkdir(parents=True)
@@ -230,14 +272,18 @@ def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(ended: Pa
     assert "the ledger is damaged" in rest
 
 
-def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_characters_are_shown() -> None:
+def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_characters_are_shown() -> (
+    None
+):
     payload: Payload = {
         "id": "ab" * 16, "key": "rollouts", "reward": None,
         "messages": [{"role": "assistant", "content": "\n".join(f"line {n}" for n in range(40)) + "\x1b[2J"}],
     }  # fmt: skip
     clipped, whole = io.StringIO(), io.StringIO()
 
-    RolloutView(Console(file=clipped, width=60, force_terminal=True, no_color=True, highlight=False)).rollout(payload)
+    RolloutView(
+        Console(file=clipped, width=60, force_terminal=True, no_color=True, highlight=False)
+    ).rollout(payload)
     RolloutView(Console(file=whole, width=60, highlight=False, soft_wrap=True)).rollout(payload)
 
     assert "… 28 more lines; --full or --json shows all" in clipped.getvalue()
@@ -252,7 +298,11 @@ def test_a_picture_in_a_message_is_named_and_its_bytes_are_not_shown() -> None:
         {"type": "blob", "content": "iVBORw0K"},
         {"type": "text", "text": "What is it?"},
     ]
-    payload: dict[str, Any] = {"id": "1", "key": "r", "messages": [{"role": "user", "content": parts}]}
+    payload: dict[str, Any] = {
+        "id": "1",
+        "key": "r",
+        "messages": [{"role": "user", "content": parts}],
+    }
     printed = io.StringIO()
 
     RolloutView(Console(file=printed, width=400)).rollout(payload)

@@ -26,7 +26,9 @@ from support.waiting import ANSWER_S
 
 def frames(folder: RunFolder) -> int:
     """How many requests a receiver has put into *folder*."""
-    read = [read_segment(one.path, 0, limit_bytes=1 << 30, final=False)[1] for one in folder.segments()]
+    read = [
+        read_segment(one.path, 0, limit_bytes=1 << 30, final=False)[1] for one in folder.segments()
+    ]
     return sum(len(scan.frames) for scan in read)
 
 
@@ -59,7 +61,9 @@ def test_rows_that_wait_for_their_rest_are_released_at_the_end(tmp_path: Path) -
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Receiver]:
-    receiver = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "next"))
+    receiver = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "next")
+    )
     yield receiver
     receiver.stop()
 
@@ -67,7 +71,11 @@ def guarded(tmp_path: Path) -> Iterator[Receiver]:
 def test_a_blocked_exporter_is_not_waited_for_and_what_remains_is_delivered_by_the_next_service(
     tmp_path: Path, guarded: Receiver
 ) -> None:
-    env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=guarded.grpc_endpoint, OTEL_BRIDGE_DRAIN_TIMEOUT_S="600")
+    env = environment(
+        tmp_path,
+        OTEL_EXPORTER_OTLP_ENDPOINT=guarded.grpc_endpoint,
+        OTEL_BRIDGE_DRAIN_TIMEOUT_S="600",
+    )
     folder, far = folder_of(tmp_path), RunFolder(tmp_path / "next", RUN)
     with service(tmp_path, env, "--exporters", "otlp,file") as running:
         running.send(1, 2)
@@ -79,13 +87,19 @@ def test_a_blocked_exporter_is_not_waited_for_and_what_remains_is_delivered_by_t
     assert "OTEL_BRIDGE_TOKEN" in said
     assert written_rows(folder, "file") == 2
 
-    with service(tmp_path, {**env, "OTEL_BRIDGE_TOKEN": "t"}, "--exporters", "otlp,file") as running:
+    with service(
+        tmp_path, {**env, "OTEL_BRIDGE_TOKEN": "t"}, "--exporters", "otlp,file"
+    ) as running:
         until(lambda: frames(far) > 0)
         assert running.end()[0] == 0
 
 
 def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
-    env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BRIDGE_DRAIN_TIMEOUT_S="600")
+    env = environment(
+        tmp_path,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_BRIDGE_DRAIN_TIMEOUT_S="600",
+    )
     with service(tmp_path, env, "--exporters", "otlp") as running:
         running.send(1)
         report_when(folder_of(tmp_path), exporter_is("retrying"))
@@ -96,12 +110,16 @@ def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
     assert "otlp, retrying" in said
 
 
-def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_service(tmp_path: Path) -> None:
+def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_service(
+    tmp_path: Path,
+) -> None:
     extra = install(tmp_path)
     env = environment(tmp_path, OTEL_BRIDGE_DRAIN_TIMEOUT_S="600", **extra)
     with service(tmp_path, env, "--exporters", "gated,file") as running:
         running.send(*range(1, 51))
-        report_when(folder_of(tmp_path), lambda report: report.exporters["gated"].state == "retrying")
+        report_when(
+            folder_of(tmp_path), lambda report: report.exporters["gated"].state == "retrying"
+        )
         assert running.end(times=2)[0] == 1
     (tmp_path / "gate").touch()
 
@@ -114,7 +132,11 @@ def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_ser
 
 
 def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: Path) -> None:
-    env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BRIDGE_DRAIN_TIMEOUT_S="600")
+    env = environment(
+        tmp_path,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_BRIDGE_DRAIN_TIMEOUT_S="600",
+    )
     with service(tmp_path, env, "--exporters", "otlp") as running:
         running.send(1)
         running.process.send_signal(signal.SIGTERM)
@@ -133,7 +155,10 @@ def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(tmp_path: 
     with service(tmp_path, environment(tmp_path), "--exporters", "file") as running:
         found = running.before
 
-    assert f"found 1 run in {tmp_path / '.otel-bridge'}, 1 not wholly delivered, which follows now: " in found
+    assert (
+        f"found 1 run in {tmp_path / '.otel-bridge'}, 1 not wholly delivered, which follows now: "
+        in found
+    )
 
 
 def test_two_services_on_one_directory_are_distinguished(tmp_path: Path) -> None:
@@ -176,7 +201,9 @@ def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
 
     lines = [json.loads(line) for line in (running.first + said).splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
-    assert next(line["message"] for line in lines if line["level"] == "warning").startswith("no exporter is chosen")
+    assert next(line["message"] for line in lines if line["level"] == "warning").startswith(
+        "no exporter is chosen"
+    )
     assert code == 1
 
 
@@ -188,8 +215,12 @@ def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
         (("--exporters", "wand"), "wand"),
     ],
 )
-def test_what_cannot_work_is_said_at_the_start(tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
-    done = otel_bridge("serve", "--http", "127.0.0.1:0", *options, cwd=tmp_path, env=environment(tmp_path))
+def test_what_cannot_work_is_said_at_the_start(
+    tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    done = otel_bridge(
+        "serve", "--http", "127.0.0.1:0", *options, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.returncode == 1
     assert reason in done.stderr

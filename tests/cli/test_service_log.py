@@ -48,13 +48,17 @@ def test_what_the_receiver_stands_on_is_said_in_the_same_form_and_no_longer_than
     assert not any(isinstance(one, ServiceLog) for one in logging.getLogger().handlers)
 
 
-def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_trackers_log_and_print_are_json_lines_of_their_streams(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     streams = sys.stdout, sys.stderr
     with ServiceLog(as_json=True) as log:
         own = logging.getLogger("tracker_with_a_handler_of_its_own")
         own.propagate = False
         own.addHandler(logging.StreamHandler())
-        own.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        own.handlers[0].setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        )
         own.warning("tables are updated\nfor %s", "v2")
         logging.getLogger("a_library.runtime").warning("of a library")
         warnings.warn("old call", DeprecationWarning, stacklevel=1)
@@ -86,7 +90,11 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pyt
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ConfigError("DIR is not valid"), 1), (ValueError("a mistake"), 1), (WrongCallError("no such run"), 2)],
+    [
+        (ConfigError("DIR is not valid"), 1),
+        (ValueError("a mistake"), 1),
+        (WrongCallError("no such run"), 2),
+    ],
 )
 def test_the_error_that_ends_a_service_is_a_line_of_its_log(
     capsys: pytest.CaptureFixture[str], error: Exception, code: int

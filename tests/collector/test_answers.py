@@ -28,7 +28,12 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.error_table import ThrottledError, TooLargeError, UnauthenticatedError, answer_to
+from otel_bridge_collector.error_table import (
+    ThrottledError,
+    TooLargeError,
+    UnauthenticatedError,
+    answer_to,
+)
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 from support.waiting import ANSWER_S
 
@@ -37,7 +42,11 @@ EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 def who(run: str) -> Resource:
     texts = {"rl.project": "maths", "rl.run.name": run}
-    return Resource(attributes=[KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()])
+    return Resource(
+        attributes=[
+            KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+        ]
+    )
 
 
 def metrics(*runs: str) -> bytes:
@@ -64,7 +73,11 @@ def call(url: str, body: bytes | None = None, **headers: str) -> tuple[int, dict
     asked = urllib.request.Request(url, body, names, method="GET" if body is None else "POST")
     try:
         with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
-            return answer.status, {key.lower(): text for key, text in answer.headers.items()}, answer.read()
+            return (
+                answer.status,
+                {key.lower(): text for key, text in answer.headers.items()},
+                answer.read(),
+            )
     except HTTPError as exc:
         return exc.code, {key.lower(): text for key, text in exc.headers.items()}, exc.read()
 
@@ -75,16 +88,26 @@ JSON = {"Content_Type": "application/json"}
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    listening = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path))
+    listening = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+    )
     yield listening
     listening.stop()
 
 
-def test_all_three_signals_are_taken_over_both_protocols(receiver: Receiver, tmp_path: Path) -> None:
+def test_all_three_signals_are_taken_over_both_protocols(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     traces, logs = ExportTraceServiceRequest(), ExportLogsServiceRequest()
     traces.resource_spans.add(resource=who("a")).scope_spans.add().spans.add(name="rollout")
-    logs.resource_logs.add(resource=who("a")).scope_logs.add().log_records.add(event_name="rl.run.end")
-    bodies = {"metrics": metrics("a"), "traces": traces.SerializeToString(), "logs": logs.SerializeToString()}
+    logs.resource_logs.add(resource=who("a")).scope_logs.add().log_records.add(
+        event_name="rl.run.end"
+    )
+    bodies = {
+        "metrics": metrics("a"),
+        "traces": traces.SerializeToString(),
+        "logs": logs.SerializeToString(),
+    }
     services = {"metrics": "metrics.v1.Metrics", "traces": "trace.v1.Trace", "logs": "logs.v1.Logs"}
 
     for name, body in bodies.items():
@@ -96,21 +119,37 @@ def test_all_three_signals_are_taken_over_both_protocols(receiver: Receiver, tmp
             )
 
     signals = (Signal.METRICS, Signal.TRACES, Signal.LOGS)
-    expected = [(run_id_of("maths", "a"), signal, body) for signal, body in zip(signals, bodies.values(), strict=True)]
+    expected = [
+        (run_id_of("maths", "a"), signal, body)
+        for signal, body in zip(signals, bodies.values(), strict=True)
+    ]
     assert stored(tmp_path) == expected * 2
 
 
-def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(receiver: Receiver, tmp_path: Path) -> None:
+def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     resource = {"attributes": [{"key": "rl.run.id", "value": {"stringValue": "r1"}}]}
     points = {"gauge": {"dataPoints": [{"asInt": "7", "timeUnixNano": "5"}]}}
-    body = {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": [{"name": "loss", **points}]}]}]}
+    body = {
+        "resourceMetrics": [
+            {"resource": resource, "scopeMetrics": [{"metrics": [{"name": "loss", **points}]}]}
+        ]
+    }
 
     taken = call(f"{receiver.http_endpoint}/v1/metrics", json.dumps(body).encode(), **JSON)
-    refused = call(f"{receiver.http_endpoint}/v1/metrics", b'{"resourceMetrics":[{"resource":5}]}', **JSON)
+    refused = call(
+        f"{receiver.http_endpoint}/v1/metrics", b'{"resourceMetrics":[{"resource":5}]}', **JSON
+    )
 
     assert (taken[0], taken[1]["content-type"], taken[2]) == (200, "application/json", b"{}")
     ((run_id, _, payload),) = stored(tmp_path)
-    point = ExportMetricsServiceRequest.FromString(payload).resource_metrics[0].scope_metrics[0].metrics[0]
+    point = (
+        ExportMetricsServiceRequest.FromString(payload)
+        .resource_metrics[0]
+        .scope_metrics[0]
+        .metrics[0]
+    )
     assert (run_id, point.name, point.gauge.data_points[0].as_int) == ("r1", "loss", 7)
     assert (refused[0], json.loads(refused[2])) == (
         400,
@@ -118,7 +157,9 @@ def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(receiver
     )
 
 
-def test_resources_that_can_never_be_taken_are_reported_as_partial_success(receiver: Receiver, tmp_path: Path) -> None:
+def test_resources_that_can_never_be_taken_are_reported_as_partial_success(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     newer = RunFolder(tmp_path, run_id_of("maths", "new"))
     newer.create()
     newer.format_path.write_bytes(b'{"format": 99}')
@@ -130,11 +171,16 @@ def test_resources_that_can_never_be_taken_are_reported_as_partial_success(recei
     said = ExportMetricsServiceResponse.FromString(answer).partial_success
     assert (status, said.rejected_data_points) == (200, 4)
     assert "2000 characters" in said.error_message
-    assert {run for run, _, _ in stored(tmp_path)} == {run_id_of("maths", "a"), run_id_of("maths", "b")}
+    assert {run for run, _, _ in stored(tmp_path)} == {
+        run_id_of("maths", "a"),
+        run_id_of("maths", "b"),
+    }
     assert alone == 400
 
 
-def test_refused_data_may_be_sent_again_and_what_was_taken_stays(receiver: Receiver, tmp_path: Path) -> None:
+def test_refused_data_may_be_sent_again_and_what_was_taken_stays(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     assert call(f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF)[0] == 200
     assert call(f"{receiver.http_endpoint}/readyz")[::2] == (200, b"ready\n")
 
@@ -148,7 +194,10 @@ def test_refused_data_may_be_sent_again_and_what_was_taken_stays(receiver: Recei
         channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
 
     assert (status, headers["retry-after"]) == (503, "1")
-    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "the service ends")
+    assert (caught.value.code(), caught.value.details()) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "the service ends",
+    )
     assert {"grpc-status-details-bin", "google.rpc.retryinfo-bin", "otel-bridge-version"} <= {
         key for key, _ in caught.value.trailing_metadata()
     }
@@ -172,9 +221,13 @@ def test_grpc_messages_are_inflated_and_a_bomb_is_refused(
     assert [payload for _, _, payload in stored(tmp_path)] == [metrics(*runs)]
 
 
-def test_pages_of_others_may_not_write_here_and_metrics_want_the_token(receiver: Receiver, tmp_path: Path) -> None:
+def test_pages_of_others_may_not_write_here_and_metrics_want_the_token(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     url = f"{receiver.http_endpoint}/v1/metrics"
-    guarded = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "guarded"))
+    guarded = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "guarded")
+    )
     try:
         without = call(f"{guarded.http_endpoint}/metrics")
         with_token = call(f"{guarded.http_endpoint}/metrics", Authorization="Bearer t")
@@ -208,9 +261,13 @@ def test_what_was_received_and_refused_is_counted(receiver: Receiver) -> None:
 
 
 def test_connections_are_kept_and_a_head_without_end_is_cut(receiver: Receiver) -> None:
-    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S)
+    connection = http.client.HTTPConnection(
+        receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S
+    )
     for _ in range(3):
-        connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
+        connection.request(
+            "POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"}
+        )
         assert connection.getresponse().read() == b""
     kept = connection.sock
     assert kept is not None
@@ -228,7 +285,10 @@ def test_the_metrics_of_another_bridge_are_of_no_run(receiver: Receiver, tmp_pat
     mark = KeyValue(key="otel_bridge.service", value=AnyValue(bool_value=True))
     message.resource_metrics[0].resource.attributes.append(mark)
 
-    assert call(f"{receiver.http_endpoint}/v1/metrics", message.SerializeToString(), **PROTOBUF)[0] == 200
+    assert (
+        call(f"{receiver.http_endpoint}/v1/metrics", message.SerializeToString(), **PROTOBUF)[0]
+        == 200
+    )
 
     assert stored(tmp_path) == []
 
@@ -278,7 +338,9 @@ def test_limits_of_requests_and_rate() -> None:
 
 
 def _asked(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-    connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
+    connection.request(
+        "POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"}
+    )
     return connection.getresponse()
 
 
@@ -291,9 +353,32 @@ def certificates(tmp_path: Path) -> Path:
     folder = tmp_path / "tls"
     folder.mkdir()
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(folder, "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")
+    openssl(
+        folder,
+        "req",
+        "-x509",
+        *new_key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=ca",
+        "-days",
+        "2",
+    )
     for name in ("server", "client"):
-        openssl(folder, "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(
+            folder,
+            "req",
+            *new_key,
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.csr",
+            "-subj",
+            f"/CN={name}",
+        )
         (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
                 "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
@@ -312,14 +397,20 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
     known = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     other_client = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     known.load_cert_chain(certificates / "client.pem", certificates / "client.key")
-    ca, key, own = ((certificates / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
+    ca, key, own = (
+        (certificates / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")
+    )
     port = int(receiver.http_endpoint.rpartition(":")[2])
     address = f"127.0.0.1:{receiver.grpc_endpoint.rpartition(':')[2]}"
     try:
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=known, timeout=ANSWER_S)
-        connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
+        connection.request(
+            "POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"}
+        )
         assert connection.getresponse().status == 200
-        other = http.client.HTTPSConnection("127.0.0.1", port, context=other_client, timeout=ANSWER_S)
+        other = http.client.HTTPSConnection(
+            "127.0.0.1", port, context=other_client, timeout=ANSWER_S
+        )
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             _asked(other)
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, own)) as channel:
@@ -337,7 +428,9 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
 
 def test_tls_that_cannot_work_is_said_at_the_start(tmp_path: Path, certificates: Path) -> None:
     def start(**env: str) -> None:
-        ReceiverSettings.from_environment({f"OTEL_BRIDGE_TLS_{key}": value for key, value in env.items()}, tmp_path)
+        ReceiverSettings.from_environment(
+            {f"OTEL_BRIDGE_TLS_{key}": value for key, value in env.items()}, tmp_path
+        )
 
     with pytest.raises(ConfigError, match="set both or none"):
         start(CERT=str(certificates / "server.pem"))

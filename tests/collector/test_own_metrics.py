@@ -57,7 +57,10 @@ def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the
     hour_ns = 3600 * 10**9
     open_runs = {f"open-{number}": report() for number in range(700)}
     just = {f"just-{number}": replace(report(), ended=True) for number in range(700)}
-    old = {f"old-{number}": replace(report(), ended=True, time_unix_ns=NOW - hour_ns) for number in range(700)}
+    old = {
+        f"old-{number}": replace(report(), ended=True, time_unix_ns=NOW - hour_ns)
+        for number in range(700)
+    }
     reports = {**old, **just, **open_runs}
 
     metrics = of_runs(reports, NOW, unread=dict.fromkeys(reports, 0))
@@ -94,7 +97,9 @@ class Endpoint:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
@@ -114,7 +119,9 @@ def to(url: str) -> dict[str, str]:
 
 
 def test_they_go_out_as_otlp_under_the_service_s_own_name(endpoint: Endpoint) -> None:
-    own = OwnMetrics(lambda: of_runs({"r1": report()}, NOW, unread={"r1": 4096}), to(endpoint.url), every_s=0.01)
+    own = OwnMetrics(
+        lambda: of_runs({"r1": report()}, NOW, unread={"r1": 4096}), to(endpoint.url), every_s=0.01
+    )
     own.start()
     try:
         assert endpoint.came.wait(10)
@@ -129,7 +136,10 @@ def test_they_go_out_as_otlp_under_the_service_s_own_name(endpoint: Endpoint) ->
         for scope in part.scope_metrics
         for metric in scope.metrics
     }
-    assert (found["otel_bridge.unread_bytes"], found["otel_bridge.exporter_backlog"]) == ([4096.0], [60.0])
+    assert (found["otel_bridge.unread_bytes"], found["otel_bridge.exporter_backlog"]) == (
+        [4096.0],
+        [60.0],
+    )
 
 
 def test_an_otel_bridge_that_is_sent_them_takes_them_for_no_run_and_a_counter_is_a_sum(
@@ -144,7 +154,14 @@ def test_an_otel_bridge_that_is_sent_them_takes_them_for_no_run_and_a_counter_is
         receiver.stop()
 
     assert run_folders(tmp_path) == []
-    assert re.search(r'^otel_bridge_received_requests_total\{signal="metrics"\} 1\.0$', text, re.MULTILINE)
+    assert re.search(
+        r'^otel_bridge_received_requests_total\{signal="metrics"\} 1\.0$', text, re.MULTILINE
+    )
     (scope,) = endpoint.requests[0].resource_metrics[0].scope_metrics
-    (taken,) = [metric for metric in scope.metrics if metric.name == "otel_bridge.received_requests"]
-    assert (taken.sum.is_monotonic, [point.as_double for point in taken.sum.data_points]) == (True, [1.0])
+    (taken,) = [
+        metric for metric in scope.metrics if metric.name == "otel_bridge.received_requests"
+    ]
+    assert (taken.sum.is_monotonic, [point.as_double for point in taken.sum.data_points]) == (
+        True,
+        [1.0],
+    )

@@ -30,8 +30,12 @@ def request(*runs: str, value: float = 0.5) -> bytes:
     message = ExportMetricsServiceRequest()
     for run in runs:
         part = message.resource_metrics.add()
-        part.resource.attributes.append(KeyValue(key="rl.project", value=AnyValue(string_value="maths")))
-        part.resource.attributes.append(KeyValue(key="rl.run.name", value=AnyValue(string_value=run)))
+        part.resource.attributes.append(
+            KeyValue(key="rl.project", value=AnyValue(string_value="maths"))
+        )
+        part.resource.attributes.append(
+            KeyValue(key="rl.run.name", value=AnyValue(string_value=run))
+        )
         metric = part.scope_metrics.add().metrics.add(name="loss")
         metric.gauge.data_points.add(as_double=value, time_unix_nano=1)
     return message.SerializeToString()
@@ -50,7 +54,10 @@ def stored(base: Path) -> dict[str, list[tuple[SegmentHeader, Frame]]]:
 def post(
     receiver: Receiver, body: bytes, path: str = "/v1/metrics", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    names = {"Content-Type": "application/x-protobuf", **{key.replace("_", "-"): text for key, text in headers.items()}}
+    names = {
+        "Content-Type": "application/x-protobuf",
+        **{key.replace("_", "-"): text for key, text in headers.items()},
+    }
     call = urllib.request.Request(receiver.http_endpoint + path, body, names, method="POST")
     try:
         with urllib.request.urlopen(call, timeout=ANSWER_S) as answer:
@@ -61,14 +68,18 @@ def post(
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    listening = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path))
+    listening = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+    )
     yield listening
     listening.stop()
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Receiver]:
-    listening = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "new,old"}, tmp_path))
+    listening = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "new,old"}, tmp_path)
+    )
     yield listening
     listening.stop()
 
@@ -93,10 +104,14 @@ def test_gzip_and_deflate_are_inflated(receiver: Receiver, tmp_path: Path) -> No
     assert post(receiver, gzip.compress(request("ppo")), Content_Encoding="gzip")[0] == 200
     assert post(receiver, zlib.compress(request("ppo")), Content_Encoding="deflate")[0] == 200
 
-    assert [frame.payload for _, frame in stored(tmp_path)[run_id_of("maths", "ppo")]] == [request("ppo")] * 2
+    assert [frame.payload for _, frame in stored(tmp_path)[run_id_of("maths", "ppo")]] == [
+        request("ppo")
+    ] * 2
 
 
-def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     assert post(receiver, request(*map(str, range(256))))[0] == 200
 
     assert len(stored(tmp_path)) == 256
@@ -172,7 +187,9 @@ def test_garbage_over_grpc_is_an_invalid_argument(receiver: Receiver) -> None:
 
 def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(tmp_path: Path) -> None:
     (tmp_path / "filler").write_bytes(b"x" * 2048)
-    receiver = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_MAX_BYTES": "1k"}, tmp_path))
+    receiver = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_MAX_BYTES": "1k"}, tmp_path)
+    )
     try:
         status, headers, _ = post(receiver, request("ppo"))
         with (
@@ -189,7 +206,9 @@ def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(tmp_path: Path
     assert {"grpc-status-details-bin", "google.rpc.retryinfo-bin"} <= trailers
 
 
-def test_only_a_valid_token_gets_in_and_several_may_be_valid(guarded: Receiver, tmp_path: Path) -> None:
+def test_only_a_valid_token_gets_in_and_several_may_be_valid(
+    guarded: Receiver, tmp_path: Path
+) -> None:
     assert [
         post(guarded, request("ppo"), **headers)[0]
         for headers in (
@@ -213,7 +232,9 @@ def test_an_address_that_others_can_reach_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="OTEL_BRIDGE_TOKEN"):
         ReceiverSettings.from_environment({}, tmp_path, host="0.0.0.0")
 
-    assert ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "x"}, tmp_path, host="0.0.0.0").tokens == ("x",)
+    assert ReceiverSettings.from_environment(
+        {"OTEL_BRIDGE_TOKEN": "x"}, tmp_path, host="0.0.0.0"
+    ).tokens == ("x",)
 
 
 def test_a_port_that_is_taken_is_said(receiver: Receiver, tmp_path: Path) -> None:
@@ -243,7 +264,9 @@ def test_segments_roll_and_a_deleted_folder_is_made_again(tmp_path: Path) -> Non
 
 
 def test_other_paths_and_methods_are_not_found(receiver: Receiver) -> None:
-    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S)
+    connection = http.client.HTTPConnection(
+        receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S
+    )
     connection.request("GET", "/v1/metrics")
 
     assert connection.getresponse().status == 405
@@ -255,7 +278,9 @@ def test_the_limit_of_the_directory_holds_however_fast_requests_come_and_readyz_
 ) -> None:
     limit, body = 2 << 20, request(*["r" * 900] * 100)
     env = {"OTEL_BRIDGE_MAX_BYTES": str(limit)}
-    receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path, grpc_port=None, http_port=0))
+    receiver = Receiver(
+        ReceiverSettings.from_environment(env, tmp_path, grpc_port=None, http_port=0)
+    )
     try:
         taken = 0
         while (answer := post(receiver, body))[0] == 200:
@@ -273,5 +298,7 @@ def test_the_limit_of_the_directory_holds_however_fast_requests_come_and_readyz_
     assert limit - len(body) - (16 << 10) < taken * len(body) < limit + len(body)
     assert (answer[0], refused[0], again[0]) == (503, 503, 200)
     (why,) = unready
-    assert why.startswith(f"{tmp_path} has reached its limit (OTEL_BRIDGE_MAX_BYTES); `otel-bridge status` shows what")
+    assert why.startswith(
+        f"{tmp_path} has reached its limit (OTEL_BRIDGE_MAX_BYTES); `otel-bridge status` shows what"
+    )
     assert "delete folders of ended runs" in why

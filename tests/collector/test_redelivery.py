@@ -22,7 +22,10 @@ ROLES = ("trainer", "explorer")
 
 def cut(body: bytes, at: int) -> tuple[bytes, bytes]:
     """Cut one request of one scope in two, by metrics, as a batch with ``max_size`` does: rows are in pieces."""
-    halves = (ExportMetricsServiceRequest.FromString(body), ExportMetricsServiceRequest.FromString(body))
+    halves = (
+        ExportMetricsServiceRequest.FromString(body),
+        ExportMetricsServiceRequest.FromString(body),
+    )
     del halves[0].resource_metrics[0].scope_metrics[0].metrics[at:]
     del halves[1].resource_metrics[0].scope_metrics[0].metrics[:at]
     return halves[0].SerializeToString(), halves[1].SerializeToString()
@@ -39,18 +42,27 @@ def requests(chance: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_again_mixed_cut_and_merged_leave_every_row_whole_and_once(tmp_path: Path, seed: int) -> None:
+def test_requests_again_mixed_cut_and_merged_leave_every_row_whole_and_once(
+    tmp_path: Path, seed: int
+) -> None:
     chance, recorder = random.Random(seed), RecordingTracker()
     sent = requests(chance)
     sent += chance.sample(sent, len(sent) // 3)
-    for at in range(0, len(sent) - 8, 8):  # order is lost within a window, as by several consumers of a queue
+    for at in range(
+        0, len(sent) - 8, 8
+    ):  # order is lost within a window, as by several consumers of a queue
         window = sent[at : at + 8]
         chance.shuffle(window)
         sent[at : at + 8] = window
     receiver = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_FSYNC": "0"}, tmp_path))
-    how = options(("memory", recorder), exporters=dict.fromkeys(("metrics", "traces", "logs"), ("memory",)))
+    how = options(
+        ("memory", recorder), exporters=dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
+    )
     try:
-        with serving(tmp_path, how), grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
+        with (
+            serving(tmp_path, how),
+            grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
+        ):
             export = channel.unary_unary(EXPORT)
             while sent:
                 count = chance.randint(1, 4)

@@ -14,7 +14,11 @@ from otel_bridge_collector.export_request import parts
 
 def varint(number: int) -> bytes:
     return (
-        b"" if number < 0 else (bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7))
+        b""
+        if number < 0
+        else (
+            bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+        )
     )
 
 
@@ -25,7 +29,9 @@ def request(names: list[str]) -> ExportLogsServiceRequest:
     message = ExportLogsServiceRequest()
     for name in names:
         part = message.resource_logs.add(schema_url="https://example.org/1")
-        part.resource.attributes.append(KeyValue(key="service.name", value=AnyValue(string_value=name)))
+        part.resource.attributes.append(
+            KeyValue(key="service.name", value=AnyValue(string_value=name))
+        )
         part.scope_logs.add().log_records.add(body=AnyValue(string_value=name * 3))
     return message
 
@@ -36,15 +42,34 @@ def test_each_resource_is_found_with_the_field_that_holds_all_of_it(names: list[
 
     found = list(parts(message.SerializeToString()))
 
-    assert [Resource.FromString(resource) for resource, _ in found] == [one.resource for one in message.resource_logs]
+    assert [Resource.FromString(resource) for resource, _ in found] == [
+        one.resource for one in message.resource_logs
+    ]
     assert ExportLogsServiceRequest.FromString(b"".join(part for _, part in found)) == message
 
 
 def test_unknown_fields_are_passed_over_and_a_resource_in_two_pieces_is_joined() -> None:
     first, second = (Resource(attributes=[KeyValue(key=key)]).SerializeToString() for key in "ab")
-    inner = b"".join((b"\x0a", bytes([len(first)]), first, b"\x9d\x01abcd", b"\x0a", bytes([len(second)]), second))
+    inner = b"".join(
+        (
+            b"\x0a",
+            bytes([len(first)]),
+            first,
+            b"\x9d\x01abcd",
+            b"\x0a",
+            bytes([len(second)]),
+            second,
+        )
+    )
     body = b"".join(
-        (b"\x98\x01\x05", b"\x91\x0112345678", b"\x9b\x01\x08\x01\x9c\x01", b"\x0a", bytes([len(inner)]), inner)
+        (
+            b"\x98\x01\x05",
+            b"\x91\x0112345678",
+            b"\x9b\x01\x08\x01\x9c\x01",
+            b"\x0a",
+            bytes([len(inner)]),
+            inner,
+        )
     )
     ExportLogsServiceRequest.FromString(body)
 

@@ -25,7 +25,12 @@ TRAIN = """
 
 
 def test_project_and_name_are_parted_in_the_id() -> None:
-    ids = {run_id_of("a_b", "c"), run_id_of("a", "b_c"), run_id_of("a", "b\0c"), run_id_of("", "a_b_c")}
+    ids = {
+        run_id_of("a_b", "c"),
+        run_id_of("a", "b_c"),
+        run_id_of("a", "b\0c"),
+        run_id_of("", "a_b_c"),
+    }
 
     assert len(ids) == 4
     assert all(len(id_) == 16 and int(id_, 16) >= 0 for id_ in ids)
@@ -33,7 +38,9 @@ def test_project_and_name_are_parted_in_the_id() -> None:
 
 def test_an_id_is_the_same_in_every_process() -> None:
     code = "from otel_bridge.records import run_id_of; print(run_id_of('gsm8k', 'ppo-7b'))"
-    said = {subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)}
+    said = {
+        subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)
+    }
 
     assert said == {run_id_of("gsm8k", "ppo-7b")}
 
@@ -53,7 +60,9 @@ def trained(tmp_path: Path, variables: Mapping[str, str]) -> str:
     return uri
 
 
-def numbers(contents: Contents) -> tuple[list[tuple[str, int | None, str]], list[tuple[str, float, float]]]:
+def numbers(
+    contents: Contents,
+) -> tuple[list[tuple[str, int | None, str]], list[tuple[str, float, float]]]:
     spread = [(one.key, one.min, one.max) for one in contents.distributions]
     return sorted(scalar.triple for scalar in contents.scalars), spread
 
@@ -70,7 +79,9 @@ def test_by_default_project_and_name_are_those_given_in_every_tracker(tmp_path: 
     uri = trained(tmp_path, {})
 
     run = RunInfo(run_id_of("gsm8k", "ppo-7b"), "gsm8k", "ppo-7b", tmp_path)
-    (offline,) = [read_offline_run(found) for found in offline_directories(tmp_path / "store", run.id)]
+    (offline,) = [
+        read_offline_run(found) for found in offline_directories(tmp_path / "store", run.id)
+    ]
     assert (offline.run_id, offline.project, offline.name) == (run.id, "gsm8k", "ppo-7b")
     assert numbers(conformance_reading.wandb_offline(tmp_path / "store", run).contents) == ROW
     assert numbers(conformance_reading.mlflow(uri, run).contents) == ROW
@@ -86,10 +97,14 @@ def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path
 
     uri = trained(tmp_path, moved)
 
-    (offline,) = [read_offline_run(found) for found in offline_directories(tmp_path / "store", "w-1")]
+    (offline,) = [
+        read_offline_run(found) for found in offline_directories(tmp_path / "store", "w-1")
+    ]
     assert (offline.run_id, offline.project, offline.name) == ("w-1", "in-wandb", "ppo-7b")
     in_mlflow = conformance_reading.mlflow(uri, RunInfo("mine-1", "in mlflow", "ppo-7b", tmp_path))
-    in_trackio = conformance_reading.trackio(tmp_path / "trackio", RunInfo("mine-1", "in-trackio", "ppo-7b", tmp_path))
+    in_trackio = conformance_reading.trackio(
+        tmp_path / "trackio", RunInfo("mine-1", "in-trackio", "ppo-7b", tmp_path)
+    )
     assert (numbers(in_mlflow.contents), numbers(in_trackio.contents)) == (ROW, ROW)
 
 

@@ -34,7 +34,9 @@ def shown(run: RunInfo) -> Shown:
             rows += 1
             for key, value in line["values"].items():
                 if isinstance(value, dict):
-                    spread = HeldDistribution(key, line["step"], value["min"], value["max"], value["count"])
+                    spread = HeldDistribution(
+                        key, line["step"], value["min"], value["max"], value["count"]
+                    )
                     contents.distributions.append(spread)
                 else:
                     contents.scalars.append(HeldScalar(key, line["step"], float(value)))

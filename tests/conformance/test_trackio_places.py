@@ -44,13 +44,19 @@ class TestTrackioSpace(ConformanceSuite):
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[TrackioServer]:
-        server = TrackioServer(tmp_path / "space", SYSTEM="spaces", HF_TOKEN=trackio_space.TOKEN).start()
+        server = TrackioServer(
+            tmp_path / "space", SYSTEM="spaces", HF_TOKEN=trackio_space.TOKEN
+        ).start()
         yield server
         server.kill()
 
     @pytest.fixture
     def environment(self, server: TrackioServer) -> Mapping[str, str]:
-        return {trackio_space.URL: server.url, "PYTHONPATH": str(conformance_reading.TESTS), **EVERYTHING}
+        return {
+            trackio_space.URL: server.url,
+            "PYTHONPATH": str(conformance_reading.TESTS),
+            **EVERYTHING,
+        }
 
     @pytest.fixture
     def read(self, server: TrackioServer) -> ReadShown:
@@ -69,7 +75,11 @@ class TestTrackioInbox(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
-        return {"TRACKIO_DIR": str(tmp_path / "shared"), "TRACKIO_STORAGE_MODE": "jsonl", **EVERYTHING}
+        return {
+            "TRACKIO_DIR": str(tmp_path / "shared"),
+            "TRACKIO_STORAGE_MODE": "jsonl",
+            **EVERYTHING,
+        }
 
     @pytest.fixture
     def read(self, tmp_path: Path) -> ReadShown:

@@ -20,7 +20,9 @@ PROMPT = f"{CANARY} what is the weather in Paris?"
 
 @pytest.mark.parametrize("limit", [0, 5])
 @pytest.mark.parametrize("case", CASES)
-def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(case: str, limit: int) -> None:
+def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(
+    case: str, limit: int
+) -> None:
     for span in spans_of(case):
         before = mapping_of(span.attributes)
         name = span.name
@@ -30,9 +32,16 @@ def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(ca
         assert CANARY.encode() not in span.SerializeToString()
         assert span.name == name
         after = mapping_of(span.attributes)
-        numbers = {key: value for key, value in before.items() if isinstance(value, (bool, int, float))}
+        numbers = {
+            key: value for key, value in before.items() if isinstance(value, (bool, int, float))
+        }
         assert {key: after[key] for key in numbers} == numbers
-        for key in ("gen_ai.operation.name", "gen_ai.response.model", "openinference.span.kind", "mlflow.spanType"):
+        for key in (
+            "gen_ai.operation.name",
+            "gen_ai.response.model",
+            "openinference.span.kind",
+            "mlflow.spanType",
+        ):
             assert after.get(key) == before.get(key)
     for record in logs_of(case):
         apply_to_log(record, ContentPolicy(limit, secrets=False))
@@ -49,7 +58,9 @@ def hostile() -> Span:
         "mlflow.spanType": "CHAT_MODEL", "token_ids": [1, 2, 3], "gen_ai.conversation.id": f"{PROMPT}\n{PROMPT}",
     }))  # fmt: skip
     span.status.message = PROMPT
-    span.events.add(name=PROMPT).attributes.extend(pairs({"x": PROMPT, "exception.stacktrace": PROMPT}))
+    span.events.add(name=PROMPT).attributes.extend(
+        pairs({"x": PROMPT, "exception.stacktrace": PROMPT})
+    )
     span.links.add().attributes.extend(pairs({"from": PROMPT}))
     return span
 
@@ -76,12 +87,22 @@ def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["rollout", "chat gpt-5", "execute_tool search", "agent.workflow", "ChatOpenAI.chat", "GET /v1/x", "agent run"],
+    [
+        "rollout",
+        "chat gpt-5",
+        "execute_tool search",
+        "agent.workflow",
+        "ChatOpenAI.chat",
+        "GET /v1/x",
+        "agent run",
+    ],
 )
 def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
     span = Span(name=name)
     span.attributes.extend(
-        pairs({"gen_ai.request.model": "gpt-5", "gen_ai.tool.name": "search", "http.route": "/v1/x"})
+        pairs(
+            {"gen_ai.request.model": "gpt-5", "gen_ai.tool.name": "search", "http.route": "/v1/x"}
+        )
     )
 
     apply_to_span(span, OFF)
@@ -91,15 +112,21 @@ def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
 
 def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
     span = Span(name="ask my agent")
-    span.attributes.extend(pairs({"gen_ai.agent.name": "ask my agent", "gen_ai.operation.name": "invoke_agent"}))
+    span.attributes.extend(
+        pairs({"gen_ai.agent.name": "ask my agent", "gen_ai.operation.name": "invoke_agent"})
+    )
 
     apply_to_span(span, OFF)
 
     assert span.name == "ask my agent"
 
 
-@pytest.mark.parametrize(("name", "declared"), [("chat Paris", "chat"), ("execute_tool Paris", "execute_tool")])
-def test_a_word_after_an_operation_stays_only_where_an_attribute_declares_it(name: str, declared: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "declared"), [("chat Paris", "chat"), ("execute_tool Paris", "execute_tool")]
+)
+def test_a_word_after_an_operation_stays_only_where_an_attribute_declares_it(
+    name: str, declared: str
+) -> None:
     span = Span(name=name)
 
     apply_to_span(span, OFF)
@@ -116,12 +143,16 @@ def test_a_span_called_by_a_prompt_is_called_by_its_operation() -> None:
     assert span.name == "chat"
 
 
-def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attributes_alone() -> None:
+def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attributes_alone() -> (
+    None
+):
     event = LogRecord(event_name="my.framework.said")
     event.body.string_value = PROMPT
     line = LogRecord()
     line.body.string_value = "epoch 3"
-    line.attributes.extend(pairs({"prompt": PROMPT, "code.function.name": "fit", "code.line.number": 7}))
+    line.attributes.extend(
+        pairs({"prompt": PROMPT, "code.function.name": "fit", "code.line.number": 7})
+    )
 
     apply_to_log(event, OFF)
     apply_to_log(line, OFF)
@@ -140,7 +171,11 @@ def test_a_resource_keeps_what_says_where_a_process_is() -> None:
 
     assert apply_to_resource(Resource(), OFF) == 0
     assert apply_to_resource(resource, OFF) == 1
-    assert mapping_of(resource.attributes) == {"service.name": "svc", "host.name": "h", "k8s.pod.name": "p"}
+    assert mapping_of(resource.attributes) == {
+        "service.name": "svc",
+        "host.name": "h",
+        "k8s.pod.name": "p",
+    }
 
 
 def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apart() -> None:

@@ -20,7 +20,13 @@ from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.text.secret_patterns import REDACTED, redact_assigned
 from otel_bridge.text.secret_search import may_hold_secret
-from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, span_messages
+from support.trainers.emit_rollout_doubles import (
+    CONVERSATION,
+    MemoryRun,
+    attributes,
+    message,
+    span_messages,
+)
 
 KEY = "sk-" + "a1" * 12
 
@@ -53,7 +59,10 @@ def test_keys_and_tokens_are_redacted(secret: str) -> None:
         ("Authorization: Bearer abcdefghijklmnop", f"Authorization: Bearer {REDACTED}"),
         ('"HF_TOKEN": "abcdefghijklmnop"', f'"HF_TOKEN": "{REDACTED}"'),
         ("authorization: bearer abcdefghijklmnop", f"authorization: bearer {REDACTED}"),
-        ("a risk-free, task-like _TOKEN of SECRET sorts", "a risk-free, task-like _TOKEN of SECRET sorts"),
+        (
+            "a risk-free, task-like _TOKEN of SECRET sorts",
+            "a risk-free, task-like _TOKEN of SECRET sorts",
+        ),
     ],
 )
 def test_named_secrets_lose_their_value_and_words_stay(text: str, redacted: str) -> None:
@@ -62,8 +71,18 @@ def test_named_secrets_lose_their_value_and_words_stay(text: str, redacted: str)
 
 _SHAPES = "|".join(
     (
-        *("sk-[a-z0-9_-]{20,24}", "hf_[A-Za-z]{30,34}", "(AKIA|ASIA)[0-9A-Z]{16}", "gh[opsur]_[a-z]{36}"),
-        *("github_pat_[a-z_]{22}", "glpat-[a-z-]{20}", "xox[abeprs]-[a-z0-9-]{10}", "AIza[a-z_-]{35}"),
+        *(
+            "sk-[a-z0-9_-]{20,24}",
+            "hf_[A-Za-z]{30,34}",
+            "(AKIA|ASIA)[0-9A-Z]{16}",
+            "gh[opsur]_[a-z]{36}",
+        ),
+        *(
+            "github_pat_[a-z_]{22}",
+            "glpat-[a-z-]{20}",
+            "xox[abeprs]-[a-z0-9-]{10}",
+            "AIza[a-z_-]{35}",
+        ),
         *(
             "dapi[0-9a-f]{32}",
             "nvapi-[a-z_-]{20}",
@@ -74,19 +93,31 @@ _SHAPES = "|".join(
             "api_org_[a-z]{20}",
         ),
         *(r"\"([a-z]{1,8}_)?(password|apiKey|jwt|client_secret)\"( ?:|: )\"[a-z]{1,9}\"",),
-        *(r"eyJ[a-z_-]{10}\.[a-z]{10}\.[a-z]{5}", "-----BEGIN [A-Z]{0,4} ?PRIVATE KEY-----", "[Bb]earer [a-z.]{12}"),
+        *(
+            r"eyJ[a-z_-]{10}\.[a-z]{10}\.[a-z]{5}",
+            "-----BEGIN [A-Z]{0,4} ?PRIVATE KEY-----",
+            "[Bb]earer [a-z.]{12}",
+        ),
         r"(API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|MY_TOKEN)['\"]? ?[=:] ?['\"]?[a-z]{12}",
     )
 )
 
 
 @settings(max_examples=400)
-@given(st.text(max_size=40), st.from_regex(_SHAPES, fullmatch=True), st.text('AS-_JBbs \n"', max_size=40))
-def test_the_look_at_all_texts_at_once_misses_nothing(before: str, secret: str, behind: str) -> None:
+@given(
+    st.text(max_size=40),
+    st.from_regex(_SHAPES, fullmatch=True),
+    st.text('AS-_JBbs \n"', max_size=40),
+)
+def test_the_look_at_all_texts_at_once_misses_nothing(
+    before: str, secret: str, behind: str
+) -> None:
     text = f"{before} {secret} {behind}"
     policy = ContentPolicy()
 
-    [message] = content_of([{"role": "user", "content": text}], MessageLimits(policy, 1 << 20)).messages
+    [message] = content_of(
+        [{"role": "user", "content": text}], MessageLimits(policy, 1 << 20)
+    ).messages
 
     assert REDACTED in policy.redact(text)
     said = orjson.loads(message.json)["parts"][0]["content"]
@@ -98,16 +129,21 @@ def test_a_secret_that_an_escape_hides_is_redacted_of_arguments() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": hidden}}
 
     content = content_of(
-        [{"role": "assistant", "content": "", "tool_calls": [call]}], MessageLimits(ContentPolicy(), 1 << 20)
+        [{"role": "assistant", "content": "", "tool_calls": [call]}],
+        MessageLimits(ContentPolicy(), 1 << 20),
     )
 
     assert content.messages[0].calls[0].arguments == b'{"key":"[redacted]"}'
 
 
-def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_json_in_texts() -> None:
+def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_json_in_texts() -> (
+    None
+):
     run = MemoryRun()
     arguments = '{"user": "me", "password": "sw0rd", "auth": {"tokens": 3, "access_token": "x y"}}'
-    calls = [{"id": "c1", "type": "function", "function": {"name": "login", "arguments": arguments}}]
+    calls = [
+        {"id": "c1", "type": "function", "function": {"name": "login", "arguments": arguments}}
+    ]
     messages = [
         {"role": "user", "content": 'use {"api_key": "sw0rd"}'},
         {"role": "assistant", "content": None, "tool_calls": calls},
@@ -121,8 +157,13 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
         "pad_token": "<pad>",
     }
 
-    log_rollouts(run, [Rollout(messages, metadata=metadata, tools={"session_token": "sw0rd", "calls": 1})])
-    with open_rollout(run) as rollout, rollout.tool("login", arguments={"password": "sw0rd"}, api_key="sw0rd") as tool:
+    log_rollouts(
+        run, [Rollout(messages, metadata=metadata, tools={"session_token": "sw0rd", "calls": 1})]
+    )
+    with (
+        open_rollout(run) as rollout,
+        rollout.tool("login", arguments={"password": "sw0rd"}, api_key="sw0rd") as tool,
+    ):
         tool.result = '{"jwt": "sw0rd"}'
 
     root, _, tool_span, _ = run.frames[0]
@@ -130,7 +171,9 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
     assert orjson.loads(attributes(tool_span)["gen_ai.tool.call.arguments"]) == {
         "user": "me", "password": REDACTED, "auth": {"tokens": 3, "access_token": REDACTED},
     }  # fmt: skip
-    assert attributes(tool_span)["gen_ai.tool.call.result"] == '{"cookie": "[redacted]", "ok": true}'
+    assert (
+        attributes(tool_span)["gen_ai.tool.call.result"] == '{"cookie": "[redacted]", "ok": true}'
+    )
     assert {key[3:]: value for key, value in attributes(root).items() if key.startswith(("rl.m", "rl.tool"))} == {
         "metadata.api_key": REDACTED, "metadata.credentials": {"user": [REDACTED]},
         "metadata.argv": ["--password", REDACTED], "metadata.pad_token": "<pad>",
@@ -139,12 +182,15 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
     assert not any(b"sw0rd" in payload for _, payload in run.records)
 
 
-@pytest.mark.parametrize("given", ['{"argv": ["--api-key", "sw0rd"]}', {"argv": ["--api-key", "sw0rd"]}])
+@pytest.mark.parametrize(
+    "given", ['{"argv": ["--api-key", "sw0rd"]}', {"argv": ["--api-key", "sw0rd"]}]
+)
 def test_a_flag_in_a_list_of_arguments_says_what_follows(given: object) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
 
     content = content_of(
-        [{"role": "assistant", "content": "", "tool_calls": [call]}], MessageLimits(ContentPolicy(), 1 << 20)
+        [{"role": "assistant", "content": "", "tool_calls": [call]}],
+        MessageLimits(ContentPolicy(), 1 << 20),
     )
 
     assert content.messages[0].calls[0].arguments == b'{"argv":["--api-key","[redacted]"]}'
@@ -161,7 +207,9 @@ def test_names_say_nothing_where_secrets_may_leave() -> None:
 def test_an_error_loses_what_a_config_loses() -> None:
     run = MemoryRun()
 
-    log_rollouts(run, [Rollout("q", error=OSError("no route to https://me:pa55word@host/x?token=abc123def"))])
+    log_rollouts(
+        run, [Rollout("q", error=OSError("no route to https://me:pa55word@host/x?token=abc123def"))]
+    )
 
     assert run.roots[0].status.message == "no route to https://[redacted]@host/x?token=[redacted]"
 
@@ -170,21 +218,36 @@ def test_addresses_are_redacted_where_asked_for() -> None:
     text = "mail ann@example.org now"
 
     assert ContentPolicy().redact(text) == text
-    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {REDACTED} now"
+    assert (
+        ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {REDACTED} now"
+    )
 
 
 def test_no_text_of_a_rollout_passes_by_redaction() -> None:
     run = MemoryRun()
-    call = {"id": "c1", "function": {"name": "shell", "arguments": f'{{"command": "export K={KEY}"}}'}}
+    call = {
+        "id": "c1",
+        "function": {"name": "shell", "arguments": f'{{"command": "export K={KEY}"}}'},
+    }
     messages = [
         {"role": "user", "content": KEY},
-        {"role": "user", "content": [{"type": "text", "text": KEY}, {"type": "new", "x": {KEY: [KEY]}}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": KEY}, {"type": "new", "x": {KEY: [KEY]}}],
+        },
         {"role": "assistant", "content": KEY, "reasoning_content": KEY, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": KEY},
         {"role": "assistant", "parts": [{"type": "text", "content": KEY}]},
     ]
 
-    log_rollouts(run, [Rollout(messages, error=ValueError(KEY), metadata={"a": {"b": KEY}}, tools={"errors": [KEY]})])
+    log_rollouts(
+        run,
+        [
+            Rollout(
+                messages, error=ValueError(KEY), metadata={"a": {"b": KEY}}, tools={"errors": [KEY]}
+            )
+        ],
+    )
     log_reward(run, "r1", 1.0, explanation=KEY)
 
     assert len(run.spans) == 4
@@ -206,7 +269,9 @@ def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
     assert span_messages(run.roots[0]).output == [message("assistant", "IT IS 4.")]
 
 
-def test_what_the_hook_fails_on_is_counted_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_hook_fails_on_is_counted_and_never_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = MemoryRun()
 
     def hook(text: str) -> str:
@@ -216,11 +281,17 @@ def test_what_the_hook_fails_on_is_counted_and_never_logged(caplog: pytest.LogCa
     log_rollouts(run, [Rollout([{"role": "user", "content": "mine"}])])
 
     assert run.drops == {"rollout_redaction": 1}
-    assert caplog.messages == ["the redaction hook gave ValueError instead of text; such texts are left out"]
+    assert caplog.messages == [
+        "the redaction hook gave ValueError instead of text; such texts are left out"
+    ]
 
 
-def test_the_setting_names_the_hook_by_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shouting.py").write_text("LOUD = 1\ndef Shout(text):\n    return text.upper()\n", "utf-8")
+def test_the_setting_names_the_hook_by_module_and_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shouting.py").write_text(
+        "LOUD = 1\ndef Shout(text):\n    return text.upper()\n", "utf-8"
+    )
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
 
     redact_by_setting({"OTEL_BRIDGE_REDACT": "email,shouting:Shout"})
@@ -229,10 +300,16 @@ def test_the_setting_names_the_hook_by_module_and_function(tmp_path: Path, monke
     assert policy == ContentPolicy(secrets=False, email=True)
     assert policy.redact("mail me@host.org") == f"MAIL {REDACTED.upper()}"
     assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "shouting:Shout"}) == ContentPolicy()
-    for named, seen in (("nowhere:f", "No module named 'nowhere'"), ("shouting:LOUD", "a int, expected a function")):
+    for named, seen in (
+        ("nowhere:f", "No module named 'nowhere'"),
+        ("shouting:LOUD", "a int, expected a function"),
+    ):
         with pytest.raises(ConfigError, match=seen):
             redact_by_setting({"OTEL_BRIDGE_REDACT": named})
-    with pytest.raises(ConfigError, match="expected none, or some of secrets, email, and at most one module:function"):
+    with pytest.raises(
+        ConfigError,
+        match="expected none, or some of secrets, email, and at most one module:function",
+    ):
         redact_by_setting({"OTEL_BRIDGE_REDACT": "a b:c"})
 
 
@@ -245,7 +322,22 @@ def test_a_secret_on_the_edge_of_a_cut_is_seen_whole() -> None:
 
 
 _PIECES = [
-    *("password", "passwd", "token", "secret", "api_key", "apiKey", "PASSWORD", '"', "'", " ", "=", ":", "\n", "/"),
+    *(
+        "password",
+        "passwd",
+        "token",
+        "secret",
+        "api_key",
+        "apiKey",
+        "PASSWORD",
+        '"',
+        "'",
+        " ",
+        "=",
+        ":",
+        "\n",
+        "/",
+    ),
     *("://", "user:pw@", "@", "lorem ipsum ", "a:b ", "c=d ", "x" * 20),
 ]
 
@@ -264,7 +356,11 @@ def test_a_secret_as_a_key_of_facts_does_not_leave(content: str) -> None:
     facts = {f"tool {KEY}": 1}
 
     log_rollouts(run, [Rollout("hi", rewards=facts, tools=facts, metadata=facts)])
-    with open_rollout(run) as rollout, rollout.chat("policy", metadata=facts), rollout.tool("calculator", **facts):
+    with (
+        open_rollout(run) as rollout,
+        rollout.chat("policy", metadata=facts),
+        rollout.tool("calculator", **facts),
+    ):
         pass
 
     keys = {key for span in run.spans for key in attributes(span)}

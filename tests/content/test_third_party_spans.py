@@ -49,7 +49,9 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
     assert unknown == 0
     read = read_span(span)
     assert read.prompt == [{"role": "user", "content": "x" * 10 + "… [+40 characters]"}]
-    assert read.attributes["gen_ai.tool.call.arguments"] == [{"deep": "y" * 10 + "… [+40 characters]"}]
+    assert read.attributes["gen_ai.tool.call.arguments"] == [
+        {"deep": "y" * 10 + "… [+40 characters]"}
+    ]
     assert read.attributes["rl.metadata.note"] == "n" * 10 + "… [+40 characters]"
     assert read.error == "e" * 10 + "… [+40 characters]"
     assert span.events[0].attributes[0].value.string_value == "z" * 10 + "… [+40 characters]"
@@ -66,7 +68,14 @@ def test_off_removes_content_from_the_bytes_too_and_keeps_numbers() -> None:
 
 
 def test_half_an_image_is_left_out_whole() -> None:
-    blob = json.dumps([{"role": "user", "parts": [{"type": "blob", "mime_type": "image/png", "content": "A" * 99}]}])
+    blob = json.dumps(
+        [
+            {
+                "role": "user",
+                "parts": [{"type": "blob", "mime_type": "image/png", "content": "A" * 99}],
+            }
+        ]
+    )
 
     assert cut("data:image/png;base64," + "A" * 99, 10) == "[121 characters left out]"
     assert json.loads(cut(blob, 10))[0]["parts"][0]["content"] == "[99 characters left out]"
@@ -80,8 +89,12 @@ def test_json_within_json_stays_json() -> None:
     assert json.loads(outer["arguments"]) == {"code": "c" * 10 + "… [+40 characters]"}
 
 
-@pytest.mark.parametrize(("count", "size", "limit"), [(3, 100_000, 50_000), (3, 200, 300), (2_000, 100, 20_000)])
-def test_a_rollout_is_cut_to_its_limit_from_its_longest_texts_on(count: int, size: int, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "size", "limit"), [(3, 100_000, 50_000), (3, 200, 300), (2_000, 100, 20_000)]
+)
+def test_a_rollout_is_cut_to_its_limit_from_its_longest_texts_on(
+    count: int, size: int, limit: int
+) -> None:
     spans = [sample.span("a", n + 1, "chat m", {"gen_ai.prompt": "p" * size}) for n in range(count)]
     before = sum(span.ByteSize() for span in spans)
 
@@ -115,13 +128,18 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
         },
         error=f"refused: {key}",
     )
-    span.events.add(name="exception").attributes.extend(sample.pairs({"exception.message": f"bad {key}"}))
+    span.events.add(name="exception").attributes.extend(
+        sample.pairs({"exception.message": f"bad {key}"})
+    )
 
     clean, _ = allowed(span, ContentPolicy())
 
     read = read_span(clean)
     assert read.prompt == [{"role": "user", "content": "my key is [redacted]"}]
-    assert read.attributes["gen_ai.tool.call.arguments"] == {"url": "https://[redacted]@host/x", "n": 1}
+    assert read.attributes["gen_ai.tool.call.arguments"] == {
+        "url": "https://[redacted]@host/x",
+        "n": 1,
+    }
     assert read.attributes["http.request.header.authorization"] == "[redacted]"
     assert (read.attributes["rl.reward"], read.attributes["raw"], read.error) == (
         1.0,

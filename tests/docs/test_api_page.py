@@ -26,7 +26,9 @@ FOR_EMISSION: Final = {
 
 def entries() -> dict[str, str]:
     """The entries of the page, without the path of their modules, and the options of each."""
-    found = re.findall(r"^::: (?:\w+\.)*(\w+)\n((?:    .*\n)*)", PAGE.read_text("utf-8"), re.MULTILINE)
+    found = re.findall(
+        r"^::: (?:\w+\.)*(\w+)\n((?:    .*\n)*)", PAGE.read_text("utf-8"), re.MULTILINE
+    )
     return dict(found)
 
 
@@ -61,11 +63,13 @@ def test_every_class_that_a_public_call_returns_has_an_entry() -> None:
 @pytest.mark.parametrize("kind", [otel_bridge.Run, *RETURNED], ids=lambda kind: kind.__name__)
 def test_the_entry_of_a_class_names_every_member_that_a_program_may_use(kind: type[object]) -> None:
     (listed,) = re.findall(r"members: \[(.*)\]", entries()[kind.__name__])
-    members = inspect.getmembers(kind, lambda value: inspect.isfunction(value) or isinstance(value, property))
-
-    assert sorted({name for name, _ in members if not name.startswith("_")} - FOR_EMISSION) == sorted(
-        listed.split(", ")
+    members = inspect.getmembers(
+        kind, lambda value: inspect.isfunction(value) or isinstance(value, property)
     )
+
+    assert sorted(
+        {name for name, _ in members if not name.startswith("_")} - FOR_EMISSION
+    ) == sorted(listed.split(", "))
 
 
 @pytest.mark.parametrize(("name", "call"), [pytest.param(*one, id=one[0]) for one in calls()])
@@ -75,18 +79,28 @@ def test_every_argument_of_a_public_call_is_explained_or_the_method_is_named(
     text = inspect.getdoc(call) or ""
     arguments = [one for one in inspect.signature(call).parameters if one not in {"self", "_"}]
 
-    missing = [one for one in arguments if not re.search(rf"^ +{one}: ", text.partition("Args:")[2], re.MULTILINE)]
+    missing = [
+        one
+        for one in arguments
+        if not re.search(rf"^ +{one}: ", text.partition("Args:")[2], re.MULTILINE)
+    ]
     assert missing == [] or f"see `Run.{name}`" in text
 
 
 @pytest.mark.parametrize(
     "span", [otel_bridge.ChatSpan(None, "policy", {}), otel_bridge.ToolSpan(None, "calculator", {})]
 )
-def test_every_field_of_an_open_span_is_explained(span: otel_bridge.ChatSpan | otel_bridge.ToolSpan) -> None:
-    explained = re.findall(r"^ +(\w+): ", (inspect.getdoc(span) or "").partition("Attributes:")[2], re.MULTILINE)
+def test_every_field_of_an_open_span_is_explained(
+    span: otel_bridge.ChatSpan | otel_bridge.ToolSpan,
+) -> None:
+    explained = re.findall(
+        r"^ +(\w+): ", (inspect.getdoc(span) or "").partition("Attributes:")[2], re.MULTILINE
+    )
 
     assert sorted(explained) == sorted(name for name in vars(span) if not name.startswith("_"))
 
 
 def test_the_function_of_the_page_is_the_one_that_programs_call() -> None:
-    assert inspect.signature(capture) == inspect.signature(type(capture_package).__call__.__get__(capture_package))
+    assert inspect.signature(capture) == inspect.signature(
+        type(capture_package).__call__.__get__(capture_package)
+    )

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import call, ended, environment, only_folder, program, records, values
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    program,
+    records,
+    values,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -87,11 +95,22 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
         "config_not_a_mapping": 1, "clipped": 1,
     }  # fmt: skip
     assert shown["r/good"] == [(step, float(step)) for step in range(17)]
-    assert [shown[f"r/wide/{n}"] for n in range(10_000)] == [[(20, float(n))] for n in range(10_000)]
+    assert [shown[f"r/wide/{n}"] for n in range(10_000)] == [
+        [(20, float(n))] for n in range(10_000)
+    ]
     assert [shown[f"r/{key}"] for key in ("odd", "up", "down", "big", "half?")] == [
         [(21, "NaN")], [(21, "Infinity")], [(21, "-Infinity")], [(21, 2.0**63)], [(21, 1.0)],
     ]  # fmt: skip
-    assert shown["r/steps"] == [(30, 1.0), (31, 1.0), (32, 1.0), (-3, 1.0), (30, 1.0), (0, 1.0), (1, 2.0), (2, 2.0)]
+    assert shown["r/steps"] == [
+        (30, 1.0),
+        (31, 1.0),
+        (32, 1.0),
+        (-3, 1.0),
+        (30, 1.0),
+        (0, 1.0),
+        (1, 2.0),
+        (2, 2.0),
+    ]
     assert {rollout["step"]: rollout["clipped_bytes"] > 0 for rollout in rollouts} == {
         40: False, 42: False, 43: False, 44: False, 45: True, 46: False, 47: False,
     }  # fmt: skip
@@ -103,7 +122,10 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
     [
         ({"OTEL_BRIDGE_EXPORTERS": "trackoi"}, "exporter 'trackoi' is not known; choose from"),
         ({"OTEL_BRIDGE_OFFLINE": "maybe"}, "OTEL_BRIDGE_OFFLINE='maybe': expected 1 or 0"),
-        ({"OTEL_BRIDGE_MAX_BYTES": "much"}, "OTEL_BRIDGE_MAX_BYTES='much': expected a number of bytes"),
+        (
+            {"OTEL_BRIDGE_MAX_BYTES": "much"},
+            "OTEL_BRIDGE_MAX_BYTES='much': expected a number of bytes",
+        ),
         ({"OTEL_BRIDGE_DIR": "/dev/null/x"}, "set OTEL_BRIDGE_DIR to a writable folder"),
         ({"OTEL_BRIDGE_RUN_ID": "a/b"}, "run id 'a/b': expected"),
         (

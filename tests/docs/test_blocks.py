@@ -29,7 +29,10 @@ without_names = str.upper
 OUTPUT = "text"
 """The language of blocks that show what a command prints."""
 ELSEWHERE = {
-    ("README.md", "sh"): 10,  # below; those of other machines in test_many_machines and tests/collector
+    (
+        "README.md",
+        "sh",
+    ): 10,  # below; those of other machines in test_many_machines and tests/collector
     ("docs/alerts.md", "bash"): 2,  # tests/e2e/test_alerts, test_webhook
     ("docs/architecture.md", ""): 1,
     ("docs/collector.md", ""): 1,
@@ -58,7 +61,9 @@ ELSEWHERE = {
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def run(tmp_path: Path, code: str, **variables: str) -> Path:
@@ -74,7 +79,11 @@ def run(tmp_path: Path, code: str, **variables: str) -> Path:
 
 
 def rollouts(tmp_path: Path) -> list[dict[str, object]]:
-    return [line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "rollout"]
+    return [
+        line
+        for line in records(only_folder(tmp_path / ".otel-bridge"))
+        if line["kind"] == "rollout"
+    ]
 
 
 def test_every_block_of_every_page_is_run_by_a_test() -> None:
@@ -85,8 +94,16 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
             if language != OUTPUT:
                 found[page, language] = found.get((page, language), 0) + 1
 
-    here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 2, ("docs/rollouts.md", "python"): 2}
-    here |= {("docs/media.md", "python"): 2, ("docs/phases.md", "python"): 1, ("docs/lineage.md", "python"): 1}
+    here = {
+        ("README.md", "python"): 2,
+        ("docs/emitting.md", "python"): 2,
+        ("docs/rollouts.md", "python"): 2,
+    }
+    here |= {
+        ("docs/media.md", "python"): 2,
+        ("docs/phases.md", "python"): 1,
+        ("docs/lineage.md", "python"): 1,
+    }
     here |= {("docs/tokens.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
@@ -101,7 +118,11 @@ def test_the_trials_of_the_reference_are_two_runs(tmp_path: Path) -> None:
     (trials,) = blocks("docs/emitting-reference.md", "python")
     (tmp_path / "program.py").write_text(GIVEN + trials, "utf-8")
 
-    done = call([sys.executable, "program.py"], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+    done = call(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
+    )
 
     assert done.returncode == 0, done.stderr
     found = [records(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
@@ -113,7 +134,11 @@ def test_the_phases_of_the_page_are_a_row_a_step(tmp_path: Path) -> None:
     (loop,) = blocks("docs/phases.md", "python")
     (tmp_path / "program.py").write_text(loop, "utf-8")
 
-    done = call([sys.executable, "program.py"], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+    done = call(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
+    )
 
     assert done.returncode == 0, done.stderr
     (folder,) = run_folders(tmp_path / ".otel-bridge")
@@ -131,9 +156,13 @@ def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_
 
     (rollout,) = rollouts(tmp_path)
     assert rollout["rewards"] == {"trained_step": 7.0}
-    rows = [line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "row"]
+    rows = [
+        line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "row"
+    ]
     assert [
-        row["values"]["trainer/lineage/staleness/max"] for row in rows if "trainer/lineage/consumed" in row["values"]
+        row["values"]["trainer/lineage/staleness/max"]
+        for row in rows
+        if "trainer/lineage/consumed" in row["values"]
     ] == [1]
 
 
@@ -143,8 +172,12 @@ def test_the_program_of_the_page_on_tokens_gives_the_figures_of_its_tokens(tmp_p
     run(tmp_path, program)
 
     folder = only_folder(tmp_path / ".otel-bridge")
-    assert [value for _, value in values(folder)["trainer/tokens/mismatch/max"]] == [pytest.approx(0.1)]
-    assert sorted(each["rewards"]["tokens/entropy"] for each in rollouts(tmp_path)) == pytest.approx([0.4, 1.0])  # type: ignore[index]
+    assert [value for _, value in values(folder)["trainer/tokens/mismatch/max"]] == [
+        pytest.approx(0.1)
+    ]
+    assert sorted(
+        each["rewards"]["tokens/entropy"] for each in rollouts(tmp_path)
+    ) == pytest.approx([0.4, 1.0])  # type: ignore[index]
 
 
 def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:
@@ -219,14 +252,18 @@ def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_p
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "any_otel_program.py").write_text(textwrap.dedent(GLOBAL_API), "utf-8")
     first = first.replace("trackio show", "trackio list runs")  # else it serves until Ctrl-C
-    script = f"{first}\n{others}\n{stock}\n{instrumented}\n{held}".replace("/scratch/me", str(tmp_path / "scratch"))
+    script = f"{first}\n{others}\n{stock}\n{instrumented}\n{held}".replace(
+        "/scratch/me", str(tmp_path / "scratch")
+    )
     (tmp_path / "scratch").mkdir()
     env = environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
 
     done = call(["bash", "-e", "-c", script], cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    reports = {folder.run_id: read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")}
+    reports = {
+        folder.run_id: read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")
+    }
     assert {report is not None and report.ended for report in reports.values()} == {True}
     assert len(reports) == 6
     assert "first" in done.stdout
@@ -237,7 +274,11 @@ def test_the_program_with_media_leaves_their_files(tmp_path: Path) -> None:
 
     folder = run(tmp_path, code.replace("run.finish()", f"{rollout}run.finish()"))
 
-    media = {str(line["key"]): line["items"] for line in records(RunFolder.at(folder)) if line["kind"] == "media"}
+    media = {
+        str(line["key"]): line["items"]
+        for line in records(RunFolder.at(folder))
+        if line["kind"] == "media"
+    }
     assert {key: [item["type"] for item in items] for key, items in media.items()} == {
         "trainer/sample": ["image"], "trainer/grid": ["image", "image"], "trainer/answers": ["table"],
         "trainer/notes": ["markdown"],

@@ -39,7 +39,9 @@ def test_the_page_has_a_program_for_each_tracker_and_one_beside_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["from_wandb", "from_mlflow", "from_trackio"])
-def test_a_program_that_changed_over_gives_its_rows_config_and_end(tmp_path: Path, name: str) -> None:
+def test_a_program_that_changed_over_gives_its_rows_config_and_end(
+    tmp_path: Path, name: str
+) -> None:
     base = run(tmp_path, name, OTEL_BRIDGE_EXPORTERS="file")
 
     found = records(only_folder(base))
@@ -56,7 +58,9 @@ def test_mlflows_client_writes_to_the_same_run(tmp_path: Path) -> None:
     run(tmp_path, "beside_mlflow", MLFLOW_TRACKING_URI=uri, MLFLOW_DISABLE_TELEMETRY="true")
 
     (held,) = mlflow_reading.runs_of(uri, RUN)
-    artifacts = [found.path for found in mlflow_reading.client(uri).list_artifacts(held.info.run_id)]
+    artifacts = [
+        found.path for found in mlflow_reading.client(uri).list_artifacts(held.info.run_id)
+    ]
     assert (held.data.metrics, artifacts) == ({"loss": 0.5}, ["notes.txt"])
 
 

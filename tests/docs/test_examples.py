@@ -17,7 +17,15 @@ from otel_bridge.testing.contents import Contents, HeldScalar
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from support.conformance.suite import ConformanceSuite, ReadShown
 from support.conformance.truth import KeptKinds, Shown
-from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, records, values
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    records,
+    values,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -34,19 +42,33 @@ def test_the_ten_lines_of_the_readme_give_a_hundred_rows(tmp_path: Path) -> None
     done = python("train.py", cwd=tmp_path, env=env)
 
     shown = values(only_folder(tmp_path / ".otel-bridge"))
-    assert (done.returncode, done.stderr.count("otel-bridge:")) == (0, 4)  # begin and end, each with an address
+    assert (done.returncode, done.stderr.count("otel-bridge:")) == (
+        0,
+        4,
+    )  # begin and end, each with an address
     assert shown["loss"] == [(step, math.exp(-step / 30)) for step in range(1, 101)]
 
 
-def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(tmp_path: Path) -> None:
+def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
-    roles = [[sys.executable, str(EXAMPLES / f"roles/{role}.py")] for role in ("trainer", "explorer", "evaluator")]
+    roles = [
+        [sys.executable, str(EXAMPLES / f"roles/{role}.py")]
+        for role in ("trainer", "explorer", "evaluator")
+    ]
 
-    started = [subprocess.Popen(role, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) for role in roles]
+    started = [
+        subprocess.Popen(role, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) for role in roles
+    ]
     codes = [process.wait(120) for process in started]
 
     report = ended(tmp_path / ".otel-bridge")
-    rollouts = [line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "rollout"]
+    rollouts = [
+        line
+        for line in records(only_folder(tmp_path / ".otel-bridge"))
+        if line["kind"] == "rollout"
+    ]
     assert codes == [0, 0, 0]
     assert report.steps == {"trainer/step": 50, "explorer/step": 30, "evaluator/step": 5}
     assert (report.status, report.drops, report.rollouts) == ("finished", {}, 30)
@@ -54,18 +76,25 @@ def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(tmp
 
 
 @pytest.mark.slow
-def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(tmp_path: Path) -> None:
+def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path)
     program = str(EXAMPLES / "stock_otel.py")
 
-    done = otel_bridge("run", "--exporters", "file", "--", sys.executable, program, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", sys.executable, program, cwd=tmp_path, env=env
+    )
 
     folder = only_folder(tmp_path / ".otel-bridge")
     rollouts = [line for line in records(folder) if line["kind"] == "rollout"]
     assert done.returncode == 0, done.stderr
     assert values(folder)["loss"] == [(step, 1.0 / step) for step in range(1, 11)]
     assert [rollout["step"] for rollout in rollouts] == list(range(1, 11))
-    assert {message["content"] for rollout in rollouts for message in rollout["messages"]} == {"2 + 2?", "4"}
+    assert {message["content"] for rollout in rollouts for message in rollout["messages"]} == {
+        "2 + 2?",
+        "4",
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,7 +136,9 @@ class TestCsvExporter(WriterContract):
 
 class TestCsvConformance(ConformanceSuite):
     target = "otel_bridge_csv:exporter"
-    keeps = KeptKinds(status=False, config=False, rollouts=False, evaluations=False, distributions=False)
+    keeps = KeptKinds(
+        status=False, config=False, rollouts=False, evaluations=False, distributions=False
+    )
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
@@ -132,13 +163,23 @@ def numbers_in(path: Path) -> Contents:
 @pytest.mark.slow
 def test_the_example_exporter_is_installed_by_pip_and_chosen_by_its_name(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     copied = tmp_path / "exporter_csv"
     copied.mkdir()
     for name in ("otel_bridge_csv.py", "pyproject.toml"):
         (copied / name).write_bytes((PLUGIN / name).read_bytes())
     subprocess.run(
-        [*install, "--target", str(site), str(copied)], check=True, env={**os.environ, "HOME": str(tmp_path)}
+        [*install, "--target", str(site), str(copied)],
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
     )
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="csv", PYTHONPATH=str(site))
 

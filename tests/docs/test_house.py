@@ -27,12 +27,16 @@ def test_the_tree_has_the_docstringof_the_glossary_and_no_class_name_twice() -> 
         ("a bold story, untold; the speakerphone", []),
     ],
 )
-def test_a_refused_word_is_found_in_names_and_in_text(text: str, found: list[tuple[int, str]]) -> None:
+def test_a_refused_word_is_found_in_names_and_in_text(
+    text: str, found: list[tuple[int, str]]
+) -> None:
     assert list(words.refused(text)) == found
 
 
 def test_a_class_name_in_two_modules_is_found() -> None:
-    twice = words.defined_twice([("a.py", "class Frame: ...\nclass Other: ..."), ("b.py", "\nclass Frame: ...")])
+    twice = words.defined_twice(
+        [("a.py", "class Frame: ...\nclass Other: ..."), ("b.py", "\nclass Frame: ...")]
+    )
 
     assert list(twice) == ["b.py:2: class Frame is defined in a.py:1 too"]
 
@@ -50,13 +54,21 @@ def test_a_class_name_in_two_modules_is_found() -> None:
 def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found: int) -> None:
     lines = list(words.without_verb("a.py", f'class Frame:\n    """{docstring}"""'))
 
-    assert lines == [f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"] * found
+    assert (
+        lines
+        == [f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"]
+        * found
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "source", "text"),
     [
-        ("complexity", f"def f(a):\n    return {' and '.join('a' * 13)}", "1: f has a complexity of 13, at most 12"),
+        (
+            "complexity",
+            f"def f(a):\n    return {' and '.join('a' * 13)}",
+            "1: f has a complexity of 13, at most 12",
+        ),
         ("complexity", f"def f(a):\n    return {' and '.join('a' * 12)}", None),
         (
             "complexity",
@@ -69,7 +81,11 @@ def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found
             "1: a ternary inside a ternary: use if and elif, or a table",
         ),
         ("nested-ternary", "x = 1 if a else 3", None),
-        ("packed-assignment", "\na, b = 1, 2", "2: several assignments in one statement: one a line"),
+        (
+            "packed-assignment",
+            "\na, b = 1, 2",
+            "2: several assignments in one statement: one a line",
+        ),
         ("packed-assignment", "a = b = 1", "1: several assignments in one statement: one a line"),
         ("packed-assignment", "a, b = pair", None),
         ("generic-name", "for found in rows: ...", "1: 'found' is not the name of a thing"),
@@ -77,7 +93,8 @@ def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found
         ("generic-name", "for row in found: ...", None),
         (
             "attributes",
-            "class Run:\n    def __init__(self):\n" + "".join(f"        self.a{n} = 1\n" for n in range(13)),
+            "class Run:\n    def __init__(self):\n"
+            + "".join(f"        self.a{n} = 1\n" for n in range(13)),
             "1: Run has 13 attributes, at most 12",
         ),
         ("attributes", "class Run:\n    def __init__(self):\n        self.a = other.b = 1", None),
@@ -118,7 +135,9 @@ def test_objects_are_changed_by_their_own_methods() -> None:
         ("getattr(run, 'step')", False),
     ],
 )
-def test_a_store_by_a_function_counts_unless_it_is_to_the_object_itself(call: str, counts: bool) -> None:
+def test_a_store_by_a_function_counts_unless_it_is_to_the_object_itself(
+    call: str, counts: bool
+) -> None:
     assert stores.sets_other(ast.parse(call, mode="eval").body) is counts
 
 
@@ -127,7 +146,11 @@ def test_no_import_circle_and_no_crowded_folder() -> None:
 
 
 def test_a_circle_by_an_import_for_types_is_found() -> None:
-    known = {"p.a": "if TYPE_CHECKING:\n    from p.b import B", "p.b": "def f():\n    from p import a", "p": ""}
+    known = {
+        "p.a": "if TYPE_CHECKING:\n    from p.b import B",
+        "p.b": "def f():\n    from p import a",
+        "p": "",
+    }
 
     found = rooms.circle({name: rooms.imported(source, known) for name, source in known.items()})
 

@@ -47,10 +47,23 @@ def test_ray_workers_with_the_env_of_the_driver_land_in_its_run(tmp_path: Path) 
     program(tmp_path, "ray.py", STAND_IN)
     driver = program(tmp_path, "driver.py", _block("python"))
     (tmp_path / "elsewhere").mkdir()
-    env = environment(tmp_path, OTEL_BRIDGE_TOKEN="t0ken-of-the-job", ELSEWHERE=str(tmp_path / "elsewhere"))
+    env = environment(
+        tmp_path, OTEL_BRIDGE_TOKEN="t0ken-of-the-job", ELSEWHERE=str(tmp_path / "elsewhere")
+    )
     listen = f"127.0.0.2:{_free_port()}"
 
-    done = otel_bridge("run", "--exporters", "file", "--listen", listen, "--", "python", driver, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--listen",
+        listen,
+        "--",
+        "python",
+        driver,
+        cwd=tmp_path,
+        env=env,
+    )
 
     (folder,) = run_folders(tmp_path / ".otel-bridge")
     report = read_report(folder)
@@ -67,7 +80,10 @@ def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.Co
     script = script.replace("0.0.0.0:4317", f"127.0.0.2:{port}").replace(":4317", f":{port}")
     script = script.replace("/4317", f"/{port}")
     (tmp_path / "node").mkdir()
-    for name, text in (("scontrol", "echo 127.0.0.2"), ("srun", 'HOME=$PWD/away OTEL_BRIDGE_DIR=$PWD/away "$@"')):
+    for name, text in (
+        ("scontrol", "echo 127.0.0.2"),
+        ("srun", 'HOME=$PWD/away OTEL_BRIDGE_DIR=$PWD/away "$@"'),
+    ):
         tool = tmp_path / name
         tool.write_text(f"#!/bin/bash\n{text}\n")
         tool.chmod(0o755)
@@ -76,14 +92,20 @@ def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.Co
         with otel_bridge.init(role="trainer") as run:
             run.log({"loss": 0.5}, step=1)
     """)  # fmt: skip
-    slurm = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    slurm = {
+        "SLURM_JOB_ID": "42",
+        "SLURM_JOB_NODELIST": "n[1-4]",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
     env = environment(tmp_path, **slurm, SLURM_TMPDIR=str(tmp_path / "node"), **variables)
     env["PATH"] = f"{tmp_path}:{env['PATH']}"
 
     return call(["bash", "-e", program(tmp_path, "job.sh", script)], cwd=tmp_path, env=env)
 
 
-def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(tmp_path: Path) -> None:
+def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(
+    tmp_path: Path,
+) -> None:
     done = _slurm_job(tmp_path, "file")
 
     (state,) = (tmp_path / "node").glob("*/otel-bridge-42")
@@ -94,13 +116,17 @@ def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_del
     assert not (tmp_path / "otel-bridge-42").exists()
 
 
-def test_what_the_slurm_job_could_not_deliver_leaves_the_node_and_is_drained(tmp_path: Path) -> None:
+def test_what_the_slurm_job_could_not_deliver_leaves_the_node_and_is_drained(
+    tmp_path: Path,
+) -> None:
     extra = {"GATED_BLOCKED": "1", **install(tmp_path)}
     done = _slurm_job(tmp_path, "gated", **extra)
     shutil.rmtree(tmp_path / "node")
     (tmp_path / "gate").touch()
 
-    drained = otel_bridge("drain", "otel-bridge-42", cwd=tmp_path, env=environment(tmp_path, **extra))
+    drained = otel_bridge(
+        "drain", "otel-bridge-42", cwd=tmp_path, env=environment(tmp_path, **extra)
+    )
 
     assert (done.returncode, drained.returncode) == (0, 0), done.stderr + drained.stdout
     assert [line for line in gated_lines(tmp_path) if "loss" in line] == ["trainer/loss 1"]

@@ -19,7 +19,11 @@ from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessRepo
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-SOURCES = sorted(path for root in ("otel_bridge", "exporters", "collector") for path in (ROOT / root).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for root in ("otel_bridge", "exporters", "collector")
+    for path in (ROOT / root).rglob("*.py")
+)
 NO_REASONS = {"drop/", "replace"}
 GENERATED = {"settings.md", "service-metrics.md", "semantic-conventions.md", "versions.md"}
 MAX_WORDS = 30_000
@@ -35,7 +39,9 @@ def test_the_page_of_settings_is_fresh() -> None:
 
 
 def test_the_page_of_settings_has_every_setting_below_one_heading() -> None:
-    of_trackers = [one.name for name in ("wandb", "mlflow", "trackio") for one in exporter.load(name).settings]
+    of_trackers = [
+        one.name for name in ("wandb", "mlflow", "trackio") for one in exporter.load(name).settings
+    ]
     expected = [*(one.name for one in settings.declared()), *of_trackers]
     of_content = [settings.content_of(name).name for name in exporter.available()]
 
@@ -47,11 +53,17 @@ def test_the_page_of_settings_has_every_setting_below_one_heading() -> None:
 def test_the_versions_that_doctor_names_are_those_of_the_page(tracker: str) -> None:
     tested = importlib.import_module(f"otel_bridge_{tracker}.versions").TESTED_WITH
 
-    assert tested.split(", ") == list(dict.fromkeys(re.findall(rf"\| {tracker} \| (\S+) \|", page("docs/versions.md"))))
+    assert tested.split(", ") == list(
+        dict.fromkeys(re.findall(rf"\| {tracker} \| (\S+) \|", page("docs/versions.md")))
+    )
 
 
 def test_every_variable_of_otel_bridge_that_a_page_names_is_declared() -> None:
-    named = {name for path in PAGES for name in re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", path.read_text("utf-8"))}
+    named = {
+        name
+        for path in PAGES
+        for name in re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", path.read_text("utf-8"))
+    }
     declared = set(re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", settings_page.page()))
     of_examples = {"OTEL_BRIDGE_CSV_DIR", "OTEL_BRIDGE_TENSORBOARD_DIR"}
 
@@ -75,7 +87,9 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 def test_the_pages_are_few_enough_words_to_be_read() -> None:
     pages = [
-        path for path in ROOT.glob("docs/**/*.md") if path.name not in GENERATED and path.parent.name != "decisions"
+        path
+        for path in ROOT.glob("docs/**/*.md")
+        if path.name not in GENERATED and path.parent.name != "decisions"
     ]
 
     assert sum(len(path.read_text("utf-8").split()) for path in pages) <= MAX_WORDS
@@ -95,7 +109,11 @@ def test_every_table_has_a_head_and_prose_has_no_spaces_to_spare(path: Path) -> 
     blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
 
     # A blank line ends a table: the rows behind it are shown as text.
-    headless = [block.splitlines()[0] for block in blocks if not re.match(r".*\n\|(?: ?:?-+:? ?\|)+\n", block)]
+    headless = [
+        block.splitlines()[0]
+        for block in blocks
+        if not re.match(r".*\n\|(?: ?:?-+:? ?\|)+\n", block)
+    ]
     assert headless == []
     assert re.findall(r"^.* $|^[^|\n]*\S  +\S.*$", text, re.MULTILINE) == []
 
@@ -115,7 +133,9 @@ def test_the_script_of_the_readme_is_the_example() -> None:
 
 
 def test_the_exporter_on_the_page_is_the_example() -> None:
-    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/own-exporter.md")
+    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page(
+        "docs/own-exporter.md"
+    )
 
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
@@ -123,7 +143,9 @@ def test_the_page_of_commands_names_every_option_and_exit_code(name: str) -> Non
     command = main.get_command(click.Context(main), name)
     assert command is not None
     text = page("docs/commands.md")
-    (section,) = re.findall(rf"^## `otel-bridge {name}.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    (section,) = re.findall(
+        rf"^## `otel-bridge {name}.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+    )
     if name == "serve":
         section += page("docs/service.md")  # its options stand there
 
@@ -136,7 +158,9 @@ def test_the_page_of_commands_names_every_option_and_exit_code(name: str) -> Non
 
 def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> None:
     documented = page("docs/emitting-reference.md").partition("## Bad input")[2]
-    counted = set(MEANING) | {reason for path in SOURCES for reason in _reasons(path)} | _constants()
+    counted = (
+        set(MEANING) | {reason for path in SOURCES for reason in _reasons(path)} | _constants()
+    )
 
     assert sorted(reason for reason in counted if f"`{reason}`" not in documented) == []
     named = set(re.findall(r"`([a-z]+[_/][a-z_/]+)`", documented)) - {
@@ -154,10 +178,15 @@ def _reasons(path: Path) -> set[str]:
     for call in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(call, ast.Call):
             continue
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
         if name in {"drop", "_drop", "count_drop", "count"}:
             values = [
-                value for argument in call.args[:2] for value in ast.walk(argument) if isinstance(value, ast.Constant)
+                value
+                for argument in call.args[:2]
+                for value in ast.walk(argument)
+                if isinstance(value, ast.Constant)
             ]
             found |= {str(value.value) for value in values if isinstance(value.value, str)}
     return {reason for reason in found if re.fullmatch(r"[a-z]+[a-z_/]*", reason)} - NO_REASONS
@@ -200,14 +229,18 @@ def _constants() -> set[str]:
         "OTHER_LENGTH",
         "EVICTED",
     )
-    return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
+    return {
+        str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)
+    } | {
         "rollout_empty_prompt"  # counted in a loop over names
     }
 
 
 @pytest.mark.parametrize("kind", [Report, ProcessReport, ExporterReport, BridgeReport])
 def test_the_page_of_the_run_folder_names_every_field_of_the_report(kind: type[object]) -> None:
-    documented = set(re.findall(r"`([a-z_]+)`", page("docs/run-folder.md").partition("## report.json")[2]))
+    documented = set(
+        re.findall(r"`([a-z_]+)`", page("docs/run-folder.md").partition("## report.json")[2])
+    )
 
     assert sorted({field.name for field in dataclasses.fields(kind)} - documented) == []  # type: ignore[arg-type]
 
@@ -223,10 +256,17 @@ def test_pictures_are_small_enough_for_a_checkout() -> None:
 
 
 def test_the_defaults_that_pages_name_are_those_declared() -> None:
-    bounds = {"16 GiB": settings.MAX_BYTES, "64 MiB": settings.REQUEST_BYTES, "4 MiB": settings.ROLLOUT_BYTES}
+    bounds = {
+        "16 GiB": settings.MAX_BYTES,
+        "64 MiB": settings.REQUEST_BYTES,
+        "4 MiB": settings.ROLLOUT_BYTES,
+    }
     shown = page("docs/guarantees.md")
 
     for text, setting in bounds.items():
         number, unit = text.split()
         assert (text in shown, setting.default) == (True, settings.size_bytes(f"{number}{unit}"))
-    assert f"`{settings.MAX_ROLLOUTS_PER_STEP.name}`, {settings.MAX_ROLLOUTS_PER_STEP.default}" in shown
+    assert (
+        f"`{settings.MAX_ROLLOUTS_PER_STEP.name}`, {settings.MAX_ROLLOUTS_PER_STEP.default}"
+        in shown
+    )

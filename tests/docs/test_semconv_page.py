@@ -49,7 +49,15 @@ KINDS = {
     "int": {"int_value"},
     "double": {"double_value"},
     "boolean": {"bool_value"},
-    "any": {"bytes_value", "string_value", "int_value", "double_value", "bool_value", "array_value", "kvlist_value"},
+    "any": {
+        "bytes_value",
+        "string_value",
+        "int_value",
+        "double_value",
+        "bool_value",
+        "array_value",
+        "kvlist_value",
+    },
 }
 PROGRAM = """
     import otel_bridge
@@ -108,7 +116,9 @@ def test_the_page_is_fresh() -> None:
 
 
 def test_every_name_on_the_wire_is_in_the_registry_and_no_other() -> None:
-    texts = {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
+    texts = {
+        value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)
+    }
     names = {name.removesuffix(".") for name in (*texts, *semconv.THIRD_PARTY_STEPS)}
     constants = names - OF_HTTP_AND_GRPC - OF_TRACKERS - NO_ATTRIBUTES
     of_opentelemetry = set(REGISTRY.attributes) - REGISTRY.own
@@ -127,31 +137,64 @@ def test_every_attribute_of_the_registry_is_in_a_table_with_a_level_and_an_examp
         refs = [one["ref"] for one in group.get("attributes", ())]
         levels = [one["requirement_level"] for one in group.get("attributes", ())]
         assert len(refs) == len(set(refs))
-        assert {level if isinstance(level, str) else next(iter(level)) for level in levels} <= LEVELS
+        assert {
+            level if isinstance(level, str) else next(iter(level)) for level in levels
+        } <= LEVELS
         assert group["type"] == "attribute_group" or group["stability"] == "development"
-    assert [name for name, one in REGISTRY.attributes.items() if not one.get("examples") or not one["brief"]] == []
+    assert [
+        name
+        for name, one in REGISTRY.attributes.items()
+        if not one.get("examples") or not one["brief"]
+    ] == []
     assert {REGISTRY.attributes[name]["stability"] for name in REGISTRY.own} == {"development"}
 
 
 def test_what_a_process_sends_is_in_the_registry_with_its_type(tmp_path: Path) -> None:
     path = program(tmp_path, "program.py", PROGRAM)
-    trackers = {"WANDB_PROJECT": "w", "WANDB_TAGS": "a,b", "MLFLOW_RUN_ID": "m", "TRACKIO_SPACE_ID": "ada/space"}
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT="1", **trackers)
+    trackers = {
+        "WANDB_PROJECT": "w",
+        "WANDB_TAGS": "a,b",
+        "MLFLOW_RUN_ID": "m",
+        "TRACKIO_SPACE_ID": "ada/space",
+    }
+    env = environment(
+        tmp_path,
+        OTEL_BRIDGE_OFFLINE="1",
+        WORLD_SIZE="2",
+        TORCHELASTIC_RESTART_COUNT="1",
+        **trackers,
+    )
 
     done = call([sys.executable, path], cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
     sent = list(_sent(tmp_path / ".otel-bridge"))
-    signals = {name for name, group in GROUPS.items() if group["type"] in {"metric", "span", "event"}}
-    assert {group for group, _ in sent} == signals - {OF_A_BRIDGE} | {"entity.rl.run", "attributes.rl.value"}
-    assert sorted({f"{group}: {wrong}" for group, pairs in sent for wrong in _wrong(group, pairs)}) == []
+    signals = {
+        name for name, group in GROUPS.items() if group["type"] in {"metric", "span", "event"}
+    }
+    assert {group for group, _ in sent} == signals - {OF_A_BRIDGE} | {
+        "entity.rl.run",
+        "attributes.rl.value",
+    }
+    assert (
+        sorted({f"{group}: {wrong}" for group, pairs in sent for wrong in _wrong(group, pairs)})
+        == []
+    )
     names = {pair.key for _, pairs in sent for pair in pairs}
-    assert {"rl.message.index", "rl.turn.last", "rl.rollouts.ids", "rl.rollouts.open_steps", "rl.attempt"} <= names
+    assert {
+        "rl.message.index",
+        "rl.turn.last",
+        "rl.rollouts.ids",
+        "rl.rollouts.open_steps",
+        "rl.attempt",
+    } <= names
 
 
 def _sent(base: Path) -> Iterator[tuple[str, list[KeyValue]]]:
     """Every set of attributes in the segments below *base*, with the group of the registry that it is of."""
-    spans = {semconv_page.span_name(group).partition(" ")[0]: name for name, group in GROUPS.items()}
+    spans = {
+        semconv_page.span_name(group).partition(" ")[0]: name for name, group in GROUPS.items()
+    }
     events = {group["name"]: name for name, group in GROUPS.items() if group["type"] == "event"}
     for file in (file for folder in run_folders(base) for file in folder.segments()):
         header, scan = read_segment(file.path, 0, limit_bytes=1 << 30, final=False)
@@ -178,13 +221,19 @@ def _wrong(group: str, pairs: Iterable[KeyValue]) -> Iterator[str]:
         allowed |= _attributes("entity.rl.process")
     found = {pair.key: pair.value for pair in pairs}
     for name, value in found.items():
-        prefix = next((one for one in allowed if name.startswith(f"{one}.") and _is_template(one)), name)
+        prefix = next(
+            (one for one in allowed if name.startswith(f"{one}.") and _is_template(one)), name
+        )
         known = name if name in allowed else prefix
         if known not in allowed:
             yield f"{name} is not in the group"
         elif value.WhichOneof("value") not in _kinds(REGISTRY.attributes[known]["type"], value):
             yield f"{name} is {value.WhichOneof('value')}"
-    yield from (f"{name} is missing" for name, level in allowed.items() if level == "required" and name not in found)
+    yield from (
+        f"{name} is missing"
+        for name, level in allowed.items()
+        if level == "required" and name not in found
+    )
 
 
 def _attributes(group: str) -> dict[str, Any]:
@@ -202,7 +251,9 @@ def _kinds(kind: object, value: AnyValue) -> set[str]:
     """Which fields of *value* the type *kind* of the registry allows."""
     if not isinstance(kind, str):
         return {"string_value"}
-    kind = kind.removeprefix("template[").removesuffix("]") if kind.startswith("template[") else kind
+    kind = (
+        kind.removeprefix("template[").removesuffix("]") if kind.startswith("template[") else kind
+    )
     if not kind.endswith("[]"):
         return KINDS[kind]
     items = {item.WhichOneof("value") for item in value.array_value.values}
@@ -210,7 +261,9 @@ def _kinds(kind: object, value: AnyValue) -> set[str]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_example_of_the_page_is_taken_by_a_bridge_and_becomes_the_row_that_it_shows(tmp_path: Path) -> None:
+def test_the_example_of_the_page_is_taken_by_a_bridge_and_becomes_the_row_that_it_shows(
+    tmp_path: Path,
+) -> None:
     text = semconv_page.PAGE.read_text("utf-8")
     serve, example = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     (shown,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -226,13 +279,27 @@ def test_the_example_of_the_page_is_taken_by_a_bridge_and_becomes_the_row_that_i
         report = ended(tmp_path / ".otel-bridge")
         folder = only_folder(tmp_path / ".otel-bridge")
         until(lambda: statuses(folder), "the end of the run in the file")
-    rows = [line for line in records(folder) if line["kind"] == "row" and "trainer/loss" in line["values"]]
+    rows = [
+        line
+        for line in records(folder)
+        if line["kind"] == "row" and "trainer/loss" in line["values"]
+    ]
     expected = json.loads(shown)
     assert [{key: row[key] for key in expected} for row in rows] == [expected]
     (rollout,) = (line for line in records(folder) if line["kind"] == "rollout")
     assert (rollout["step"], rollout["reward"], rollout["rewards"]) == (7, 1.0, {"judge": 0.7})
-    assert rollout["messages"] == [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    assert [line["config"] for line in records(folder) if line["kind"] == "config"] == [{"batch_size": 64}]
-    assert (report.project, report.name, report.drops, statuses(folder)) == ("gsm8k", "from-curl", {}, ["finished"])
+    assert rollout["messages"] == [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    assert [line["config"] for line in records(folder) if line["kind"] == "config"] == [
+        {"batch_size": 64}
+    ]
+    assert (report.project, report.name, report.drops, statuses(folder)) == (
+        "gsm8k",
+        "from-curl",
+        {},
+        ["finished"],
+    )
     assert "from-curl" in otel_bridge("status", cwd=tmp_path, env=env).stdout
     assert "judge" in otel_bridge("rollouts", cwd=tmp_path, env=env).stdout

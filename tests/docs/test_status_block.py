@@ -22,21 +22,34 @@ RUN: Final = "680eac67f948863a"
 
 def status_text(state: RunState, where: str, *, limit_bytes: int) -> str:
     """What `status` prints in a pipe of one run."""
-    overview = Overview(where, [state], DirectoryUse(state.total_bytes, limit_bytes), time_unix_ns=NOW)
+    overview = Overview(
+        where, [state], DirectoryUse(state.total_bytes, limit_bytes), time_unix_ns=NOW
+    )
     console = Console(file=io.StringIO(), width=120)
     console.print(run_view(state, overview), soft_wrap=True)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
     return "\n".join([*lines, *next_commands(state, here=overview.here), space_line(overview)])
 
 
-def test_the_page_of_commands_shows_a_run_as_status_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_commands_shows_a_run_as_status_prints_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))  # an activated environment
     exporters = {
         "trackio": ExporterReport(
-            written=99, state="writing", rows=97, rollouts=1, rows_per_s=12.0, view="trackio show --project gsm8k"
+            written=99,
+            state="writing",
+            rows=97,
+            rollouts=1,
+            rows_per_s=12.0,
+            view="trackio show --project gsm8k",
         ),
         "mlflow": ExporterReport(
-            written=102, rows=101, rollouts=1, rows_per_s=12.1, url="http://mlflow:5000/#/experiments/3/runs/5f1c"
+            written=102,
+            rows=101,
+            rollouts=1,
+            rows_per_s=12.1,
+            url="http://mlflow:5000/#/experiments/3/runs/5f1c",
         ),
     }
     report = Report(
@@ -61,4 +74,6 @@ def test_the_page_of_commands_shows_a_run_as_status_prints_it(monkeypatch: pytes
         held={"trackio": kept, "mlflow": KeptRecords()},
     )
 
-    assert status_text(state, ".otel-bridge", limit_bytes=16 << 30) in (DOCS / "commands.md").read_text("utf-8")
+    assert status_text(state, ".otel-bridge", limit_bytes=16 << 30) in (
+        DOCS / "commands.md"
+    ).read_text("utf-8")

@@ -19,7 +19,14 @@ from support.trainers.command_runs import BIN, environment
 from support.waiting import ANSWER_S
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
-TYPES: Final = {dict: "object", list: "list", str: "string", bool: "boolean", int: "integer", float: "number"}
+TYPES: Final = {
+    dict: "object",
+    list: "list",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
 
 
 def fields(page: str, heading: str) -> dict[str, str]:
@@ -37,7 +44,11 @@ def check(found: Mapping[str, object], page: str, heading: str) -> None:
     assert list(found) == list(documented)
     for name, value in found.items():
         kind = documented[name]
-        assert kind.endswith(" or null") if value is None else TYPES[type(value)] == kind.removesuffix(" or null"), name
+        assert (
+            kind.endswith(" or null")
+            if value is None
+            else TYPES[type(value)] == kind.removesuffix(" or null")
+        ), name
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +58,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     env = environment(tmp_path, **{ALERTS.name: "trainer/loss>0.1"})
     with service(tmp_path, env, "--exporters", "file") as running:
         running.send(1)
-        report_when(folder_of(tmp_path), lambda report: report.exporters["file"].rows == 1 and report.alerts == 1)
+        report_when(
+            folder_of(tmp_path),
+            lambda report: report.exporters["file"].rows == 1 and report.alerts == 1,
+        )
         call = [str(BIN / "otel-bridge"), "status", running.http, "--json"]
-        line = subprocess.run(call, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        line = subprocess.run(
+            call, env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
         with urllib.request.urlopen(f"{running.http}/status", timeout=ANSWER_S) as answer:
             return json.loads(line), json.loads(answer.read())
 
@@ -59,7 +75,9 @@ def only(values: object) -> dict[str, Any]:
     return value
 
 
-def test_the_fields_of_a_line_are_those_of_the_page(shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_the_fields_of_a_line_are_those_of_the_page(
+    shown: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
     line, _ = shown
 
     check(line, "commands.md", "### Fields of status --json")
@@ -67,7 +85,9 @@ def test_the_fields_of_a_line_are_those_of_the_page(shown: tuple[dict[str, Any],
     assert list(line["bytes"]) == ["segments", "ledger", "files"]
 
 
-def test_the_fields_of_the_report_are_those_of_the_page(shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_the_fields_of_the_report_are_those_of_the_page(
+    shown: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
     report: dict[str, Any] = shown[0]["report"]
 
     check(report, "run-folder.md", "## report.json")
@@ -79,7 +99,12 @@ def test_the_fields_of_the_report_are_those_of_the_page(shown: tuple[dict[str, A
         ["title", "level", "time_unix_ns"],
     ]
     assert report["roles"] == {"trainer": {"alive": 1, "processes": 1}}
-    assert list(report["steps"]) == list(report["rows_by_axis"]) == list(report["row_times"]) == ["trainer/step"]
+    assert (
+        list(report["steps"])
+        == list(report["rows_by_axis"])
+        == list(report["row_times"])
+        == ["trainer/step"]
+    )
 
 
 def test_the_fields_of_the_page_of_a_service_are_those_of_the_page(

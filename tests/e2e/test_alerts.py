@@ -45,7 +45,11 @@ RAISED = [("trainer/kl above 0.2", "warn", 1), ("trainer/kl is NaN", "error", 5)
 
 
 def alerts(base: Path) -> list[tuple[object, object, object]]:
-    return [(line["title"], line["level"], line["step"]) for line in lines(base) if line["kind"] == "alert"]
+    return [
+        (line["title"], line["level"], line["step"])
+        for line in lines(base)
+        if line["kind"] == "alert"
+    ]
 
 
 def test_the_bridge_of_a_plain_program_takes_the_rules_of_its_environment(tmp_path: Path) -> None:
@@ -89,10 +93,16 @@ def test_a_service_watches_all_its_runs_by_its_own_rules(tmp_path: Path) -> None
 
 
 def test_a_rule_that_cannot_be_used_is_an_error_of_init(tmp_path: Path) -> None:
-    done = run(script(tmp_path / "train.py", TRAIN), environment(tmp_path / "runs", OTEL_BRIDGE_ALERTS="kl=0.2"))
+    done = run(
+        script(tmp_path / "train.py", TRAIN),
+        environment(tmp_path / "runs", OTEL_BRIDGE_ALERTS="kl=0.2"),
+    )
 
     assert done.returncode == 1
-    assert "OTEL_BRIDGE_ALERTS='kl=0.2': 'kl=0.2' is not a rule; expected nan, stalled:DURATION" in done.stderr
+    assert (
+        "OTEL_BRIDGE_ALERTS='kl=0.2': 'kl=0.2' is not a rule; expected nan, stalled:DURATION"
+        in done.stderr
+    )
     assert not list((tmp_path / "runs").glob("*/segments/*"))
 
 
@@ -106,7 +116,9 @@ run.finish(timeout_s=60)
 """
 
 
-def test_a_stalled_role_is_noticed_once_though_the_bridge_is_killed_meanwhile(tmp_path: Path) -> None:
+def test_a_stalled_role_is_noticed_once_though_the_bridge_is_killed_meanwhile(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
     env = environment(runs, OTEL_BRIDGE_ALERTS="stalled:1s")
 
@@ -132,7 +144,9 @@ def test_a_stalled_role_is_noticed_once_though_the_bridge_is_killed_meanwhile(tm
     assert alerts(runs) == [("trainer sends no rows", "error", 3)]
 
 
-def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(tmp_path: Path) -> None:
+def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(
+    tmp_path: Path,
+) -> None:
     runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
     uri = mlflow_reading.database(tmp_path)
     env = environment(
@@ -140,7 +154,9 @@ def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(
         TRACKIO_DIR=str(tmp_path / "trackio"), MLFLOW_DISABLE_TELEMETRY="true", OTEL_BRIDGE_ALERTS=RULES,
     )  # fmt: skip
 
-    drain = script(tmp_path / "drain.py", f"from otel_bridge.cli import main; main(['drain', {str(runs)!r}])")
+    drain = script(
+        tmp_path / "drain.py", f"from otel_bridge.cli import main; main(['drain', {str(runs)!r}])"
+    )
     with no_bridge_left(runs):
         assert run(train, {**env, "OTEL_BRIDGE_OFFLINE": "1"}).returncode == 0
         for _ in range(2):  # killed while it reads or writes

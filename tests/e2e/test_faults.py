@@ -59,7 +59,9 @@ class ExpectedLines:
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.acks = folder / "acks"
-        self._job = start(script(folder / "train.py", EXPECTED_LINES, acknowledging=True), env, str(self.acks))
+        self._job = start(
+            script(folder / "train.py", EXPECTED_LINES, acknowledging=True), env, str(self.acks)
+        )
         assert self._say() == b"begun\n", self._job.communicate()
 
     def log(self, first: int, count: int, *, width: int = 0) -> None:
@@ -84,7 +86,9 @@ class ExpectedLines:
 def small_disk(folder: Path, *options: str) -> Iterator[Path]:
     """Mount a small disk."""
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", folder], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", *options, "tmpfs", folder], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("nothing can be mounted here")
     try:
@@ -93,7 +97,9 @@ def small_disk(folder: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_room_again(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", "-o", "size=8m") as disk, no_bridge_left(tmp_path):
         base, filler = disk / "runs", disk / "filler"
         trainer = ExpectedLines(tmp_path, environment(base))
@@ -120,7 +126,9 @@ def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_
 
     assert report is not None
     assert ends == ["finished"]
-    dropped = sum(report.drops.get(reason, 0) for reason in ("disk_full", "directory_full", "disk_half_full"))
+    dropped = sum(
+        report.drops.get(reason, 0) for reason in ("disk_full", "directory_full", "disk_half_full")
+    )
     assert got == sorted(set(got))
     assert set(got) >= {*range(50), *range(first, first + 50)}
     assert (dropped > 100, len(got) + dropped) == (True, first + 50)
@@ -155,7 +163,9 @@ def test_a_bridge_whose_disk_is_full_delivers_once_there_is_room(tmp_path: Path)
         (bridge,) = bridges(base)
         before = rows(base)
 
-        resource.prlimit(bridge, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.prlimit(
+            bridge, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
         until(lambda: ended(base) and not bridges(base))
 
     assert len(before) < 20_000
@@ -167,7 +177,9 @@ def _log(base: Path) -> str:
     return "".join(file.read_text() for file in base.glob("*/bridge.log"))
 
 
-def test_a_damaged_segment_costs_the_rows_that_stood_there_and_that_is_counted(tmp_path: Path) -> None:
+def test_a_damaged_segment_costs_the_rows_that_stood_there_and_that_is_counted(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
     with no_bridge_left(tmp_path):
         trainer = ExpectedLines(tmp_path, environment(base))
@@ -227,7 +239,9 @@ def test_a_damaged_ledger_is_set_aside_and_what_the_segments_hold_arrives_once(
     assert "the ledger is damaged" in _log(base) or "was damaged and renamed to" in _log(base)
 
 
-def test_a_directory_that_is_read_only_is_an_error_at_init_that_says_what_to_set(tmp_path: Path) -> None:
+def test_a_directory_that_is_read_only_is_an_error_at_init_that_says_what_to_set(
+    tmp_path: Path,
+) -> None:
     code = script(tmp_path / "train.py", LOGS)
     with small_disk(tmp_path / "disk", "-o", "size=1m,ro") as disk:
         done = run(code, environment(disk / "runs"))

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from support.collector.service_process import service
-from support.trainers.e2e_jobs import ended, environment, lines, no_bridge_left, only_folder, script, start, until
+from support.trainers.e2e_jobs import (
+    ended,
+    environment,
+    lines,
+    no_bridge_left,
+    only_folder,
+    script,
+    start,
+    until,
+)
 from support.trainers.e2e_jobs import run as finished
 from support.waiting import HANG_S
 
@@ -69,17 +78,31 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
     env = environment(base, OTEL_BRIDGE_POLL_S="0.01")
     job = start(script(tmp_path / "job.py", JOB), {**env, "OTEL_BRIDGE_OFFLINE": "1"}, "killed")
     assert job.wait(HANG_S) == -signal.SIGKILL
-    drain = [sys.executable, "-c", "import sys; from otel_bridge.cli import main; main(['drain', sys.argv[1]])", base]
+    drain = [
+        sys.executable,
+        "-c",
+        "import sys; from otel_bridge.cli import main; main(['drain', sys.argv[1]])",
+        base,
+    ]
 
     killed = [_killed_after(20 * number, [*map(str, drain)], env, base) for number in range(4)]
-    done = subprocess.run(drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = subprocess.run(
+        drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
     assert killed[0]
     assert done.returncode == 0, done.stderr
     assert held(base) == expected
     assert json.loads(only_folder(base).report_path.read_bytes())["media"] == sum(expected.values())
-    status = [sys.executable, "-c", "import sys; from otel_bridge.cli import main; main(['status', sys.argv[1]])", base]
-    shown = subprocess.run([*map(str, status)], env=env, capture_output=True, text=True, timeout=HANG_S, check=True)
+    status = [
+        sys.executable,
+        "-c",
+        "import sys; from otel_bridge.cli import main; main(['status', sys.argv[1]])",
+        base,
+    ]
+    shown = subprocess.run(
+        [*map(str, status)], env=env, capture_output=True, text=True, timeout=HANG_S, check=True
+    )
     assert f"{sum(expected.values())} media logged" in shown.stdout
     assert sorted(line["step"] for line in lines(base) if line["kind"] == "row") == list(range(40))
 
@@ -95,7 +118,9 @@ def _killed_after(count: int, drain: list[str], env: dict[str, str], base: Path)
 def test_media_that_otlp_forwards_are_those_of_a_local_bridge(
     tmp_path: Path, expected: Counter[tuple[object, ...]]
 ) -> None:
-    with service(tmp_path, environment(tmp_path / "served"), "--dir", str(tmp_path / "served")) as bridge:
+    with service(
+        tmp_path, environment(tmp_path / "served"), "--dir", str(tmp_path / "served")
+    ) as bridge:
         env = environment(
             tmp_path / "sender", "otlp",
             OTEL_EXPORTER_OTLP_ENDPOINT=bridge.http, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",

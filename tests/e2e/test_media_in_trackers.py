@@ -53,7 +53,9 @@ def written(base: Path) -> int:
     return sum(int(one.get("written", 0)) for one in exporters.values())
 
 
-def test_media_are_in_every_tracker_once_after_kills_of_the_program_and_of_the_bridge(tmp_path: Path) -> None:
+def test_media_are_in_every_tracker_once_after_kills_of_the_program_and_of_the_bridge(
+    tmp_path: Path,
+) -> None:
     base, found = tmp_path / "base", places(tmp_path)
     (tmp_path / "wandb").mkdir()
     env = environment(base, "trackio,mlflow,wandb", **found)
@@ -68,11 +70,15 @@ def test_media_are_in_every_tracker_once_after_kills_of_the_program_and_of_the_b
 
     for _ in range(KILLS):
         before = written(base)
-        bridge = subprocess.Popen(drain, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        bridge = subprocess.Popen(
+            drain, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         until(lambda: written(base) > before or bridge.poll() is not None, HANG_S)  # noqa: B023  # called here only
         bridge.kill()
         assert (bridge.wait(HANG_S), written(base) < 3 * 3 * STEPS) == (-signal.SIGKILL, True)
-    done = subprocess.run(drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = subprocess.run(
+        drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     assert done.returncode == 0, done.stderr
 
     run = RunInfo(id=RUN_ID, project="media", name="job", folder=only_folder(base).path)
@@ -90,7 +96,11 @@ def _in_trackio(folder: Path, run: RunInfo) -> Counter[tuple[str, int]]:
                 continue
             held[key, row["step"]] += 1
             image = value if value["_type"] == "trackio.image" else value["_value"][0]["picture"]
-            assert (folder / "trackio" / "media" / image["file_path"]).read_bytes().startswith(b"\x89PNG")
+            assert (
+                (folder / "trackio" / "media" / image["file_path"])
+                .read_bytes()
+                .startswith(b"\x89PNG")
+            )
     return held
 
 

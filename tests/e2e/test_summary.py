@@ -50,7 +50,9 @@ def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(tmp_path: Path
         trackio_store.held_in(tmp_path / "trackio", info),
     ]
     keys = ("trainer/best", "trainer/verdict", "trainer/attempts")
-    assert [[contents.summary.get(key) for key in keys] for contents in shown] == [["0.75", "passed", "2.0"]] * 3
+    assert [[contents.summary.get(key) for key in keys] for contents in shown] == [
+        ["0.75", "passed", "2.0"]
+    ] * 3
 
 
 SENDER = """
@@ -76,10 +78,21 @@ def test_what_a_process_far_away_says_of_its_run_arrives_by_otlp(tmp_path: Path)
         running.end()
 
     assert done.returncode == 0, done.stderr
-    found = {kind: [line for line in lines(tmp_path / "served") if line["kind"] == kind] for kind in ("row", "alert")}
+    found = {
+        kind: [line for line in lines(tmp_path / "served") if line["kind"] == kind]
+        for kind in ("row", "alert")
+    }
     ((row,), (alert,)) = found["row"], found["alert"]
-    assert (row["time_unix_ns"], row["values"]["trainer/hist"]["counts"]) == (1_600_000_000_000_000_000, [1, 2])
-    assert (alert["title"], alert["text"], alert["level"], alert["step"]) == ("kl", "too large", "error", 1)
+    assert (row["time_unix_ns"], row["values"]["trainer/hist"]["counts"]) == (
+        1_600_000_000_000_000_000,
+        [1, 2],
+    )
+    assert (alert["title"], alert["text"], alert["level"], alert["step"]) == (
+        "kl",
+        "too large",
+        "error",
+        1,
+    )
     shown: dict[str, object] = {}
     for line in lines(tmp_path / "served"):
         shown |= line.get("summary", {})

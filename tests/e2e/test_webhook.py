@@ -65,12 +65,27 @@ def test_a_plain_program_posts_its_alerts_and_the_address_is_nowhere(tmp_path: P
 def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Path) -> None:
     train = script(tmp_path / "train.py", TRAIN)
     with webhook() as running:
-        env = {**CLEAN, **RULE, "OTEL_BRIDGE_DIR": str(tmp_path / "here"), "OTEL_BRIDGE_ALERT_WEBHOOK": running.url}
-        done = command("run", "--exporters", "file", "--", sys.executable, str(train), env=env, cwd=tmp_path)
+        env = {
+            **CLEAN,
+            **RULE,
+            "OTEL_BRIDGE_DIR": str(tmp_path / "here"),
+            "OTEL_BRIDGE_ALERT_WEBHOOK": running.url,
+        }
+        done = command(
+            "run", "--exporters", "file", "--", sys.executable, str(train), env=env, cwd=tmp_path
+        )
     with webhook() as other:
-        served = {**CLEAN, **RULE, "OTEL_BRIDGE_DIR": str(tmp_path / "served"), "OTEL_BRIDGE_ALERT_WEBHOOK": other.url}
+        served = {
+            **CLEAN,
+            **RULE,
+            "OTEL_BRIDGE_DIR": str(tmp_path / "served"),
+            "OTEL_BRIDGE_ALERT_WEBHOOK": other.url,
+        }
         with service(tmp_path, served, "--exporters", "file") as listening:
-            sent = run(train, environment(tmp_path / "sent", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=listening.grpc))
+            sent = run(
+                train,
+                environment(tmp_path / "sent", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=listening.grpc),
+            )
             until(lambda: ended(tmp_path / "served"))
             listening.end()
 
@@ -78,8 +93,13 @@ def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Pat
     assert (running.titles, other.titles) == (POSTED, POSTED)
 
 
-def test_a_bridge_that_is_killed_while_it_waits_for_the_answer_posts_no_alert_twice(tmp_path: Path) -> None:
-    runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN.replace("timeout_s=60", "timeout_s=0"))
+def test_a_bridge_that_is_killed_while_it_waits_for_the_answer_posts_no_alert_twice(
+    tmp_path: Path,
+) -> None:
+    runs, train = (
+        tmp_path / "runs",
+        script(tmp_path / "train.py", TRAIN.replace("timeout_s=60", "timeout_s=0")),
+    )
 
     with webhook("hang") as running, no_bridge_left(runs):
         env = environment(runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE)
@@ -129,7 +149,9 @@ def test_without_an_exporter_nothing_is_posted_until_one_is_chosen(tmp_path: Pat
     assert running.titles == POSTED
 
 
-def test_alerts_that_a_drain_posts_of_a_run_without_an_exporter_cost_no_record(tmp_path: Path) -> None:
+def test_alerts_that_a_drain_posts_of_a_run_without_an_exporter_cost_no_record(
+    tmp_path: Path,
+) -> None:
     runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
 
     with webhook() as running:

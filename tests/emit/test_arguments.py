@@ -28,7 +28,9 @@ ANY: Any = otel_bridge
     ids=["positions", "commit", "names"],
 )
 @pytest.mark.parametrize("of", ["module", "run"])
-def test_a_row_is_recorded_by_positions_and_by_names(tmp_path: Path, of: str, call: Callable[[Any], None]) -> None:
+def test_a_row_is_recorded_by_positions_and_by_names(
+    tmp_path: Path, of: str, call: Callable[[Any], None]
+) -> None:
     with run_in(tmp_path) as run:
         call(ANY.log if of == "module" else run.log)
 
@@ -41,7 +43,9 @@ def test_the_functions_of_the_package_have_the_signatures_of_the_methods_of_a_ru
     for name in ("log", "log_config", "summary", "alert", "rollout", "log_rollouts", "log_generations", "log_reward",
                  "log_rewards", "env", "flush", "finish"):  # fmt: skip
         method = list(inspect.signature(getattr(Run, name)).parameters.values())[1:]
-        assert list(inspect.signature(getattr(otel_bridge, name)).parameters.values()) == method, name
+        assert list(inspect.signature(getattr(otel_bridge, name)).parameters.values()) == method, (
+            name
+        )
 
 
 def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(tmp_path: Path) -> None:
@@ -59,7 +63,9 @@ def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(tmp_path
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_row_with_a_step_that_does_not_commit_gives_its_step_to_the_next_row(tmp_path: Path, rank: int) -> None:
+def test_a_row_with_a_step_that_does_not_commit_gives_its_step_to_the_next_row(
+    tmp_path: Path, rank: int
+) -> None:
     with run_in(tmp_path, rank=rank) as run:
         log: Any = run.log
         log({"a": 0.0}, step=20)
@@ -86,7 +92,9 @@ def test_a_row_with_a_step_that_does_not_commit_gives_its_step_to_the_next_row(t
         ]  # fmt: skip
 
 
-def test_a_row_that_does_not_commit_inside_another_call_leaves_its_own_step_open(tmp_path: Path) -> None:
+def test_a_row_that_does_not_commit_inside_another_call_leaves_its_own_step_open(
+    tmp_path: Path,
+) -> None:
     class Logs:
         def __float__(self) -> float:
             log({"inner": 1.0}, commit=False)
@@ -99,10 +107,17 @@ def test_a_row_that_does_not_commit_inside_another_call_leaves_its_own_step_open
         log({"b": 1.0})
 
     (seen,) = seen_in(tmp_path)
-    assert [(row.step, *row.values) for row in seen.rows] == [(0, "outer"), (1, "inner"), (1, "a"), (2, "b")]
+    assert [(row.step, *row.values) for row in seen.rows] == [
+        (0, "outer"),
+        (1, "inner"),
+        (1, "a"),
+        (2, "b"),
+    ]
 
 
-def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counted(tmp_path: Path) -> None:
+def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counted(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         both: tuple[Any, Any] = (ANY, run)
         for calls in both:
@@ -159,7 +174,8 @@ def test_an_end_is_reported_in_the_words_of_any_tracker(given: object, status: s
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [(5, 5.0), (-1, 0.0), ("soon", 30.0), (float("nan"), 30.0), (None, 30.0), ([], 30.0)]
+    ("given", "seconds"),
+    [(5, 5.0), (-1, 0.0), ("soon", 30.0), (float("nan"), 30.0), (None, 30.0), ([], 30.0)],
 )
 def test_a_time_that_is_not_a_number_is_the_default(given: object, seconds: float) -> None:
     assert seconds_of(given, 30.0) == seconds
@@ -170,7 +186,9 @@ def test_the_first_key_of_each_reason_is_named_cut_and_escaped(
 ) -> None:
     run: Run
     with run_in(tmp_path) as run:
-        run.log({"train_runtime": None, "train/model": "gpt", "other": None, "nested": {"deep": None}})
+        run.log(
+            {"train_runtime": None, "train/model": "gpt", "other": None, "nested": {"deep": None}}
+        )
         run.log({"sk-proj-" + "a1B2" * 12: 1j, "\x1b]52;c;aGk=\x07" + "x" * 200: object()})
 
     said, (seen,) = capsys.readouterr().err, seen_in(tmp_path)
@@ -204,7 +222,9 @@ def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("call", ["flush", "finish"])
-def test_a_timeout_of_zero_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_timeout_of_zero_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     waited: list[float] = []
     wait = DeliveryWaiter.wait
 
@@ -238,7 +258,9 @@ class _UnreadableText(str):
     __hash__ = __str__  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 
-def test_what_cannot_be_read_costs_itself_alone_and_is_counted_with_its_own_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_read_costs_itself_alone_and_is_counted_with_its_own_reason(
+    tmp_path: Path,
+) -> None:
     longer_than_python_prints = 1 << 20_000
     with run_in(tmp_path) as run:
         calls: Any = run
@@ -255,7 +277,10 @@ def test_what_cannot_be_read_costs_itself_alone_and_is_counted_with_its_own_reas
     config = seen.event("rl.run.config").body
     assert [row.step for row in seen.rows] == [1, 2]
     assert (config["lr"], config["seed"]) == (0.1, hex(longer_than_python_prints))
-    assert seen.event("gen_ai.evaluation.result").attributes["gen_ai.evaluation.explanation"] == "_Unreadable"
+    assert (
+        seen.event("gen_ai.evaluation.result").attributes["gen_ai.evaluation.explanation"]
+        == "_Unreadable"
+    )
     assert seen.event("rl.dropped").body == {
         "bad_time": 1, "evaluation_id": 1, "evaluation_value": 1, "rollout_no_mapping": 2,
     }  # fmt: skip

@@ -14,7 +14,9 @@ _RUN = identify(RunRequest(project="maths", name="ppo"), {}, Path.cwd(), launche
 
 
 def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
-    report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")})
+    report = Report(
+        rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")}
+    )
 
     assert console.ended(_RUN, "finished", 300, report, ()) == [
         "maths/ppo finished: 300 rows logged by this process; the run has 1 rollout and 1,200 rows",
@@ -33,7 +35,9 @@ def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
-    assert console.ended(_RUN, "finished", 1, report, ())[1:] == ["waiting: 2 rollouts, which follow automatically"]
+    assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
+        "waiting: 2 rollouts, which follow automatically"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,16 +48,23 @@ def test_what_waits_comes_by_itself() -> None:
         (ExporterReport(missed=1), ["trackio was named later: 1 record had been deleted by then"]),
     ],
 )
-def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(exporter: ExporterReport, said: list[str]) -> None:
+def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(
+    exporter: ExporterReport, said: list[str]
+) -> None:
     assert console.found(Report(exporters={"trackio": exporter})) == said
 
 
 def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_last_line() -> None:
-    less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
+    less = ExporterReport(
+        degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204}
+    )
 
     lines = console.ended(_RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ())
 
-    assert lines[1:] == ["Tracker 1 shows no rollouts", "tracker left out 1,204 rollouts: Tracker 1 shows none"]
+    assert lines[1:] == [
+        "Tracker 1 shows no rollouts",
+        "tracker left out 1,204 rollouts: Tracker 1 shows none",
+    ]
 
 
 def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
@@ -63,8 +74,12 @@ def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
     ]
 
 
-def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delivers_it_is_named(tmp_path: Path) -> None:
-    assert [console.blocked_is_kept(tmp_path, names) for names in (["wandb"], ["wandb", "mlflow"])] == [
+def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delivers_it_is_named(
+    tmp_path: Path,
+) -> None:
+    assert [
+        console.blocked_is_kept(tmp_path, names) for names in (["wandb"], ["wandb", "mlflow"])
+    ] == [
         f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
         f"records that wandb, mlflow lack are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
     ]

@@ -22,7 +22,10 @@ def largest_file(size_bytes: int) -> Iterator[None]:
     """Let no file grow beyond *size_bytes*: a write then fails as on a full disk."""
     import signal
 
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:
         yield
@@ -34,11 +37,16 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 def test_a_folder_that_cannot_be_made_is_an_error_at_init(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with environment_of(held(tmp_path / "file" / "runs")), pytest.raises(ConfigError, match="OTEL_BRIDGE_DIR"):
+    with (
+        environment_of(held(tmp_path / "file" / "runs")),
+        pytest.raises(ConfigError, match="OTEL_BRIDGE_DIR"),
+    ):
         otel_bridge.init("p", "n")
 
 
-def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_whole(tmp_path: Path) -> None:
+def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_whole(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="trainer") as run:
         with largest_file(100_000):
             for step in range(3):
@@ -52,7 +60,9 @@ def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_wh
     assert seen.event("rl.dropped").body == {"disk_full": 3}
 
 
-def test_media_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_whole(tmp_path: Path) -> None:
+def test_media_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_whole(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="trainer") as run:
         with largest_file(100_000):
             run.log({"loss": 0.5, "film": otel_bridge.Video(b"GIF89a" + bytes(3 << 20))}, step=0)
@@ -77,7 +87,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
-def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(small_disk: Path) -> None:
+def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(
+    small_disk: Path,
+) -> None:
     with run_in(small_disk, role="trainer") as run:
         for step in (-2, -1):  # the disk is measured before the second
             run.log({"a": 1.0}, step=step)
@@ -93,7 +105,10 @@ def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(sma
     dropped = [event.body for event in seen.events if event.name == "rl.dropped"][-1]
     assert isinstance(dropped, dict)
     assert sum(dropped.values()) == 1_002 - len(seen.rows)
-    assert dropped.keys() <= {"disk_full", "disk_half_full"}  # the latter from the next look at the disk on
+    assert dropped.keys() <= {
+        "disk_full",
+        "disk_half_full",
+    }  # the latter from the next look at the disk on
     assert len(seen.rows) < 100
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
 
@@ -133,14 +148,20 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
 
     (seen,) = seen_in(tmp_path)
     assert [(row.step, row.seq) for row in seen.rows] == [(2, 1)]
-    assert seen.event("rl.run.end").attributes == {"rl.run.status": "finished", "rl.seq": 1, "rl.event.seq": 1}
+    assert seen.event("rl.run.end").attributes == {
+        "rl.run.status": "finished",
+        "rl.seq": 1,
+        "rl.event.seq": 1,
+    }
     assert "was deleted; continuing in a new folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_moved_keeps_every_row_and_the_process_names_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096", "OTEL_BRIDGE_QUIET": "0"}) as run:
+    with run_in(
+        tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096", "OTEL_BRIDGE_QUIET": "0"}
+    ) as run:
         place = tmp_path / "new" / run.id
         run.log({"a": 1.0}, step=1)
         place.parent.mkdir()
@@ -156,14 +177,18 @@ def test_a_folder_that_is_moved_keeps_every_row_and_the_process_names_where_it_i
     lines = capsys.readouterr().err.splitlines()
     (moved,) = [line for line in lines if "while it is in use" in line]
     old = tmp_path / "old" / run.id
-    assert moved.startswith(f"otel-bridge: {old} was moved to {place} while it is in use; records are appended there")
+    assert moved.startswith(
+        f"otel-bridge: {old} was moved to {place} while it is in use; records are appended there"
+    )
     assert moved.endswith(f"or, after this process has ended, run: otel-bridge drain {place}")
     assert lines[-1].endswith(
         f"{old} was moved while it was in use; everything is kept, deliver it with: otel-bridge drain {place}"
     )
 
 
-def test_a_folder_that_is_moved_back_gets_its_next_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_moved_back_gets_its_next_segment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096"}) as run:
         folder, place = tmp_path / "old" / run.id, tmp_path / "new"
         run.log({"a": 1.0}, step=1)
@@ -174,7 +199,10 @@ def test_a_folder_that_is_moved_back_gets_its_next_segment(tmp_path: Path, capsy
         run.log({"a": 1.0}, step=102)
         run.finish()
 
-    assert sorted(path.name[-10:] for path in (folder / "segments").iterdir()) == ["000000.seg", "000001.seg"]
+    assert sorted(path.name[-10:] for path in (folder / "segments").iterdir()) == [
+        "000000.seg",
+        "000001.seg",
+    ]
     (seen,) = seen_in(tmp_path / "old")
     assert [row.step for row in seen.rows] == list(range(1, 103))
     assert "was moved" not in capsys.readouterr().err
@@ -194,7 +222,9 @@ def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raise
         run.finish(timeout_s=0)
 
 
-def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_said(tmp_path: Path) -> None:
+def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_said(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": "20k"}) as run:
         run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
         run._recorder._check_again = 0
@@ -219,7 +249,9 @@ def test_the_limit_of_the_directory_holds_however_fast_rows_come(tmp_path: Path)
     given = [event.body for event in seen.events if event.name == "rl.dropped"]
     assert seen.steps == list(range(len(seen.steps)))
     assert limit - 20_000 < size_bytes < limit + 5_000
-    assert given[-1] == {"directory_full": 2_000 - len(seen.steps)}  # counts of the whole run so far
+    assert given[-1] == {
+        "directory_full": 2_000 - len(seen.steps)
+    }  # counts of the whole run so far
 
 
 def test_where_half_of_the_free_disk_is_the_limit_that_is_what_drops_are_counted_as(
@@ -248,7 +280,9 @@ def test_a_folder_of_a_newer_version_is_an_error_at_init(tmp_path: Path) -> None
         otel_bridge.init("gsm8k", "ppo")
 
 
-def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drops_are_said_once_a_minute_with_their_meaning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": "text", "b": None, "c": 1.0}, step=1)
         for _ in range(3):
@@ -263,7 +297,9 @@ def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys:
     )
 
 
-def test_a_broken_stderr_is_not_a_reason_to_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_stderr_is_not_a_reason_to_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken:
         def write(self, text: str) -> int:
             raise OSError
@@ -277,7 +313,11 @@ def test_a_broken_stderr_is_not_a_reason_to_raise(tmp_path: Path, monkeypatch: p
 
 
 def test_the_meaning_of_a_drop_names_no_package_because_captured_programs_use_another() -> None:
-    assert [reason for reason, meaning in MEANING.items() if "otel_bridge." in meaning or "log_config" in meaning] == []
+    assert [
+        reason
+        for reason, meaning in MEANING.items()
+        if "otel_bridge." in meaning or "log_config" in meaning
+    ] == []
 
 
 def test_no_call_raises_when_no_file_can_be_opened(tmp_path: Path) -> None:
@@ -333,7 +373,9 @@ def test_counts_of_drops_are_written_each_second_so_that_a_kill_hardly_loses_one
     with run_in(tmp_path) as run:
         start_ns = time.time_ns()
         for second, value in ((2, "four"), (4, {}), (6, 1j), (8, 1.0)):
-            monkeypatch.setattr("otel_bridge.emit.recorder.time_ns", lambda second=second: start_ns + second * 10**9)
+            monkeypatch.setattr(
+                "otel_bridge.emit.recorder.time_ns", lambda second=second: start_ns + second * 10**9
+            )
             run.log({"answer": value, "loss": 0.5})
         (process,) = seen_in(tmp_path)
 

@@ -35,7 +35,9 @@ def test_a_handle_and_the_processs_own_run_leave_each_other_alone(tmp_path: Path
         assert [[row.values for row in seen.rows] for seen in (mine, first, second)] == [
             [{"loss": 3.0}], [{"loss": 1.0}, {"loss": 4.0}, {"loss": 5.0}], [{"loss": 2.0}]
         ]  # fmt: skip
-        ends = [seen.event("rl.run.end").attributes["rl.run.status"] for seen in (mine, first, second)]
+        ends = [
+            seen.event("rl.run.end").attributes["rl.run.status"] for seen in (mine, first, second)
+        ]
         assert ends == ["finished", "finished", "failed"]
         assert first.event("rl.run.config").body == {"lr": 0.1}
 
@@ -76,7 +78,10 @@ def test_a_new_run_is_asked_for_handles_too_and_those_that_they_hand_their_varia
 
         assert first.name.startswith("lr-1-")
         assert len({own.name, first.name, second.name}) == 3
-        assert run_script("import otel_bridge; otel_bridge.init()", {**env, **first.env()}).returncode == 0
+        assert (
+            run_script("import otel_bridge; otel_bridge.init()", {**env, **first.env()}).returncode
+            == 0
+        )
         for one in (first, second, own):
             one.finish()
 
@@ -85,11 +90,15 @@ def test_a_new_run_is_asked_for_handles_too_and_those_that_they_hand_their_varia
     )
 
 
-def test_too_many_handles_are_an_error_until_one_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_handles_are_an_error_until_one_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process_runs, "MAX_HANDLES", 2)
     with environment_of(held(tmp_path)):
         first, second = (otel_bridge.init("p", name, handle=True) for name in ("a", "b"))
-        with pytest.raises(ConfigError, match=r"2 handles are open in this process.*call finish\(\)"):
+        with pytest.raises(
+            ConfigError, match=r"2 handles are open in this process.*call finish\(\)"
+        ):
             otel_bridge.init("p", "c", handle=True)
         first.finish()
 
@@ -100,7 +109,9 @@ def test_too_many_handles_are_an_error_until_one_has_finished(tmp_path: Path, mo
             one.finish()
 
 
-def test_handles_that_leave_no_file_to_the_program_are_an_error_that_names_the_limit(tmp_path: Path) -> None:
+def test_handles_that_leave_no_file_to_the_program_are_an_error_that_names_the_limit(
+    tmp_path: Path,
+) -> None:
     code = """
     import resource, otel_bridge
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -128,9 +139,15 @@ def test_handles_that_leave_no_file_to_the_program_are_an_error_that_names_the_l
 
     handles, own = done.stdout.splitlines()
     assert handles.startswith("init(handle=True): ")
-    assert "the 64 open files that this process may have; raise that limit (`ulimit -n`), or call finish()" in handles
+    assert (
+        "the 64 open files that this process may have; raise that limit (`ulimit -n`), or call finish()"
+        in handles
+    )
     assert own.startswith("init() cannot begin a run: [Errno 24] Too many open files: ")
-    assert "; this process may have 64 open files: raise that limit (`ulimit -n`), or close files" in own
+    assert (
+        "; this process may have 64 open files: raise that limit (`ulimit -n`), or close files"
+        in own
+    )
     assert len(seen_in(tmp_path)) > 8
 
 
@@ -150,7 +167,9 @@ def test_a_handle_that_goes_on_in_its_run_counts_steps_on(tmp_path: Path) -> Non
     assert [seen.steps for seen in seen_in(tmp_path)] == [[0], [1]]
 
 
-def test_a_rollout_that_is_open_in_one_run_is_not_counted_at_the_end_of_another(tmp_path: Path) -> None:
+def test_a_rollout_that_is_open_in_one_run_is_not_counted_at_the_end_of_another(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as own:
         trial = otel_bridge.init("tune", "a", handle=True)
         with own.rollout(step=1) as live:
@@ -163,7 +182,9 @@ def test_a_rollout_that_is_open_in_one_run_is_not_counted_at_the_end_of_another(
             assert [event.name for event in seen.events] == ["rl.run.end"]
 
 
-@pytest.mark.parametrize(("last", "status_of_all"), [("", "finished"), ("raise RuntimeError('no')", "failed")])
+@pytest.mark.parametrize(
+    ("last", "status_of_all"), [("", "finished"), ("raise RuntimeError('no')", "failed")]
+)
 def test_every_run_of_a_process_ends_with_it(tmp_path: Path, last: str, status_of_all: str) -> None:
     code = f"""
     import otel_bridge

@@ -8,7 +8,15 @@ import pytest
 
 import otel_bridge
 from otel_bridge.errors import ConfigError
-from support.trainers.emit_samples import CLEAN, SeenRow, environment_of, held, run_in, run_script, seen_in
+from support.trainers.emit_samples import (
+    CLEAN,
+    SeenRow,
+    environment_of,
+    held,
+    run_in,
+    run_script,
+    seen_in,
+)
 
 
 def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:
@@ -60,8 +68,13 @@ def test_children_are_reported_the_run(tmp_path: Path) -> None:
 def test_an_exporter_that_shows_no_run_has_no_view_in_the_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"OTEL_BRIDGE_EXPORTERS": "webhook", "OTEL_BRIDGE_ALERT_WEBHOOK": "http://127.0.0.1:9/hook"}
-    with environment_of({**CLEAN, **named, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "0"}):
+    named = {
+        "OTEL_BRIDGE_EXPORTERS": "webhook",
+        "OTEL_BRIDGE_ALERT_WEBHOOK": "http://127.0.0.1:9/hook",
+    }
+    with environment_of(
+        {**CLEAN, **named, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "0"}
+    ):
         run = otel_bridge.init("p", "n")
 
         begun = capsys.readouterr().err
@@ -116,7 +129,9 @@ def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str,
         ("RANK", "first"),
     ],
 )
-def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, name: str, value: str) -> None:
+def test_a_malformed_setting_is_an_error_at_init_that_names_it(
+    tmp_path: Path, name: str, value: str
+) -> None:
     said = value if "EXPORTER" in name else name
     with environment_of({**held(tmp_path), name: value}), pytest.raises(ConfigError, match=said):
         otel_bridge.init("p", "n")
@@ -124,7 +139,10 @@ def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, n
 
 @pytest.mark.parametrize(
     ("exporters", "to", "command"),
-    [(None, "no exporter yet", "drain --exporters trackio {folder}"), ("trackio", "trackio", "drain {base}")],
+    [
+        (None, "no exporter yet", "drain --exporters trackio {folder}"),
+        ("trackio", "trackio", "drain {base}"),
+    ],
 )
 def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows_nothing_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, command: str
@@ -146,7 +164,9 @@ def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
         capsys.readouterr()
         again = otel_bridge.init("gsm8k", "ppo", exporters=["console"], group="g")
         quiet = capsys.readouterr().err
-        other = otel_bridge.init("gsm8k", "ppo", exporters="console,file", tags=["t"], dir=tmp_path / "elsewhere")
+        other = otel_bridge.init(
+            "gsm8k", "ppo", exporters="console,file", tags=["t"], dir=tmp_path / "elsewhere"
+        )
 
     assert again is other is run
     assert (quiet, capsys.readouterr().err) == (
@@ -183,7 +203,9 @@ def test_a_second_init_with_another_config_says_what_it_replaces_and_how_to_begi
 
 
 @pytest.mark.parametrize("name", [None, "ppo"])
-def test_with_new_runs_set_each_init_that_differs_begins_a_run(tmp_path: Path, name: str | None) -> None:
+def test_with_new_runs_set_each_init_that_differs_begins_a_run(
+    tmp_path: Path, name: str | None
+) -> None:
     with environment_of({**held(tmp_path), "OTEL_BRIDGE_NEW_RUN": "1"}):
         first = otel_bridge.init("p", name, config={"lr": 0.1})
         same = otel_bridge.init("p", name, config={"lr": 0.1})
@@ -197,7 +219,9 @@ def test_with_new_runs_set_each_init_that_differs_begins_a_run(tmp_path: Path, n
         assert [run.recording for run in (first, second, third)] == [False, False, True]
 
 
-def test_a_forked_child_joins_the_run_of_its_parent_though_its_config_differs(tmp_path: Path) -> None:
+def test_a_forked_child_joins_the_run_of_its_parent_though_its_config_differs(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, otel_bridge
     run = otel_bridge.init("p", config={"device": 0})
@@ -227,7 +251,10 @@ def test_a_misspelt_variable_is_named_by_init_with_the_nearest_setting(
 
 
 def test_an_unknown_exporter_is_a_short_traceback_that_ends_with_what_to_do(tmp_path: Path) -> None:
-    with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="did you mean trackio") as raised:
+    with (
+        environment_of(held(tmp_path)),
+        pytest.raises(ConfigError, match="did you mean trackio") as raised,
+    ):
         otel_bridge.init("p", "one", exporters="trackoi")
 
     assert [frame.name for frame in raised.traceback][1:] == ["init"]

@@ -21,7 +21,10 @@ def reported(base: Path, **fields: str) -> None:
         ({}, ("gsm8k", "job-17", ("run_name",))),
         ({"project": "gsm8k", "name": "nice"}, ("gsm8k", "nice", ())),
         ({"project": "other", "name": "nice"}, ("gsm8k", "nice", ())),
-        ({"project": "gsm8k", "name": "script-1", "generated": "name"}, ("gsm8k", "script-1", ("run_name",))),
+        (
+            {"project": "gsm8k", "name": "script-1", "generated": "name"},
+            ("gsm8k", "script-1", ("run_name",)),
+        ),
     ],
     ids=["nothing", "given", "another project", "generated"],
 )

@@ -21,7 +21,9 @@ SECRET = "sk-" + "a1B2" * 12
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 7), (64, 5)])
 def test_a_png_holds_the_pixels(height: int, width: int, channels: int) -> None:
-    pixels = np.random.default_rng(height).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    pixels = np.random.default_rng(height).integers(
+        0, 256, (height, width, channels), dtype=np.uint8
+    )
 
     shown = pixels_in(Logged(otel_bridge.Image(pixels)).data)
 
@@ -54,7 +56,11 @@ def test_an_image_shows_the_pixels_that_were_given(value: object, pixels: Any) -
     logged = Logged(otel_bridge.Image(value, caption="a picture"))
 
     assert np.array_equal(pixels_in(logged.data), pixels)
-    assert (logged.items[0]["type"], logged.items[0]["caption"], logged.drops) == ("image", "a picture", {})
+    assert (logged.items[0]["type"], logged.items[0]["caption"], logged.drops) == (
+        "image",
+        "a picture",
+        {},
+    )
 
 
 def test_files_are_logged_as_they_are_also_through_a_link(tmp_path: Path) -> None:
@@ -64,7 +70,10 @@ def test_files_are_logged_as_they_are_also_through_a_link(tmp_path: Path) -> Non
 
     for value in (tmp_path / "a.jpg", str(tmp_path / "b.jpg")):
         logged = Logged(otel_bridge.Image(value))
-        assert (logged.data, logged.items[0]["mime_type"]) == (b"\xff\xd8\xff and the rest", "image/jpeg")
+        assert (logged.data, logged.items[0]["mime_type"]) == (
+            b"\xff\xd8\xff and the rest",
+            "image/jpeg",
+        )
     assert Logged(otel_bridge.Html(tmp_path / "page.html")).data == b"<p>hi</p>"
 
 
@@ -152,7 +161,9 @@ def test_what_cannot_be_encoded_is_dropped_with_its_reason(medium: object, reaso
 
 
 def test_a_list_holds_media_and_nothing_else() -> None:
-    logged = Logged(otel_bridge.Image(png(1)), 3.0, otel_bridge.Image(png(2)), otel_bridge.Table(["a"], [[1]]))
+    logged = Logged(
+        otel_bridge.Image(png(1)), 3.0, otel_bridge.Image(png(2)), otel_bridge.Table(["a"], [[1]])
+    )
 
     assert logged.data == png(1) + png(2)
     assert [one["size"] for one in logged.items] == [len(png(1)), len(png(2))]
@@ -163,7 +174,12 @@ def test_cells_are_numbers_texts_and_images() -> None:
     rows = [
         ["a", 1, 2.5, None, True],
         (np.float32(0.5), np.int64(7), float("nan"), 2**70, [1, "x"]),
-        {"p": otel_bridge.Image(png(3)), "q": otel_bridge.Text("t"), "r": b"x", "s": np.array([1, 2])},
+        {
+            "p": otel_bridge.Image(png(3)),
+            "q": otel_bridge.Text("t"),
+            "r": b"x",
+            "s": np.array([1, 2]),
+        },
         ["short"],
     ]
     logged = Logged(otel_bridge.Table(["p", "q", "r", "s", "t"], rows))
@@ -186,7 +202,10 @@ def test_a_data_frame_is_a_table_and_so_are_rows_that_name_their_columns() -> No
 
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
 
-    assert Logged(otel_bridge.Table(dataframe=frame)).table == {"columns": ["a", "b"], "rows": [[1, "x"], [2, None]]}
+    assert Logged(otel_bridge.Table(dataframe=frame)).table == {
+        "columns": ["a", "b"],
+        "rows": [[1, "x"], [2, None]],
+    }
     assert Logged(otel_bridge.Table(data=[{"a": 1}])).table == {"columns": ["a"], "rows": [[1]]}
     table = otel_bridge.Table(columns=["a"])
     table.add_data(5)
@@ -238,7 +257,9 @@ def test_size_and_rate_are_limited() -> None:
     assert Logged(*[otel_bridge.Text("x")] * 5, log=log).drops == {"media_rate": 2}
     assert Logged(otel_bridge.Text("x"), log=log).drops == {"media_rate": 1}
     assert Logged(otel_bridge.Text("x"), log=log, step=2).drops == {}
-    cells = Logged(otel_bridge.Table(["a"], [[otel_bridge.Image(png())] for _ in range(4)]), log=log, step=3)
+    cells = Logged(
+        otel_bridge.Table(["a"], [[otel_bridge.Image(png())] for _ in range(4)]), log=log, step=3
+    )
     assert (len(cells.items), cells.drops) == (3, {"media_rate": 2})
 
 
@@ -249,15 +270,28 @@ def test_what_is_large_goes_in_parts() -> None:
     assert logged.data == data
     assert [len(body) for _, body in logged.events] == [PART_BYTES, PART_BYTES, len(png())]
     assert [pairs["rl.media.part"] for pairs, _ in logged.events] == [0, 1, 2]
-    assert {(pairs["rl.media.id"], pairs["rl.media.parts"]) for pairs, _ in logged.events} == {("1", 3)}
+    assert {(pairs["rl.media.id"], pairs["rl.media.parts"]) for pairs, _ in logged.events} == {
+        ("1", 3)
+    }
 
 
 def test_media_follow_their_row_with_its_step_and_take_one_alone(tmp_path: Path) -> None:
     with run_in(tmp_path, role="trainer") as run:
-        run.log({"loss": 0.5, "sample": otel_bridge.Text("one"), "deep": {"two": [otel_bridge.Text("2")]}})
+        run.log(
+            {
+                "loss": 0.5,
+                "sample": otel_bridge.Text("one"),
+                "deep": {"two": [otel_bridge.Text("2")]},
+            }
+        )
         run.log({"sample": otel_bridge.Text("three")})
         run.log({"loss": 0.25})
-        run.log({"sample": otel_bridge.Text("e")}, step=9, role="explorer", time_unix_ns=1_600_000_000_000_000_000)
+        run.log(
+            {"sample": otel_bridge.Text("e")},
+            step=9,
+            role="explorer",
+            time_unix_ns=1_600_000_000_000_000_000,
+        )
         run.finish()
 
     (seen,) = seen_in(tmp_path)
@@ -270,7 +304,9 @@ def test_media_follow_their_row_with_its_step_and_take_one_alone(tmp_path: Path)
         ("sample", 0, None, b"one"), ("deep/two", 0, None, b"2"), ("sample", 1, None, b"three"),
         ("sample", 9, "explorer", b"e"),
     ]  # fmt: skip
-    (own,) = [event.time_unix_ns for event in seen.events if event.attributes.get("rl.role") == "explorer"]
+    (own,) = [
+        event.time_unix_ns for event in seen.events if event.attributes.get("rl.role") == "explorer"
+    ]
     assert own == 1_600_000_000_000_000_000
     assert [event.name for event in seen.events if event.name == "rl.dropped"] == []
 

@@ -54,11 +54,16 @@ def with_first(value: float) -> Any:
         (Pillow.fromarray(HALF.astype(np.float32)), [[127, 127], [127, 127]]),
         (Pillow.fromarray(np.full((2, 2), 40, np.int32)), [[40, 40], [40, 40]]),
         (Pillow.fromarray(np.full((2, 2), 40_000, np.int32)), [[40_000, 40_000], [40_000, 40_000]]),
-        (Pillow.fromarray(np.full((2, 2), 40_000, np.uint16)), [[40_000, 40_000], [40_000, 40_000]]),
+        (
+            Pillow.fromarray(np.full((2, 2), 40_000, np.uint16)),
+            [[40_000, 40_000], [40_000, 40_000]],
+        ),
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_numbers_of_any_width_and_a_stray_one_show_the_picture(value: object, pixels: list[list[int]]) -> None:
+def test_numbers_of_any_width_and_a_stray_one_show_the_picture(
+    value: object, pixels: list[list[int]]
+) -> None:
     assert pixels_in(Logged(Image(value)).data).tolist() == pixels
 
 
@@ -102,7 +107,9 @@ def test_an_image_beyond_the_limit_is_dropped_as_too_large(value: object) -> Non
 def test_a_cell_that_cannot_be_read_costs_no_other() -> None:
     nested: list[object] = []
     nested.append(nested)
-    logged = Logged(Table(["a"], [[1], [Raising()], [nested], [{"x": 2**100}], [{"x": "\ud800"}], [3]]))
+    logged = Logged(
+        Table(["a"], [[1], [Raising()], [nested], [{"x": 2**100}], [{"x": "\ud800"}], [3]])
+    )
 
     cells = [row[0] for row in logged.table["rows"]]
     assert [cells[0], cells[1], cells[2], cells[5]] == [1, "[unreadable]", '["[cycle]"]', 3]
@@ -127,7 +134,11 @@ def test_a_picture_in_a_cell_that_cannot_be_drawn_costs_its_cell_only() -> None:
     [
         (Table(["a"], [{"a": 1, "b": 2}, {"a": 3}]), [[1], [3]], {"media_row_length": 1}),
         (Table(None, [[1, 2], {"a": 1}]), [[1, 2], [None, None]], {"media_row_length": 1}),
-        (Table(["a"], [[Text("shown", caption="why")], [Text("alone")]]), [["shown"], ["alone"]], {"media_mixed": 1}),
+        (
+            Table(["a"], [[Text("shown", caption="why")], [Text("alone")]]),
+            [["shown"], ["alone"]],
+            {"media_mixed": 1},
+        ),
         (Table(["a"], [[Table(["b"], [[1]])]]), [["[[1]]"]], {"media_mixed": 1}),
     ],
 )
@@ -172,7 +183,13 @@ def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:
         "when": pd.to_datetime(["2024-01-01", None]),
         "took": pd.to_timedelta(["1 s", None]),
     })  # fmt: skip
-    others = [Decimal("1.5"), Decimal("NaN"), np.datetime64("NaT"), np.float16("nan"), [pd.NA, Decimal("Infinity"), 1]]
+    others = [
+        Decimal("1.5"),
+        Decimal("NaN"),
+        np.datetime64("NaT"),
+        np.float16("nan"),
+        [pd.NA, Decimal("Infinity"), 1],
+    ]
 
     logged = Logged(Table(dataframe=frame)), Logged(Table(["a", "b", "c", "d", "e"], [others]))
 
@@ -203,7 +220,9 @@ def test_plain_cells_are_what_others_are() -> None:
     cells = [1, "x", 0.5, None, True, float("nan"), float("inf"), -(2**63)]
 
     for rows in ([cells], [[*cells[:-1], np.int64(-(2**63))]]):
-        assert Logged(Table(list("abcdefgh"), rows)).table["rows"] == [[1, "x", 0.5, None, True, None, None, -(2**63)]]
+        assert Logged(Table(list("abcdefgh"), rows)).table["rows"] == [
+            [1, "x", 0.5, None, True, None, None, -(2**63)]
+        ]
     assert Logged(Table(["a"], [[2**63], [-(2**63) - 1], [2**64]])).table["rows"] == [
         [str(2**63)], [str(-(2**63) - 1)], [str(2**64)],
     ]  # fmt: skip
@@ -226,7 +245,9 @@ def test_bytes_of_a_page_are_its_text() -> None:
         (np.array([[1, 2, 3], [4, 5, 6]], np.int16), [1, 4, 2, 5, 3, 6]),
     ],
 )
-def test_samples_of_any_width_are_kept_and_channels_come_first_or_last(samples: Any, data: list[int]) -> None:
+def test_samples_of_any_width_are_kept_and_channels_come_first_or_last(
+    samples: Any, data: list[int]
+) -> None:
     logged = Logged(Audio(samples, sample_rate=np.int64(8_000)))
 
     assert np.frombuffer(logged.data[44:], "<i2").tolist() == data
@@ -254,8 +275,13 @@ def test_a_film_of_any_speed_is_shown(fps: float | None, duration_ms: int) -> No
 
 def test_lone_surrogates_in_keys_and_captions_cost_no_other_key(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
-        run.log({"a": Image(png(), caption="\ud800"), "b\ud800": Image(png()), "c": Image(png())}, step=1)
+        run.log(
+            {"a": Image(png(), caption="\ud800"), "b\ud800": Image(png()), "c": Image(png())},
+            step=1,
+        )
         run.finish()
 
     (seen,) = seen_in(tmp_path)
-    assert [event.attributes["rl.media.key"] for event in seen.events if event.name == "rl.media"] == ["a", "b?", "c"]
+    assert [
+        event.attributes["rl.media.key"] for event in seen.events if event.name == "rl.media"
+    ] == ["a", "b?", "c"]

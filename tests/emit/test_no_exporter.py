@@ -14,7 +14,17 @@ from otel_bridge.emit import startup
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, Report, write_report
-from support.trainers.e2e_jobs import bridges, command, environment, lines, rows, run, script, start, until
+from support.trainers.e2e_jobs import (
+    bridges,
+    command,
+    environment,
+    lines,
+    rows,
+    run,
+    script,
+    start,
+    until,
+)
 from support.trainers.emit_samples import CLEAN, environment_of, seen_in
 
 KILLED = """
@@ -27,7 +37,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_killed_run_without_an_exporter_is_delivered_by_the_command_that_its_line_names(tmp_path: Path) -> None:
+def test_a_killed_run_without_an_exporter_is_delivered_by_the_command_that_its_line_names(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path / "my runs", "", OTEL_BRIDGE_QUIET="0", OTEL_BRIDGE_END_GRACE_S="0")
 
     done = run(script(tmp_path / "train.py", KILLED), env)
@@ -37,14 +49,21 @@ def test_a_killed_run_without_an_exporter_is_delivered_by_the_command_that_its_l
     assert done.stderr.count("\n") == 3
     found = re.search(r"deliver with: (otel-bridge drain --exporters trackio \S.*)", done.stderr)
     assert found is not None, done.stderr
-    assert "OTEL_BRIDGE_EXPORTERS to some of: trackio, mlflow, wandb, file; none records nothing" in done.stderr
+    assert (
+        "OTEL_BRIDGE_EXPORTERS to some of: trackio, mlflow, wandb, file; none records nothing"
+        in done.stderr
+    )
     assert not probe(folder.lock_path)
     _, drain, *arguments = shlex.split(found[1].replace("trackio", "file"))
     drained = command(drain, *arguments, env=env, cwd=tmp_path)
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert rows(tmp_path / "my runs") == list(range(20))
-    assert [line["config"] for line in lines(tmp_path / "my runs") if line["kind"] == "config"][-1:] == [{"lr": 0.1}]
-    assert [line["status"] for line in lines(tmp_path / "my runs") if line["kind"] == "end"] == ["killed"]
+    assert [line["config"] for line in lines(tmp_path / "my runs") if line["kind"] == "config"][
+        -1:
+    ] == [{"lr": 0.1}]
+    assert [line["status"] for line in lines(tmp_path / "my runs") if line["kind"] == "end"] == [
+        "killed"
+    ]
 
 
 OWNER = """
@@ -64,7 +83,9 @@ assert run.flush(60)
 
 
 @pytest.mark.slow
-def test_a_process_that_forgets_the_exporter_is_delivered_by_the_bridge_of_its_run(tmp_path: Path) -> None:
+def test_a_process_that_forgets_the_exporter_is_delivered_by_the_bridge_of_its_run(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
     owner = start(script(tmp_path / "owner.py", OWNER), environment(base))
     assert owner.stdout is not None
@@ -73,7 +94,9 @@ def test_a_process_that_forgets_the_exporter_is_delivered_by_the_bridge_of_its_r
     until(lambda: bridges(base))
     until(lambda: probe(run_folders(base)[0].lock_path))
 
-    joined = run(script(tmp_path / "join.py", JOINING), environment(base, "", OTEL_BRIDGE_QUIET="0"))
+    joined = run(
+        script(tmp_path / "join.py", JOINING), environment(base, "", OTEL_BRIDGE_QUIET="0")
+    )
     owner.communicate(b"\n")
 
     assert joined.returncode == 0, joined.stderr
@@ -114,7 +137,14 @@ def test_a_held_run_names_the_same_command_when_it_begins_and_when_it_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], resumed: bool
 ) -> None:
     base = tmp_path / "my runs"
-    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(base), "OTEL_BRIDGE_QUIET": "0", "OTEL_BRIDGE_OFFLINE": "1"}):
+    with environment_of(
+        {
+            **CLEAN,
+            "OTEL_BRIDGE_DIR": str(base),
+            "OTEL_BRIDGE_QUIET": "0",
+            "OTEL_BRIDGE_OFFLINE": "1",
+        }
+    ):
         first = otel_bridge.init("p", "n")
         assert first.recorder is not None
         folder = first.recorder.folder
@@ -126,6 +156,10 @@ def test_a_held_run_names_the_same_command_when_it_begins_and_when_it_ends(
         otel_bridge.init("p", "n").finish()
 
     lines = capsys.readouterr().err.splitlines()
-    command = f"otel-bridge drain '{base}'" if resumed else f"otel-bridge drain --exporters trackio '{folder.path}'"
+    command = (
+        f"otel-bridge drain '{base}'"
+        if resumed
+        else f"otel-bridge drain --exporters trackio '{folder.path}'"
+    )
     assert len([line for line in lines if line.endswith(f"deliver with: {command}")]) == 1
     assert lines[-1].endswith(f"deliver them with: {command}")

@@ -27,7 +27,11 @@ def frames_in(base: Path) -> list[dict[str, Any]]:
         for file in folder.segments():
             _, scan = read_segment(file.path, 0, limit_bytes=1 << 30, final=True)
             for frame in scan.frames:
-                metrics = metrics_pb2.ScopeMetrics.FromString(frame.payload).metrics if frame.signal == 1 else []
+                metrics = (
+                    metrics_pb2.ScopeMetrics.FromString(frame.payload).metrics
+                    if frame.signal == 1
+                    else []
+                )
                 values: dict[str, Any] = {}
                 for metric in metrics:
                     (point,) = metric.gauge.data_points
@@ -39,7 +43,9 @@ def frames_in(base: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_part_is_appended_at_once_and_the_number_last_with_the_final_step(tmp_path: Path) -> None:
+def test_each_part_is_appended_at_once_and_the_number_last_with_the_final_step(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         row, recorder = OpenRow(), recorder_of(run)
         recorder.add_part(row, {"loss": 1.0, "nested": {"x": 2}}, 3)
@@ -68,7 +74,9 @@ def test_the_parts_of_many_rows_keep_their_values_steps_and_numbers(tmp_path: Pa
             recorder.end_row(row, step)
 
         frames = frames_in(tmp_path)
-        parts, numbers = ([one for one in frames if ("rl.row" in one) is ends] for ends in (False, True))
+        parts, numbers = (
+            [one for one in frames if ("rl.row" in one) is ends] for ends in (False, True)
+        )
         expected: list[tuple[float, float, int]] = []
         for step in range(300):
             expected += [(step / 2, 1.0, step), *([(-1.0, 7, step)] if step % 3 == 0 else [])]

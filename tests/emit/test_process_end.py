@@ -19,11 +19,15 @@ from otel_bridge.emit.process_end import status_after, status_now
         (RuntimeError(), "failed"),
     ],
 )
-def test_an_exception_is_a_failure_unless_it_is_an_exit_with_code_0(error: BaseException | None, status: str) -> None:
+def test_an_exception_is_a_failure_unless_it_is_an_exit_with_code_0(
+    error: BaseException | None, status: str
+) -> None:
     assert status_after(error) == status
 
 
-def test_a_framework_that_ends_its_run_in_a_finally_gives_it_the_status_of_what_propagates() -> None:
+def test_a_framework_that_ends_its_run_in_a_finally_gives_it_the_status_of_what_propagates() -> (
+    None
+):
     statuses: list[str] = []
 
     def train(code: int) -> None:

@@ -57,7 +57,10 @@ def test_a_run_whose_adapter_is_gone_is_not_taken() -> None:
     ],
 )
 def test_names_of_an_adapter_complete_those_that_a_captured_program_does_not_choose(
-    tmp_path: Path, announced: Announced, given: tuple[str | None, str | None], completed: tuple[str, str]
+    tmp_path: Path,
+    announced: Announced,
+    given: tuple[str | None, str | None],
+    completed: tuple[str, str],
 ) -> None:
     with environment_of(held(tmp_path)):
         runs.announce(announced)
@@ -69,7 +72,9 @@ def test_names_of_an_adapter_complete_those_that_a_captured_program_does_not_cho
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_default_project_of_a_framework_gives_way_to_the_users_variable(tmp_path: Path, tracker: str) -> None:
+def test_a_default_project_of_a_framework_gives_way_to_the_users_variable(
+    tmp_path: Path, tracker: str
+) -> None:
     with environment_of(held(tmp_path, OTEL_BRIDGE_PROJECT="chosen")):
         run = runs.begin(RunRequest(captured=tracker, project="huggingface", name="one"))
         run.finish()

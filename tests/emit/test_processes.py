@@ -93,7 +93,11 @@ def test_multiprocessing_workers_are_processes_of_the_run(tmp_path: Path, method
     )
 
     done = subprocess.run(
-        [sys.executable, str(script)], env=held(tmp_path / "runs"), capture_output=True, timeout=HANG_S, check=False
+        [sys.executable, str(script)],
+        env=held(tmp_path / "runs"),
+        capture_output=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -147,7 +151,9 @@ def test_rows_of_many_threads_are_numbered_without_gaps(tmp_path: Path) -> None:
 
     with run_in(tmp_path) as run:
         threads = [
-            threading.Thread(target=lambda: [run.log({"a": 1.0, "b": 2.0}, step=1) for _ in range(500)])
+            threading.Thread(
+                target=lambda: [run.log({"a": 1.0, "b": 2.0}, step=1) for _ in range(500)]
+            )
             for _ in range(4)
         ]
         for thread in threads:
@@ -184,8 +190,12 @@ def test_a_signal_handler_may_log_inside_log(tmp_path: Path) -> None:
     (seen,) = seen_in(tmp_path)
     last = seen.rows[-1].values
     assert [row.seq for row in seen.rows] == list(range(1, len(seen.rows) + 1))
-    assert sorted(row.step for row in seen.rows if "inner" in row.values) == list(range(int(last["inners"])))
-    assert [row.step for row in seen.rows if "outer" in row.values] == list(range(int(last["steps"])))
+    assert sorted(row.step for row in seen.rows if "inner" in row.values) == list(
+        range(int(last["inners"]))
+    )
+    assert [row.step for row in seen.rows if "outer" in row.values] == list(
+        range(int(last["steps"]))
+    )
 
 
 def test_a_row_logged_inside_a_row_is_written_after_it(tmp_path: Path) -> None:
@@ -228,7 +238,9 @@ def test_a_sigterm_handler_may_finish_inside_log(tmp_path: Path) -> None:
     assert seen.event("rl.run.end").attributes["rl.seq"] - len(seen.rows) in {0, 1}
 
 
-def test_rows_of_a_signal_handler_that_finishes_and_ends_the_process_inside_log_are_kept(tmp_path: Path) -> None:
+def test_rows_of_a_signal_handler_that_finishes_and_ends_the_process_inside_log_are_kept(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, signal, otel_bridge
     run = otel_bridge.init("p", "n")
@@ -302,7 +314,9 @@ def test_a_program_that_closes_its_descriptors_loses_no_row_and_finds_none_in_it
     assert [event.name for event in seen[-1].events] == ["rl.media", "rl.alert", "rl.run.end"]
 
 
-def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(tmp_path: Path) -> None:
+def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, otel_bridge
     run = otel_bridge.init("p", "n")
@@ -317,7 +331,9 @@ def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(t
     assert [event.name for event in seen_in(tmp_path)[-1].events] == ["rl.alert", "rl.run.end"]
 
 
-@pytest.mark.parametrize("handler", ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"])
+@pytest.mark.parametrize(
+    "handler", ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"]
+)
 @pytest.mark.parametrize(
     "call",
     [
@@ -371,7 +387,10 @@ def test_a_script_killed_by_a_signal_leaves_its_life_free(tmp_path: Path) -> Non
 
     script = "import otel_bridge\notel_bridge.init('p', 'n').log({'a': 1})\nprint('ready', flush=True)\ninput()"
     with subprocess.Popen(
-        [sys.executable, "-c", script], env=held(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script],
+        env=held(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -18,7 +18,16 @@ from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
-from support.trainers.emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
+from support.trainers.emit_samples import (
+    CLEAN,
+    SeenEvent,
+    SeenRow,
+    environment_of,
+    held,
+    run_in,
+    run_script,
+    seen_in,
+)
 
 
 def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
@@ -29,7 +38,9 @@ def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
         assert seen.rows == [SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)]
 
 
-def test_a_copy_of_a_run_is_the_run_and_a_pickle_of_it_says_how_another_process_joins(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_is_the_run_and_a_pickle_of_it_says_how_another_process_joins(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         assert copy.deepcopy({"callbacks": [run]}) == {"callbacks": [run]}
         assert copy.copy(run) is run
@@ -38,7 +49,9 @@ def test_a_copy_of_a_run_is_the_run_and_a_pickle_of_it_says_how_another_process_
 
 
 def test_the_segment_says_which_run_it_is_and_who_sends(tmp_path: Path) -> None:
-    with run_in(tmp_path, role="trainer", tags=["a", "b"], group="sweep", entity="lab", rank=0) as run:
+    with run_in(
+        tmp_path, role="trainer", tags=["a", "b"], group="sweep", entity="lab", rank=0
+    ) as run:
         (seen,) = seen_in(tmp_path)
 
     assert run.id == "22e1ec6e7a3b4e6b" or len(run.id) == 16
@@ -128,7 +141,9 @@ def test_an_empty_row_with_a_step_says_where_the_run_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_empty_row_ends_the_step_that_commit_false_holds_open_as_in_wandb(tmp_path: Path, rank: int) -> None:
+def test_an_empty_row_ends_the_step_that_commit_false_holds_open_as_in_wandb(
+    tmp_path: Path, rank: int
+) -> None:
     with run_in(tmp_path, rank=rank) as run:
         run.log({"a": 1.0}, commit=False)
         run.log({"b": 1.0}, commit=False)
@@ -173,7 +188,9 @@ def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
 
         (seen,) = seen_in(tmp_path)
         assert seen.events == [
-            SeenEvent("rl.run.config", {"rl.event.seq": 1}, {"lr": 1e-3, "wandb_api_key": "[redacted]"}),
+            SeenEvent(
+                "rl.run.config", {"rl.event.seq": 1}, {"lr": 1e-3, "wandb_api_key": "[redacted]"}
+            ),
             SeenEvent("rl.run.config", {"rl.event.seq": 2}, {"model": {"layers": 2}}),
         ]
 
@@ -185,7 +202,17 @@ def test_a_row_may_have_a_time_of_its_own_in_unix_nanoseconds(tmp_path: Path) ->
             run.log({"loss": 1.0})
         run.log({"loss": 2.0}, step=9, time_unix_ns=at)
         otel_bridge.log({"loss": 3.0, "n": 1}, time_unix_ns=np.int64(at), commit=False)
-        for bad in (1_600_000_000, 1_600_000_000_000, 1.6e9, -at, 1 << 63, float("nan"), "now", True, [at]):
+        for bad in (
+            1_600_000_000,
+            1_600_000_000_000,
+            1.6e9,
+            -at,
+            1 << 63,
+            float("nan"),
+            "now",
+            True,
+            [at],
+        ):
             run.log({"loss": 4.0}, 11, time_unix_ns=bad)  # type: ignore[arg-type]  # mistakes of a user
         run.log({"loss": 5.0})
         run.finish()
@@ -213,18 +240,28 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
         (seen,) = seen_in(tmp_path)
     first, second, third = (event for event in seen.events if event.name == "rl.alert")
-    assert first.attributes == {"rl.alert.title": "kl", "rl.alert.level": "error", "rl.step": 7, "rl.event.seq": 1}
+    assert first.attributes == {
+        "rl.alert.title": "kl",
+        "rl.alert.level": "error",
+        "rl.step": 7,
+        "rl.event.seq": 1,
+    }
     assert "hunter2" not in str(first.body)
     assert second.attributes == {
         "rl.alert.title": "kl", "rl.alert.level": "warn", "rl.role": "judge", "rl.event.seq": 2
     }  # fmt: skip
-    assert (third.attributes["rl.alert.title"], third.attributes["rl.alert.level"]) == ("odd", "warn")
+    assert (third.attributes["rl.alert.title"], third.attributes["rl.alert.level"]) == (
+        "odd",
+        "warn",
+    )
     assert third.body == "a" * 9_980 + " [redacted]"
     assert seen.event("rl.dropped").body == {"alert_level": 1, "alert_limit": 1, "alert_title": 1}
 
 
 @pytest.mark.parametrize(("level", "wrong"), [("bogus", 1), ("Critical", 0), (None, 0), ("", 1)])
-def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(tmp_path: Path, level: str | None, wrong: int) -> None:
+def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(
+    tmp_path: Path, level: str | None, wrong: int
+) -> None:
     with run_in(tmp_path) as run:
         run.alert("kl", level=level)
         run.finish()
@@ -232,12 +269,17 @@ def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(tmp_path: Path, 
         (seen,) = seen_in(tmp_path)
     (alert,) = (event for event in seen.events if event.name == "rl.alert")
     assert alert.attributes["rl.alert.level"] == ("error" if level == "Critical" else "warn")
-    assert [dict(event.body) for event in seen.events if event.name == "rl.dropped"] == [{"alert_level": 1}] * wrong
+    assert [dict(event.body) for event in seen.events if event.name == "rl.dropped"] == [
+        {"alert_level": 1}
+    ] * wrong
 
 
 def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
-        run.summary({"best": np.float32(0.5), "eval": {"ok": np.bool_(True), "n": 3}, "note": "fine"}, steps=7)
+        run.summary(
+            {"best": np.float32(0.5), "eval": {"ok": np.bool_(True), "n": 3}, "note": "fine"},
+            steps=7,
+        )
         run.summary({"best": 1.0}, role="judge")
         run.summary({"list": [1], "none": None, "": 1, "api_key": "0123456789abcdef"})
         run.summary(7)  # type: ignore[arg-type]  # a user's mistake
@@ -260,7 +302,11 @@ def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> N
 
 
 def test_a_secret_below_its_name_does_not_leave_in_a_summary() -> None:
-    values = {"api_key": {"x": "hello-secret", "tries": 3}, "api": {"key": "hello-secret"}, "note": {"x": "fine"}}
+    values = {
+        "api_key": {"x": "hello-secret", "tries": 3},
+        "api": {"key": "hello-secret"},
+        "note": {"x": "fine"},
+    }
 
     assert summary_of(values, lambda *drop: pytest.fail(str(drop))) == {
         "api_key/x": "[redacted]", "api_key/tries": 3, "api/key": "[redacted]", "note/x": "fine",
@@ -294,7 +340,9 @@ def test_finish_says_the_end_once(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_of_a_script_says_how_it_went(tmp_path: Path, ending: str, status: str) -> None:
-    script = f"import otel_bridge\nrun = otel_bridge.init('p', 'n')\nrun.log({{'a': 1}})\n{ending}\n"
+    script = (
+        f"import otel_bridge\nrun = otel_bridge.init('p', 'n')\nrun.log({{'a': 1}})\n{ending}\n"
+    )
 
     run_script(script, held(tmp_path))
 
@@ -314,7 +362,9 @@ def test_finish_asks_writers_that_rest_or_wait_to_write_now(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [("0", []), ("all", [1, 2])])
-def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(tmp_path: Path, ranks: str, steps: list[int]) -> None:
+def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(
+    tmp_path: Path, ranks: str, steps: list[int]
+) -> None:
     with run_in(tmp_path, {"RANK": "1", "WORLD_SIZE": "2", "OTEL_BRIDGE_RANKS": ranks}) as run:
         run.log({"loss": 1.0}, step=1)
         run.log({"loss": 1.0})
@@ -328,7 +378,11 @@ def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(tmp_path: Path, 
 def test_the_exporter_none_records_nothing_and_everything_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "runs"), "OTEL_BRIDGE_EXPORTERS": "none"}
+    environment = {
+        **CLEAN,
+        "OTEL_BRIDGE_DIR": str(tmp_path / "runs"),
+        "OTEL_BRIDGE_EXPORTERS": "none",
+    }
     with environment_of(environment), otel_bridge.init("p", "n", config={"a": 1}) as run:
         run.log({"a": 1.0})
         run.count_drop("text")
@@ -339,9 +393,16 @@ def test_the_exporter_none_records_nothing_and_everything_works(
 
 
 def test_log_without_a_run_is_said_once(tmp_path: Path) -> None:
-    done = run_script("import otel_bridge\notel_bridge.log({'a': 1})\notel_bridge.log({'a': 1})", CLEAN, cwd=tmp_path)
+    done = run_script(
+        "import otel_bridge\notel_bridge.log({'a': 1})\notel_bridge.log({'a': 1})",
+        CLEAN,
+        cwd=tmp_path,
+    )
 
-    assert done.stderr == "otel-bridge: log() without a run, before init() or after finish(): nothing is recorded\n"
+    assert (
+        done.stderr
+        == "otel-bridge: log() without a run, before init() or after finish(): nothing is recorded\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -365,10 +426,14 @@ def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothing(tmp_path: Path) -> None:
+def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothing(
+    tmp_path: Path,
+) -> None:
     asked: list[float] = []
     for name, given in (("asked", True), ("not", False)):
-        with run_in(tmp_path / name, {"OTEL_BRIDGE_SYSTEM_METRICS_S": "5"}, system_metrics=given) as run:
+        with run_in(
+            tmp_path / name, {"OTEL_BRIDGE_SYSTEM_METRICS_S": "5"}, system_metrics=given
+        ) as run:
             run.log({"loss": 1.0})
             (seen,) = seen_in(tmp_path / name)
             asked.append(seen.header.system_metrics_s)

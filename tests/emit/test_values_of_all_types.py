@@ -58,8 +58,12 @@ def test_a_key_of_any_type_is_the_same_text_everywhere(entry: str, key: object, 
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize(("first", "second"), [(1, "1"), (True, "True"), (None, "None"), (b"ab", "ab")])
-def test_of_two_keys_that_become_equal_one_is_counted(entry: str, first: object, second: object) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(1, "1"), (True, "True"), (None, "None"), (b"ab", "ab")]
+)
+def test_of_two_keys_that_become_equal_one_is_counted(
+    entry: str, first: object, second: object
+) -> None:
     drops: list[object] = []
     values = ENTRIES[entry]({first: 1, second: 2}, lambda *drop: drops.append(drop))
     assert values == {str(second): 2}
@@ -106,7 +110,9 @@ _BOUNDED: dict[str, Callable[[object, CountKeyedDrop], object]] = {
 
 
 @pytest.mark.parametrize("entry", _BOUNDED)
-@pytest.mark.parametrize(("kind", "width", "levels"), [(list, 10, 10), (dict, 10, 10), (list, 2, 34), (dict, 2, 34)])
+@pytest.mark.parametrize(
+    ("kind", "width", "levels"), [(list, 10, 10), (dict, 10, 10), (list, 2, 34), (dict, 2, 34)]
+)
 def test_collections_that_repeat_one_another_are_clipped_and_counted(
     entry: str, kind: type, width: int, levels: int
 ) -> None:

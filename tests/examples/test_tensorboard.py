@@ -16,7 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 from tensorboard.util.tensor_util import make_ndarray
 
 from otel_bridge.exporter import Exporter, RunInfo
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
+from otel_bridge.testing.contents import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_configs,
+)
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from support.conformance.suite import ConformanceSuite, ReadShown
 from support.conformance.truth import KeptKinds, Shown
@@ -52,10 +58,19 @@ def shown(folder: Path) -> Contents:
             kind = reader.SummaryMetadata(tag).plugin_data.plugin_name
             for event in reader.Tensors(tag):
                 _add(
-                    contents, configs, role, (kind, tag, event.step), make_ndarray(event.tensor_proto), event.wall_time
+                    contents,
+                    configs,
+                    role,
+                    (kind, tag, event.step),
+                    make_ndarray(event.tensor_proto),
+                    event.wall_time,
                 )
     return Contents(
-        contents.scalars, contents.distributions, contents.rollouts, contents.evaluations, flat_configs(configs.items())
+        contents.scalars,
+        contents.distributions,
+        contents.rollouts,
+        contents.evaluations,
+        flat_configs(configs.items()),
     )
 
 
@@ -67,7 +82,9 @@ def _add(contents, configs, role, where, value, wall_time) -> None:
     elif kind == "histograms":
         if value.size:
             count = int(value[:, 2].sum())
-            contents.distributions.append(HeldDistribution(key, step, value[0][0], value[-1][1], count))
+            contents.distributions.append(
+                HeldDistribution(key, step, value[0][0], value[-1][1], count)
+            )
     else:
         text = value.item().decode()
         if tag == "config":
@@ -123,7 +140,9 @@ def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(tmp_path: Path
     run = samples.run_info(tmp_path, "a run")
     settings = exporter.read_settings({}, tmp_path)
     writer = exporter.open(run, settings, FileMemory(tmp_path / "memory"))
-    deliver(writer, samples.placed([samples.row(1, role=role) for role in ("trainer", "../up", None)]))
+    deliver(
+        writer, samples.placed([samples.row(1, role=role) for role in ("trainer", "../up", None)])
+    )
     writer.close()
 
     folder = tmp_path / "tensorboard" / run.id
@@ -138,9 +157,19 @@ def test_it_is_installed_by_pip_and_chosen_by_its_name(tmp_path: Path) -> None:
     copied.mkdir()
     for name in FILES:
         (copied / name).write_bytes((PLUGIN / name).read_bytes())
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     subprocess.run(
-        [*install, "--target", str(site), str(copied)], check=True, env={**os.environ, "HOME": str(tmp_path)}
+        [*install, "--target", str(site), str(copied)],
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
     )
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="tensorboard", PYTHONPATH=str(site))
 

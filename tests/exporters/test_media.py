@@ -36,33 +36,48 @@ def some() -> list[MediaRecord]:
     return [
         media("one", image(1, "first"), position=1),
         media("many", image(2, "a"), image(3, "b"), position=2),
-        media("t", table(["q", "p"], [["x", {"media": 0}], [1.5, None]]), cells=[image(4)], position=3),
+        media(
+            "t", table(["q", "p"], [["x", {"media": 0}], [1.5, None]]), cells=[image(4)], position=3
+        ),
         media("words", text("a <b>", caption="c"), position=4),
         media("md", text("# A", "markdown"), position=5),
         media("page", text("<p>hi</p>", "html"), position=6),
     ]
 
 
-SOUND, FILM = item("audio", "audio/wav", b"RIFF\0\0\0\0WAVE", "a sound"), item("video", "video/mp4", b"\0\0\0\x18ftyp")
+SOUND, FILM = (
+    item("audio", "audio/wav", b"RIFF\0\0\0\0WAVE", "a sound"),
+    item("video", "video/mp4", b"\0\0\0\x18ftyp"),
+)
 GIF = item("video", "image/gif", b"GIF89a")
 
 
 def moving() -> list[MediaRecord]:
-    return [media("sound", SOUND, position=1), media("film", FILM, position=2), media("gif", GIF, position=3)]
+    return [
+        media("sound", SOUND, position=1),
+        media("film", FILM, position=2),
+        media("gif", GIF, position=3),
+    ]
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])
-def test_no_other_user_reads_the_files_of_the_exporter_file_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
+def test_no_other_user_reads_the_files_of_the_exporter_file_whatever_the_umask_is(
+    tmp_path: Path, umask: int
+) -> None:
     before = os.umask(umask)
     try:
         run = RunInfo("r", "p", "n", tmp_path / "r")
-        writer = open_writer(file_exporter, run, file_exporter.read_settings({}, tmp_path), MemoryTable())
+        writer = open_writer(
+            file_exporter, run, file_exporter.read_settings({}, tmp_path), MemoryTable()
+        )
         deliver(writer, some())
         writer.close()
     finally:
         os.umask(before)
 
-    modes = {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in (tmp_path / "r").rglob("*")}
+    modes = {
+        (path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in (tmp_path / "r").rglob("*")
+    }
     assert modes == {(True, "0o700"), (False, "0o600")}
 
 
@@ -91,13 +106,22 @@ def test_files_lie_beside_the_lines_that_name_them(run: RunInfo, tmp_path: Path)
         deliver(writer, some())
         writer.close()
 
-    lines = [orjson.loads(line) for line in (run.folder / "file" / "records-000001.jsonl").read_bytes().splitlines()]
+    lines = [
+        orjson.loads(line)
+        for line in (run.folder / "file" / "records-000001.jsonl").read_bytes().splitlines()
+    ]
     assert [line["key"] for line in lines] == [record.key for record in some()]
     assert lines[2]["cells"][0]["file"] == f"media/{file_name(image(4))}"
     for record, line in zip(some(), lines, strict=True):
-        for each, shown in zip([*record.items, *record.cells], [*line["items"], *line["cells"]], strict=True):
+        for each, shown in zip(
+            [*record.items, *record.cells], [*line["items"], *line["cells"]], strict=True
+        ):
             assert (run.folder / "file" / shown["file"]).read_bytes() == each.data
-            assert (shown["type"], shown["caption"], shown["size"]) == (each.kind, each.caption, len(each.data))
+            assert (shown["type"], shown["caption"], shown["size"]) == (
+                each.kind,
+                each.caption,
+                len(each.data),
+            )
 
 
 def test_the_oldest_files_go_when_the_folder_is_full(tmp_path: Path) -> None:
@@ -136,7 +160,13 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
     memory = MemoryTable()
     for _ in range(2):
         deliver(
-            open_writer(trackio_exporter, run, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), memory), some()
+            open_writer(
+                trackio_exporter,
+                run,
+                trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()),
+                memory,
+            ),
+            some(),
         )
 
     rows = rows_in(DIRECTORY, run)
@@ -169,7 +199,12 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
 
 
 def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo) -> None:
-    writer = open_writer(trackio_exporter, run, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+    writer = open_writer(
+        trackio_exporter,
+        run,
+        trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()),
+        MemoryTable(),
+    )
 
     deliver(writer, moving())
 
@@ -182,10 +217,19 @@ def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo
     assert (DIRECTORY / "media" / shown["trainer/film"]["file_path"]).read_bytes() == FILM.data
 
 
-@pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"])
-def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(run: RunInfo, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"]
+)
+def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(
+    run: RunInfo, name: str
+) -> None:
     odd = replace(run, name=name)
-    writer = open_writer(trackio_exporter, odd, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+    writer = open_writer(
+        trackio_exporter,
+        odd,
+        trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()),
+        MemoryTable(),
+    )
 
     deliver(writer, some()[:1])
 
@@ -202,12 +246,18 @@ def test_columns_of_one_name_are_all_shown() -> None:
 
 
 def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, object]:
-    return {"_type": "trackio.image", "file_path": place + file_name(image(shade)), "caption": caption}
+    return {
+        "_type": "trackio.image",
+        "file_path": place + file_name(image(shade)),
+        "caption": caption,
+    }
 
 
 @pytest.mark.skipif(not HAS_INBOX, reason="this Trackio has no inbox")
 def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
-    settings = trackio_exporter.read_settings({**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd())
+    settings = trackio_exporter.read_settings(
+        {**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd()
+    )
     writer = open_writer(trackio_exporter, run, settings, MemoryTable())
 
     deliver(writer, some())
@@ -217,7 +267,9 @@ def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
 
 # --- MLflow -----------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo, tmp_path: Path) -> None:
+def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(
+    run: RunInfo, tmp_path: Path
+) -> None:
     uri, memory = mlflow_reading.database(tmp_path), MemoryTable()
     settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     for _ in range(2):
@@ -226,7 +278,9 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo,
     assert writer.left_out == {"captions: MLflow shows none": 4}  # type: ignore[attr-defined]
 
     api, (found,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    folder = Path(urlsplit(found.info.artifact_uri).path)  # MLflow 3.7 cannot download what its own log_image names
+    folder = Path(
+        urlsplit(found.info.artifact_uri).path
+    )  # MLflow 3.7 cannot download what its own log_image names
     names = sorted(path.name.replace("%", "+") for path in (folder / "images").iterdir())
     assert [name.split("+")[:3] for name in names] == [
         ["trainer~many", "step", "3"] for _ in range(4)
@@ -241,11 +295,17 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo,
     assert (folder / shown["p"][0]["filepath"]).read_bytes() == png(4)
     (words,) = (folder / "media" / "trainer~words").iterdir()
     assert words.read_text() == "a <b>"
-    assert {path.name for path in (folder / "media").iterdir()} == {"trainer~md", "trainer~page", "trainer~words"}
+    assert {path.name for path in (folder / "media").iterdir()} == {
+        "trainer~md",
+        "trainer~page",
+        "trainer~words",
+    }
 
 
 @pytest.mark.slow
-def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(run: RunInfo, tmp_path: Path) -> None:
+def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(
+    run: RunInfo, tmp_path: Path
+) -> None:
     uri = mlflow_reading.database(tmp_path)
     settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
@@ -290,12 +350,18 @@ def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_pat
     (directory,) = offline_directories(run.folder, run.id)
     rows = read_offline_run(directory).rows
     assert [row.get("trainer/step") for row in rows] == [3, 3, 3, 3, 3, 3, 4]
-    one, many, shown, words, md, page = (row[record.key] for row, record in zip(rows, some(), strict=False))
+    one, many, shown, words, md, page = (
+        row[record.key] for row, record in zip(rows, some(), strict=False)
+    )
     assert (one["_type"], one["caption"]) == ("image-file", "first")
     assert (directory / "files" / one["path"]).read_bytes() == png(1)
     assert (many["_type"], many["count"], many["captions"]) == ("images/separated", 2, ["a", "b"])
     stored = json.loads((directory / "files" / shown["path"]).read_text())
-    assert (shown["_type"], stored["columns"], stored["data"][1]) == ("table-file", ["q", "p"], [1.5, None])
+    assert (shown["_type"], stored["columns"], stored["data"][1]) == (
+        "table-file",
+        ["q", "p"],
+        [1.5, None],
+    )
     assert {words["_type"], md["_type"], page["_type"]} == {"html-file"}
     assert "a &lt;b&gt;" in (directory / "files" / words["path"]).read_text()
     assert "<p>hi</p>" in (directory / "files" / page["path"]).read_text()
@@ -310,7 +376,10 @@ def test_wandb_plays_sounds_and_films(run: RunInfo, tmp_path: Path) -> None:
     writer.end(Status.FINISHED)
 
     (directory,) = offline_directories(run.folder, run.id)
-    shown = [row[record.key] for row, record in zip(read_offline_run(directory).rows, moving(), strict=True)]
+    shown = [
+        row[record.key]
+        for row, record in zip(read_offline_run(directory).rows, moving(), strict=True)
+    ]
     assert [(one["_type"], one.get("caption")) for one in shown] == [
         ("audio-file", "a sound"), ("video-file", None), ("video-file", None),
     ]  # fmt: skip

@@ -28,7 +28,9 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    return samples.run_info(tmp_path, tmp_path.name, project=f"odd{''.join(filter(str.isalnum, tmp_path.name))}")
+    return samples.run_info(
+        tmp_path, tmp_path.name, project=f"odd{''.join(filter(str.isalnum, tmp_path.name))}"
+    )
 
 
 def mlflow(uri: str, run: RunInfo):
@@ -60,8 +62,12 @@ def test_odd_keys_arrive_in_each_tracker_with_all_their_values(uri: str, run: Ru
     assert (in_trackio["__step"], in_trackio["____own"]) == (11.0, 12.0)
 
 
-def test_a_number_beyond_a_double_costs_itself_in_mlflow_and_its_row_in_trackio(uri: str, run: RunInfo) -> None:
-    huge = samples.placed([replace(samples.row(1), values={"trainer/huge": 10**400, "trainer/loss": 0.5})])
+def test_a_number_beyond_a_double_costs_itself_in_mlflow_and_its_row_in_trackio(
+    uri: str, run: RunInfo
+) -> None:
+    huge = samples.placed(
+        [replace(samples.row(1), values={"trainer/huge": 10**400, "trainer/loss": 0.5})]
+    )
 
     refused = deliver(mlflow(uri, run), huge), deliver(trackio(run), huge)
 
@@ -70,7 +76,9 @@ def test_a_number_beyond_a_double_costs_itself_in_mlflow_and_its_row_in_trackio(
 
 
 @pytest.mark.parametrize("name", ['it\'s "both"', "a/b\\c", "🎲 run", "n" * 10_000, "new\nline"])
-def test_a_run_of_any_name_is_opened_written_and_found_again(uri: str, run: RunInfo, name: str) -> None:
+def test_a_run_of_any_name_is_opened_written_and_found_again(
+    uri: str, run: RunInfo, name: str
+) -> None:
     odd = replace(run, name=name)
     row = samples.placed([samples.row(1)])
 
@@ -86,7 +94,13 @@ def test_a_run_of_any_name_is_opened_written_and_found_again(uri: str, run: RunI
 @pytest.mark.slow
 def test_a_config_of_thousands_of_entries_with_odd_values_arrives(uri: str, run: RunInfo) -> None:
     config = {f"group{n % 10}": {f"key{m}": m for m in range(300)} for n in range(10)}
-    odd = {"nan": math.nan, "list": [1, {"deep": None}], "empty": {}, "long": "x" * 20_000, "a@b": 1}
+    odd = {
+        "nan": math.nan,
+        "list": [1, {"deep": None}],
+        "empty": {},
+        "long": "x" * 20_000,
+        "a@b": 1,
+    }
     odd |= {"half": "\ud800", "huge": 10**40}
 
     for writer in (mlflow(uri, run), trackio(run)):
@@ -100,4 +114,6 @@ def test_a_config_of_thousands_of_entries_with_odd_values_arrives(uri: str, run:
     assert in_mlflow["trainer/a_at_b"] == in_trackio["trainer/a@b"] == "1"
     assert len(in_mlflow["trainer/long"]) == 6_000
     assert in_mlflow["trainer/huge"] == in_trackio["trainer/huge"] == str(10**40)
-    assert len(trackio_store.held(run).scalars) == len(mlflow_reading.contents(uri, run).scalars) == 1
+    assert (
+        len(trackio_store.held(run).scalars) == len(mlflow_reading.contents(uri, run).scalars) == 1
+    )

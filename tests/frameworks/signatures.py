@@ -23,7 +23,9 @@ def parameters(place: str) -> list[list[object]]:
     module, _, name = place.partition(":")
     found = importlib.import_module(module)
     for part in name.split("."):
-        found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+        found = (
+            inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+        )
     if isinstance(found, property):
         return [["property"]]
     if isinstance(found, classmethod | staticmethod):

@@ -23,7 +23,9 @@ from support.trainers.framework_runs import (
 pytestmark = NEEDS_REAL
 
 
-def test_a_training_with_the_plugin_gives_rows_completions_and_both_configurations(tmp_path: Path) -> None:
+def test_a_training_with_the_plugin_gives_rows_completions_and_both_configurations(
+    tmp_path: Path,
+) -> None:
     code = """
 trained = trainer("out", max_steps=2)
 add_callbacks(trained, wandb_project="math", wandb_name="one")
@@ -35,7 +37,11 @@ trained.train()
     assert [step for step, _ in rows_of(found, "train/loss")] == [1, 2]
     assert len(rollouts_in(found)) == 8
     config = config_in(found)
-    assert (config["axolotl"]["lora_r"], config["max_steps"], ends_of(found)) == (8, 2, ["finished"])
+    assert (config["axolotl"]["lora_r"], config["max_steps"], ends_of(found)) == (
+        8,
+        2,
+        ["finished"],
+    )
     assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
 
 

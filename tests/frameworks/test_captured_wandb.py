@@ -40,7 +40,11 @@ def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
         *((step, "train") for step in (1, 2) for _ in range(4)), *[(3, "eval")] * 4, *[(3, "train")] * 4
     ]  # fmt: skip
     for step, reward in rows_of(found, "train/rewards/length/mean"):
-        parts = [one["rewards"]["length"] for one in rollouts if (one["step"], one["split"]) == (step, "train")]
+        parts = [
+            one["rewards"]["length"]
+            for one in rollouts
+            if (one["step"], one["split"]) == (step, "train")
+        ]
         assert sum(parts) / 4 == pytest.approx(reward)
     assert all(abs(one["advantage"]) < 1 for one in rollouts)
     assert not (tmp_path / "wandb").exists()
@@ -48,9 +52,9 @@ def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
 
 def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Path) -> None:
     env = framework_environment(tmp_path, real=True)
-    code = GRPO_WANDB.replace('trainer("out", None', 'trainer("out", [OtelBridgeCallback()]').replace(
-        "log_completions=True, ", ""
-    )
+    code = GRPO_WANDB.replace(
+        'trainer("out", None', 'trainer("out", [OtelBridgeCallback()]'
+    ).replace("log_completions=True, ", "")
     imports = "from otel_bridge.adapters.transformers import OtelBridgeCallback\n"
     script = program(tmp_path, "train.py", imports + code)
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.framework_jobs import SKYRL, SKYRL_EVAL_ONLY, SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_TRAINED
+from support.trainers.framework_jobs import (
+    SKYRL,
+    SKYRL_EVAL_ONLY,
+    SKYRL_FAILS,
+    SKYRL_STEP_WISE,
+    SKYRL_TRAINED,
+)
 from support.trainers.framework_runs import (
     NEEDS_REAL,
     config_in,
@@ -34,7 +40,8 @@ def test_rows_and_trajectories_arrive_beside_the_own_console(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("captured", "backend"), [("wandb", "wandb"), ("tensorboard", "tensorboard"), ("wandb", "tensorboard")]
+    ("captured", "backend"),
+    [("wandb", "wandb"), ("tensorboard", "tensorboard"), ("wandb", "tensorboard")],
 )
 def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
     tmp_path: Path, captured: str, backend: str
@@ -47,7 +54,10 @@ def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
 
     found = recorded(tmp_path)
     assert rows_of(found, "reward/avg_raw_reward") == [(1, 0.5), (2, 0.5)]
-    assert (rows_of(found, "timing/step"), rows_of(found, "eval/all/avg_score")) == ([(1, 3.0), (2, 3.0)], [(0, 0.25)])
+    assert (rows_of(found, "timing/step"), rows_of(found, "eval/all/avg_score")) == (
+        [(1, 3.0), (2, 3.0)],
+        [(0, 0.25)],
+    )
     assert len(rollouts_in(found)) == 6
     tables = [one["key"] for one in found if one["kind"] == "media"]
     assert tables == (["trajectories/train", "trajectories/eval"] if backend == "wandb" else [])
@@ -55,7 +65,9 @@ def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
     assert done.stderr.count("metrics of SkyRL are recorded once") == (captured == backend)
 
 
-@pytest.mark.parametrize("program", [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY], ids=["fails", "steps", "eval"])
+@pytest.mark.parametrize(
+    "program", [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY], ids=["fails", "steps", "eval"]
+)
 def test_failures_steps_and_evaluations_arrive_too(tmp_path: Path, program: str) -> None:
     run_program(tmp_path, program, real=True, fails=program is SKYRL_FAILS)
 

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from support.trainers.command_runs import call, program, report_of, runs
-from support.trainers.framework_programs import GRPO_CALLBACK, GRPO_PLAIN, GRPO_REPORT_TO, GRPO_RESUMED
+from support.trainers.framework_programs import (
+    GRPO_CALLBACK,
+    GRPO_PLAIN,
+    GRPO_REPORT_TO,
+    GRPO_RESUMED,
+)
 from support.trainers.framework_runs import (
     NEEDS_REAL,
     REAL,
@@ -54,7 +59,10 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
     assert rows_of(found, "train/loss", "train/reward", "train/grad_norm") == [
         (step, *values[:3]) for step, values in enumerate(logged, 1)
     ]
-    assert (summary_in(found).keys() >= {"train_runtime", "total_flos"}, rows_of(found, "train/train_runtime")) == (
+    assert (
+        summary_in(found).keys() >= {"train_runtime", "total_flos"},
+        rows_of(found, "train/train_runtime"),
+    ) == (
         True,
         [],
     )
@@ -62,13 +70,18 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
     assert (len(rollouts), groups_of(rollouts)) == (16, [2] * 8)
     for step, values in enumerate(logged, 1):
         lengths = [one["rewards"]["length"] for one in rollouts if one["step"] == step]
-        assert sum(lengths) / 4 == pytest.approx(values[3])  # not `reward`, which TRL 0.29 logs without weights
+        assert sum(lengths) / 4 == pytest.approx(
+            values[3]
+        )  # not `reward`, which TRL 0.29 logs without weights
         assert all(
-            one["reward"] == pytest.approx(one["rewards"]["length"] + 0.5 * one["rewards"].get("vowels", 0))
+            one["reward"]
+            == pytest.approx(one["rewards"]["length"] + 0.5 * one["rewards"].get("vowels", 0))
             for one in rollouts
         )
     assert sum("vowels" not in one["rewards"] for one in rollouts) == 4
-    columns = {"letters"} if "log_extra offered" in watched.stdout else set()  # TRL before 1 has no log_extra
+    columns = (
+        {"letters"} if "log_extra offered" in watched.stdout else set()
+    )  # TRL before 1 has no log_extra
     assert [one["metadata"].keys() for one in rollouts] == [columns | {"trained_step.label"}] * 16
     assert all(one["rewards"]["trained_step"] == one["step"] for one in rollouts)
     assert rows_of(found, "lineage/consumed") == [(step, 4) for step in (1, 2, 3, 4)]
@@ -77,15 +90,22 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
     assert (ends_of(found), report_of(runs(tmp_path / "watched")).name) == (["finished"], "tiny")
 
 
-def test_report_to_with_several_batches_a_step_and_evaluation_records_each_completion_once(tmp_path: Path) -> None:
+def test_report_to_with_several_batches_a_step_and_evaluation_records_each_completion_once(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, GRPO_REPORT_TO, "twice", real=True, WANDB_PROJECT="mine")
 
     found = recorded(tmp_path)
-    assert f"logs {len(rows_of(found, 'train/loss')) + 2}" in done.stdout  # the evaluation, and the end
+    assert (
+        f"logs {len(rows_of(found, 'train/loss')) + 2}" in done.stdout
+    )  # the evaluation, and the end
     assert [step for step, _ in rows_of(found, "train/loss")] == [2, 4]
     assert [step for step, _ in rows_of(found, "eval/reward")] == [5]
     train = [one for one in rollouts_in(found) if one["split"] == "train"]
-    assert (Counter(one["step"] for one in train), groups_of(train)) == (dict.fromkeys(range(1, 6), 8), [2] * 20)
+    assert (Counter(one["step"] for one in train), groups_of(train)) == (
+        dict.fromkeys(range(1, 6), 8),
+        [2] * 20,
+    )
     evaluated = [one for one in rollouts_in(found) if one["split"] == "eval"]
     assert ({one["step"] for one in evaluated}, groups_of(evaluated)) == ({5}, [2, 2])
     assert report_of(runs(tmp_path)).project == "mine"
@@ -95,17 +115,24 @@ def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_pat
     env = framework_environment(tmp_path, real=True)
     script = program(tmp_path, "train.py", GRPO_CALLBACK)
 
-    done = call([REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env)
+    done = call(
+        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
     rollouts = rollouts_in(found)
-    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (dict.fromkeys(range(1, 5), 8), [2] * 16)
+    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (
+        dict.fromkeys(range(1, 5), 8),
+        [2] * 16,
+    )
     assert len(rows_of(found, "train/loss")) == 4
     assert done.stderr.count("otel-bridge: huggingface/tiny (") == 1
 
 
-def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_second_attempt(tmp_path: Path) -> None:
+def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_second_attempt(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, GRPO_RESUMED, real=True, fails=True)
     run_program(tmp_path, GRPO_RESUMED, "resume", real=True)
 

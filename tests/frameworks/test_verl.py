@@ -14,11 +14,21 @@ from support.trainers.framework_programs import (
     VERL_TRACKING,
     VERL_UNREADABLE,
 )
-from support.trainers.framework_runs import NEEDS_REAL, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 pytestmark = NEEDS_REAL
 LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
-BY_MODULE = {"VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl", "VERL_USE_EXTERNAL_PLUGINS": "none"}
+BY_MODULE = {
+    "VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl",
+    "VERL_USE_EXTERNAL_PLUGINS": "none",
+}
 
 
 @pytest.mark.parametrize("variables", [{}, BY_MODULE], ids=["entry point", "module"])
@@ -56,7 +66,9 @@ def test_validation_generations_that_cannot_be_read_are_counted(tmp_path: Path) 
     assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
 
 
-def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itself(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itself(
+    tmp_path: Path,
+) -> None:
     code = """
     import sys
     from importlib.abc import MetaPathFinder
@@ -80,7 +92,9 @@ def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itse
 
     assert "refused otel_bridge is not supported" in done.stdout
     (line,) = [one for one in done.stderr.splitlines() if one.startswith("otel-bridge:")]
-    assert "verl continues without the backend otel_bridge: ImportError: half an installation" in line
+    assert (
+        "verl continues without the backend otel_bridge: ImportError: half an installation" in line
+    )
 
 
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
@@ -88,7 +102,11 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
 
     rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
     assert sorted(rollouts) == [("0", 0), ("0", 1), ("1", 0), ("4", 0), ("5", 0)]
-    assert [span["name"] for span in rollouts["0", 0]["spans"]] == ["rollout", "chat", "execute_tool calculator"]
+    assert [span["name"] for span in rollouts["0", 0]["spans"]] == [
+        "rollout",
+        "chat",
+        "execute_tool calculator",
+    ]
     assert rollouts["1", 0]["split"] == "eval"
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.trainers.framework_runs import NEEDS_REAL, config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    config_in,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 from support.trainers.verl_fully_async import VERL_FULLY_ASYNC
 
 pytestmark = NEEDS_REAL
 
 
-def test_trainer_and_rollouter_are_one_run_each_on_its_own_steps_and_the_run_ends_finished(tmp_path: Path) -> None:
+def test_trainer_and_rollouter_are_one_run_each_on_its_own_steps_and_the_run_ends_finished(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_FULLY_ASYNC, real=True)
 
     found = recorded(tmp_path)
@@ -20,7 +30,9 @@ def test_trainer_and_rollouter_are_one_run_each_on_its_own_steps_and_the_run_end
     }
     # Means of the updates 1, and 2 and 3: verl logs a version before its aggregator has the last update.
     assert rows_of(found, "trainer/actor/loss") == [(1, 1.0), (2, 2.5)]
-    validations = rows_of(found, "trainer/val-core/sums/reward/mean@1", "trainer/rollouter/validate_time")
+    validations = rows_of(
+        found, "trainer/val-core/sums/reward/mean@1", "trainer/rollouter/validate_time"
+    )
     assert [(step, mean) for step, mean, _ in validations] == [(0, 0.25), (1, 0.25), (2, 0.25)]
     versions = rows_of(found, "trainer/fully_async/rollouter/active_time")
     assert [step for step, _ in versions] == [0, 1, 2]

@@ -34,7 +34,10 @@ def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: 
     known = _known(target)
 
     @settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(known), st.lists(st.tuples(st.integers(0), st.integers(0, 8), st.binary(max_size=8))))
+    @given(
+        st.sampled_from(known),
+        st.lists(st.tuples(st.integers(0), st.integers(0, 8), st.binary(max_size=8))),
+    )
     def rule(data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
         for place, length, put in changes:
             at = place % (len(data) + 1)
@@ -45,7 +48,10 @@ def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: 
 
 
 @pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed: no wheel for here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None,
+    reason="atheris is not installed: no wheel for here",
+)
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)
 def test_inputs_that_reach_new_code_keep_every_rule(target: str, tmp_path: Path) -> None:
     done = subprocess.run(

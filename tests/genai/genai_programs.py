@@ -23,7 +23,10 @@ TOOL = {
     "function": {
         "name": "weather",
         "description": DESCRIPTION,
-        "parameters": {"type": "object", "properties": {"place": {"type": "string", "description": DESCRIPTION}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "description": DESCRIPTION}},
+        },
     },
 }
 
@@ -56,15 +59,22 @@ def ask_openai() -> None:
     import openai
 
     client = openai.OpenAI(api_key="test", max_retries=0)
-    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
-    first = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL], temperature=0.5)
+    messages: list[Any] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": QUESTION},
+    ]
+    first = client.chat.completions.create(
+        model=MODEL, messages=messages, tools=[TOOL], temperature=0.5
+    )
     answer = first.choices[0].message
     messages.append(answer.model_dump(exclude_none=True))
     for call in answer.tool_calls or ():
         messages.append({"role": "tool", "tool_call_id": call.id, "content": WEATHER})
     client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL])
     with contextlib.suppress(openai.BadRequestError):
-        client.chat.completions.create(model="broken", messages=[{"role": "user", "content": QUESTION}])
+        client.chat.completions.create(
+            model="broken", messages=[{"role": "user", "content": QUESTION}]
+        )
 
 
 def ask_langchain() -> None:
@@ -85,7 +95,10 @@ def ask_langchain() -> None:
 
     def agent(given: dict[str, Any]) -> Any:
         first = (prompt | model).invoke(given)
-        results = [ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"]) for call in first.tool_calls]
+        results = [
+            ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"])
+            for call in first.tool_calls
+        ]
         return (prompt | model).invoke({**given, "more": [first, *results]})
 
     from langchain_core.runnables import RunnableLambda
@@ -162,7 +175,9 @@ def pydantic_ai() -> None:
 
     flush = sdk()
     version: Any = int(os.environ.get("GENAI_VERSION", "2"))
-    settings = InstrumentationSettings(version=version, **json.loads(os.environ.get("GENAI_ARGUMENTS", "{}")))
+    settings = InstrumentationSettings(
+        version=version, **json.loads(os.environ.get("GENAI_ARGUMENTS", "{}"))
+    )
     provider = OpenAIProvider(base_url=os.environ["OPENAI_BASE_URL"], api_key="test")
     agent = Agent(OpenAIChatModel(MODEL, provider=provider), system_prompt=SYSTEM, name="agent")
     Agent.instrument_all(settings)
@@ -188,8 +203,12 @@ def mlflow_openai() -> None:
 
     agent(QUESTION)
     mlflow.flush_trace_async_logging()
-    traces = mlflow.search_traces(return_type="list") if os.environ.get("MLFLOW_TRACKING_URI") else []
-    print(f"mlflow holds {len(traces)} traces with {sum(len(trace.data.spans) for trace in traces)} spans")
+    traces = (
+        mlflow.search_traces(return_type="list") if os.environ.get("MLFLOW_TRACKING_URI") else []
+    )
+    print(
+        f"mlflow holds {len(traces)} traces with {sum(len(trace.data.spans) for trace in traces)} spans"
+    )
 
 
 def mlflow_langchain() -> None:

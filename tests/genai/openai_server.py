@@ -49,7 +49,11 @@ class _Model(_Handler):
     def respond(self, body: bytes) -> None:
         asked = json.loads(body)
         if asked.get("model") == "broken":
-            error = {"message": f"cannot answer: {QUESTION}", "type": "invalid_request_error", "code": None}
+            error = {
+                "message": f"cannot answer: {QUESTION}",
+                "type": "invalid_request_error",
+                "code": None,
+            }
             self.send(400, json.dumps({"error": error}).encode())
             return
         answered = any(message.get("role") == "tool" for message in asked["messages"])
@@ -57,7 +61,10 @@ class _Model(_Handler):
         message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
         reason = "stop"
         if tools and not answered:
-            function = {"name": tools[0]["function"]["name"], "arguments": json.dumps({"place": PLACE})}
+            function = {
+                "name": tools[0]["function"]["name"],
+                "arguments": json.dumps({"place": PLACE}),
+            }
             message = {"role": "assistant", "content": None}
             message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
             reason = "tool_calls"

@@ -46,7 +46,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }  # fmt: skip
 
 
-def run(python: str, program: str, env: Mapping[str, str], folder: str) -> subprocess.CompletedProcess[str]:
+def run(
+    python: str, program: str, env: Mapping[str, str], folder: str
+) -> subprocess.CompletedProcess[str]:
     """Run one program in a clean environment, its working folder *folder*."""
     clean = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}}
     command: Sequence[str] = (python, str(HERE / "genai_programs.py"), program)
@@ -64,7 +66,11 @@ def run(python: str, program: str, env: Mapping[str, str], folder: str) -> subpr
 def record(python: str, case: str) -> list[tuple[str, bytes]]:
     """Return the OTLP requests of one case."""
     program, env = CASES[case]
-    with openai_server() as model, otlp_recorder() as (endpoint, requests), tempfile.TemporaryDirectory() as folder:
+    with (
+        openai_server() as model,
+        otlp_recorder() as (endpoint, requests),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         addresses = {"OPENAI_BASE_URL": model, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         addresses |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OPENAI_API_KEY": "test"}
         done = run(python, program, {**addresses, **env}, folder)
@@ -84,7 +90,9 @@ def without_paths(path: str, body: bytes) -> bytes:
                 for event in span.events:
                     for pair in event.attributes:
                         if pair.key == "exception.stacktrace":
-                            pair.value.string_value = re.sub(r'File "[^"]*/', 'File "', pair.value.string_value)
+                            pair.value.string_value = re.sub(
+                                r'File "[^"]*/', 'File "', pair.value.string_value
+                            )
     return request.SerializeToString()
 
 
@@ -92,11 +100,17 @@ def main() -> None:
     """Record the named cases, all by default."""
     GOLDEN.mkdir(exist_ok=True)
     for case in sys.argv[2:] or CASES:
-        requests = [(path, body) for path, body in record(sys.argv[1], case) if path in {"/v1/traces", "/v1/logs"}]
+        requests = [
+            (path, body)
+            for path, body in record(sys.argv[1], case)
+            if path in {"/v1/traces", "/v1/logs"}
+        ]
         for old in GOLDEN.glob(f"{case}.*.bin"):
             old.unlink()
         for number, (path, body) in enumerate(requests):
-            (GOLDEN / f"{case}.{number}.{path.rpartition('/')[2]}.bin").write_bytes(without_paths(path, body))
+            (GOLDEN / f"{case}.{number}.{path.rpartition('/')[2]}.bin").write_bytes(
+                without_paths(path, body)
+            )
         print(case, [(path, len(body)) for path, body in requests])
 
 

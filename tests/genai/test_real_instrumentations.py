@@ -18,7 +18,9 @@ PROGRAMS = {
 """Program of `genai_programs` to the rollouts that it makes."""
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="GENAI_PYTHON names no environment with the packages: make test-genai"),
+    pytest.mark.skipif(
+        not PYTHON, reason="GENAI_PYTHON names no environment with the packages: make test-genai"
+    ),
 ]
 
 
@@ -32,11 +34,17 @@ def run(folder: Path, program: str, **more: str) -> tuple[int, str, str]:
             OTEL_BRIDGE_TRACE_GRACE_S="0.5", **more,
         )  # fmt: skip
         path = str(Path(__file__).with_name("genai_programs.py"))
-        done = otel_bridge("run", "--exporters", "file", "--", PYTHON, path, program, cwd=folder, env=env)
+        done = otel_bridge(
+            "run", "--exporters", "file", "--", PYTHON, path, program, cwd=folder, env=env
+        )
     assert done.returncode == 0, done.stderr
     report = ended(runs(folder))
     files = (only_folder(runs(folder)).path / "file").glob("*")
-    return report.exporters["file"].rollouts, "".join(path.read_text("utf-8") for path in files), done.stdout
+    return (
+        report.exporters["file"].rollouts,
+        "".join(path.read_text("utf-8") for path in files),
+        done.stdout,
+    )
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -14,7 +14,9 @@ ROOT = "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 
 
 def mounted(point: str, kind: str) -> str:
-    return f"99 22 0:50 / {point} rw,relatime shared:9 master:1 - {kind} server:/export rw,vers=4.2\n"
+    return (
+        f"99 22 0:50 / {point} rw,relatime shared:9 master:1 - {kind} server:/export rw,vers=4.2\n"
+    )
 
 
 def test_the_default_is_a_folder_below_the_working_folder(tmp_path: Path) -> None:
@@ -56,7 +58,11 @@ def test_on_a_network_file_system_the_folder_is_one_of_this_machine(tmp_path: Pa
 
 def test_a_home_on_the_network_is_passed_over_too(tmp_path: Path) -> None:
     mountinfo = ROOT + mounted(str(tmp_path / "net"), "nfs")
-    environment = {"HOME": str(tmp_path / "net/home"), "XDG_STATE_HOME": "relative", "TMPDIR": str(tmp_path / "local")}
+    environment = {
+        "HOME": str(tmp_path / "net/home"),
+        "XDG_STATE_HOME": "relative",
+        "TMPDIR": str(tmp_path / "local"),
+    }
 
     found = find_base(environment, tmp_path / "net/job", mountinfo=mountinfo)
 
@@ -80,22 +86,33 @@ def test_with_no_local_disk_at_all_the_default_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "fuse.sshfs", "fuse.juicefs"]
+    "kind",
+    ["nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "fuse.sshfs", "fuse.juicefs"],
 )
 def test_network_file_systems_are_known(kind: str) -> None:
     assert is_network(kind)
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "apfs", "fuseblk", "fuse.ntfs-3g", "9p"])
+@pytest.mark.parametrize(
+    "kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "apfs", "fuseblk", "fuse.ntfs-3g", "9p"]
+)
 def test_local_file_systems_are_known(kind: str) -> None:
     assert not is_network(kind)
 
 
 def test_the_innermost_and_the_latest_mount_counts() -> None:
-    mountinfo = ROOT + mounted("/data", "nfs") + mounted("/data/local", "xfs") + mounted("/data", "lustre")
+    mountinfo = (
+        ROOT + mounted("/data", "nfs") + mounted("/data/local", "xfs") + mounted("/data", "lustre")
+    )
     paths = ["/data/x", "/data", "/data/local/y", "/database", "/"]
 
-    assert [file_system(Path(path), mountinfo) for path in paths] == ["lustre", "lustre", "xfs", "ext4", "ext4"]
+    assert [file_system(Path(path), mountinfo) for path in paths] == [
+        "lustre",
+        "lustre",
+        "xfs",
+        "ext4",
+        "ext4",
+    ]
 
 
 def test_a_mount_point_with_spaces_and_a_link_to_it_are_understood(tmp_path: Path) -> None:

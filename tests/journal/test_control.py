@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.control import ControlRequest, delete_control_request, receive_control, send_control
+from otel_bridge.journal.control import (
+    ControlRequest,
+    delete_control_request,
+    receive_control,
+    send_control,
+)
 from otel_bridge.journal.folder import RunFolder
 from support.otlp.journal_samples import run_folder
 
@@ -24,7 +29,10 @@ def test_what_was_asked_is_read_in_order_until_it_is_deleted(tmp_path: Path) -> 
     deleted = [delete_control_request(folder, one) for one in (first, second, second)]
 
     assert (first.kind, first.values) == ("retry", {"exporter": "mlflow"})
-    assert (second.kind, second.values) == ("handover", {"credentials": {"WANDB_API_KEY": "secret"}})
+    assert (second.kind, second.values) == (
+        "handover",
+        {"credentials": {"WANDB_API_KEY": "secret"}},
+    )
     assert first.time_unix_ns < second.time_unix_ns
     assert (modes, again, deleted) == ({0o600}, [second], [True, True, False])
     assert (receive_control(folder), list(folder.control_dir.iterdir())) == ([], [])
@@ -32,13 +40,23 @@ def test_what_was_asked_is_read_in_order_until_it_is_deleted(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"kind": "dance", "values": {}, "time_unix_ns": 1}', '{"kind": ["retry"]}', "7"]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"kind": "dance", "values": {}, "time_unix_ns": 1}',
+        '{"kind": ["retry"]}',
+        "7",
+    ],
 )
 def test_what_is_not_an_ask_is_deleted_and_hides_no_other(tmp_path: Path, text: str) -> None:
     folder = run_folder(tmp_path)
     (folder.control_dir / "0.json").write_text(text)
     (folder.control_dir / "folder").mkdir()
-    (folder.control_dir / "1.json").write_text('{"kind": "finish", "values": {"status": "failed"}, "time_unix_ns": 5}')
+    (folder.control_dir / "1.json").write_text(
+        '{"kind": "finish", "values": {"status": "failed"}, "time_unix_ns": 5}'
+    )
 
     taken = receive_control(folder)
 

@@ -39,7 +39,9 @@ def planted(tmp_path: Path, what: str) -> Path:
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "link", "loop", "device"])
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND])
-def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, what: str, flags: int) -> None:
+def test_what_is_not_a_regular_file_is_refused_at_once(
+    tmp_path: Path, what: str, flags: int
+) -> None:
     path = planted(tmp_path, what)
 
     with pytest.raises(OSError, match="not a regular file"):
@@ -58,14 +60,20 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "loop"])
-def test_a_new_file_takes_the_place_of_what_was_planted_under_its_name(tmp_path: Path, what: str) -> None:
+def test_a_new_file_takes_the_place_of_what_was_planted_under_its_name(
+    tmp_path: Path, what: str
+) -> None:
     path = planted(tmp_path, what)
 
     descriptor = create_regular(path)
     os.write(descriptor, b"new")
     os.close(descriptor)
 
-    assert (path.read_bytes(), stat.S_IMODE(path.lstat().st_mode), path.is_symlink()) == (b"new", 0o600, False)
+    assert (path.read_bytes(), stat.S_IMODE(path.lstat().st_mode), path.is_symlink()) == (
+        b"new",
+        0o600,
+        False,
+    )
     assert (tmp_path / "victim").read_bytes() == b"victim"
 
 
@@ -92,7 +100,12 @@ def _file(path: Path, text: str, mtime_ns: int = _LONG_AGO_NS) -> Stamp | None:
 
 def test_a_value_is_read_again_only_when_its_file_has_another_stamp(tmp_path: Path) -> None:
     path, cache = tmp_path / "one", StampedCache[str, str](1 << 20)
-    stamps = [_file(path, "a"), stamp_of(path), _file(path, "b", _LONG_AGO_NS + 1), _file(path, "cc", _LONG_AGO_NS + 1)]
+    stamps = [
+        _file(path, "a"),
+        stamp_of(path),
+        _file(path, "b", _LONG_AGO_NS + 1),
+        _file(path, "cc", _LONG_AGO_NS + 1),
+    ]
     reads = iter(("first", "second", "third"))
 
     found = [cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1) for stamp in stamps]
@@ -109,7 +122,9 @@ def test_a_file_replaced_by_one_of_the_same_time_and_size_is_another_one(tmp_pat
     assert before != stamp_of(path)
 
 
-def test_a_file_that_has_just_changed_is_not_kept_as_it_may_change_within_one_tick(tmp_path: Path) -> None:
+def test_a_file_that_has_just_changed_is_not_kept_as_it_may_change_within_one_tick(
+    tmp_path: Path,
+) -> None:
     cache, far_ahead_ns = StampedCache[str, int](1 << 20), 1 << 62
     stamp = _file(tmp_path / "one", "a", far_ahead_ns)
     reads = iter((1, 2))
@@ -135,7 +150,10 @@ def test_the_least_recently_used_values_are_dropped_beyond_the_limit() -> None:
 def test_a_value_beyond_the_limit_by_itself_is_not_kept() -> None:
     cache = StampedCache[int, str](4096)
 
-    assert (cache.get(1, (Stamp(1, 1, 1),), lambda: "big", cost_bytes=5000), len(cache)) == ("big", 0)
+    assert (cache.get(1, (Stamp(1, 1, 1),), lambda: "big", cost_bytes=5000), len(cache)) == (
+        "big",
+        0,
+    )
 
 
 def test_a_missing_file_has_no_stamp(tmp_path: Path) -> None:

@@ -28,7 +28,14 @@ def test_a_run_folder_has_its_parts_and_its_base_ignores_itself(tmp_path: Path) 
     folder.create()
 
     parts = sorted(str(path.relative_to(folder.base)) for path in folder.base.rglob("*"))
-    assert parts == [".gitignore", "r1", "r1/control", "r1/folder.json", "r1/processes", "r1/segments"]
+    assert parts == [
+        ".gitignore",
+        "r1",
+        "r1/control",
+        "r1/folder.json",
+        "r1/processes",
+        "r1/segments",
+    ]
     assert (folder.base / ".gitignore").read_text() == "*\n"
     assert stat.S_IMODE(folder.base.stat().st_mode) == 0o700
     assert folder.exists()
@@ -45,7 +52,8 @@ def test_a_folder_that_somebody_chose_is_not_ignored_nor_closed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "run_id", ["r1", "../../etc", "..", ".hidden", "a/b\0c", "", "ü" * 300, "x" * 300, "A b:c", "\udcff"]
+    "run_id",
+    ["r1", "../../etc", "..", ".hidden", "a/b\0c", "", "ü" * 300, "x" * 300, "A b:c", "\udcff"],
 )
 def test_any_run_id_stays_below_the_base_and_is_found_again(tmp_path: Path, run_id: str) -> None:
     folder = RunFolder(tmp_path, run_id)
@@ -60,7 +68,20 @@ def test_any_run_id_stays_below_the_base_and_is_found_again(tmp_path: Path, run_
 
 
 def test_two_run_ids_never_share_a_folder() -> None:
-    ids = ["a/b", "a%2Fb", "a_b", "x" * 300, "x" * 301, "", "%~", ".a", "%2Ea", "serve.lock", "serve%2Elock", ".lock"]
+    ids = [
+        "a/b",
+        "a%2Fb",
+        "a_b",
+        "x" * 300,
+        "x" * 301,
+        "",
+        "%~",
+        ".a",
+        "%2Ea",
+        "serve.lock",
+        "serve%2Elock",
+        ".lock",
+    ]
 
     assert len({RunFolder(Path("/b"), run_id).path for run_id in ids}) == len(ids)
 
@@ -93,7 +114,12 @@ def test_segments_are_listed_by_process_and_number_and_nothing_else_is(tmp_path:
 
     listed = folder.segments()
 
-    assert [(file.instance_id, file.number) for file in listed] == [("a1", 2), ("a1", 10), ("b2", 0), ("with-dash", 1)]
+    assert [(file.instance_id, file.number) for file in listed] == [
+        ("a1", 2),
+        ("a1", 10),
+        ("b2", 0),
+        ("with-dash", 1),
+    ]
     assert listed[0].size_bytes == listed[0].path.stat().st_size > 0
     assert listed[0].mtime_ns == listed[0].path.stat().st_mtime_ns
     assert RunFolder(tmp_path, "none").segments() == []
@@ -108,7 +134,9 @@ def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_s
     folder.check_format()
     moved = RunFolder.at(folder.path.rename(folder.base / "backup"))
 
-    with pytest.raises(FormatVersionError, match=f"holds the run .*rename the folder to {folder.path.name}"):
+    with pytest.raises(
+        FormatVersionError, match=f"holds the run .*rename the folder to {folder.path.name}"
+    ):
         moved.check_format()
 
 
@@ -116,7 +144,9 @@ def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> 
     folder = run_folder(tmp_path)
     folder.format_path.write_text('{"format": 2, "run_id": "r1"}')
 
-    with pytest.raises(FormatVersionError, match="has format 2, this version knows up to 1; upgrade otel-bridge"):
+    with pytest.raises(
+        FormatVersionError, match="has format 2, this version knows up to 1; upgrade otel-bridge"
+    ):
         folder.create()
 
 
@@ -134,7 +164,8 @@ def test_a_base_that_is_a_file_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(
-        JournalError, match=r"cannot be used as a run folder: .*set OTEL_BRIDGE_DIR to a writable folder"
+        JournalError,
+        match=r"cannot be used as a run folder: .*set OTEL_BRIDGE_DIR to a writable folder",
     ):
         RunFolder(tmp_path / "file", "r1").create()
 
@@ -203,7 +234,10 @@ def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(tmp_
         put_file(tmp_path / "folder", b"never")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x"]
-    assert ((tmp_path / "x").read_bytes(), stat.S_IMODE((tmp_path / "x").stat().st_mode)) == (b"new", 0o600)
+    assert ((tmp_path / "x").read_bytes(), stat.S_IMODE((tmp_path / "x").stat().st_mode)) == (
+        b"new",
+        0o600,
+    )
 
 
 def test_a_folder_whose_long_name_cannot_be_read_back_is_found_all_the_same(tmp_path: Path) -> None:
@@ -245,14 +279,27 @@ def as_user(uid: int) -> Generator[None]:
         os.seteuid(0)
 
 
-def test_a_service_refuses_the_folder_that_another_user_laid_into_a_shared_one(tmp_path: Path, place: Path) -> None:
+def test_a_service_refuses_the_folder_that_another_user_laid_into_a_shared_one(
+    tmp_path: Path, place: Path
+) -> None:
     folder_of(place / "tmp", 0, 0o1777)
-    planted, victim = folder_of(place / "tmp" / "otel-bridge-17", NOBODY, 0o777), tmp_path / "victim"
+    planted, victim = (
+        folder_of(place / "tmp" / "otel-bridge-17", NOBODY, 0o777),
+        tmp_path / "victim",
+    )
     victim.write_text("precious")
     (planted / "serve.lock").symlink_to(victim)
 
     done = otel_bridge(
-        "serve", "--dir", str(planted), "--http", "off", "--grpc", "off", cwd=tmp_path, env=environment(tmp_path)
+        "serve",
+        "--dir",
+        str(planted),
+        "--http",
+        "off",
+        "--grpc",
+        "off",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (done.returncode, victim.read_text()) == (1, "precious")
@@ -266,7 +313,15 @@ def test_a_link_in_the_folder_of_a_service_is_not_written_through(tmp_path: Path
     (base / "serve.lock").symlink_to(victim)
 
     done = otel_bridge(
-        "serve", "--dir", str(base), "--http", "off", "--grpc", "off", cwd=tmp_path, env=environment(tmp_path)
+        "serve",
+        "--dir",
+        str(base),
+        "--http",
+        "off",
+        "--grpc",
+        "off",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (done.returncode, victim.read_text()) == (1, "precious")
@@ -279,7 +334,10 @@ def test_root_uses_a_folder_of_any_user_but_not_one_laid_into_a_shared_one(
     place: Path, inside: Path, mode: int
 ) -> None:
     folder_of(place / "tmp", 0, mode)
-    mounted, planted = folder_of(place / "mounted", SOMEBODY), folder_of(place / "tmp" / "x", SOMEBODY)
+    mounted, planted = (
+        folder_of(place / "mounted", SOMEBODY),
+        folder_of(place / "tmp" / "x", SOMEBODY),
+    )
     for one in (mounted, planted):
         (one / inside).mkdir(parents=True, exist_ok=True)
 
@@ -290,7 +348,10 @@ def test_root_uses_a_folder_of_any_user_but_not_one_laid_into_a_shared_one(
 def test_a_user_uses_what_is_theirs_or_root_s_and_nothing_else(place: Path) -> None:
     folder_of(place / "tmp", 0, 0o1777)
     own, roots = folder_of(place / "own", SOMEBODY), folder_of(place / "volume", 0, 0o777)
-    team, sticky = folder_of(place / "team", NOBODY, 0o777), folder_of(place / "tmp" / "own", SOMEBODY)
+    team, sticky = (
+        folder_of(place / "team", NOBODY, 0o777),
+        folder_of(place / "tmp" / "own", SOMEBODY),
+    )
 
     with as_user(SOMEBODY):
         said = [why_not_ours(one) for one in (own, roots, team, sticky, place / "not there")]
@@ -301,7 +362,9 @@ def test_a_user_uses_what_is_theirs_or_root_s_and_nothing_else(place: Path) -> N
     assert list(team.iterdir()) == []
 
 
-def test_a_run_folder_that_another_user_made_or_linked_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_run_folder_that_another_user_made_or_linked_is_refused(
+    place: Path, tmp_path: Path
+) -> None:
     base = folder_of(place / "volume", 0, 0o1777)
     folder_of(base / "theirs", NOBODY, 0o777)
     (base / "link").symlink_to(tmp_path)
@@ -315,7 +378,9 @@ def test_a_run_folder_that_another_user_made_or_linked_is_refused(place: Path, t
 
 
 @pytest.mark.parametrize("name", ["segments", "processes", "control", "file", "wandb"])
-def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(
+    tmp_path: Path, name: str
+) -> None:
     victim, folder = RunFolder(tmp_path, "victim"), RunFolder(tmp_path, "run")
     victim.create()
     folder.create()
@@ -323,7 +388,9 @@ def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(tmp_pa
         (folder.path / name).rmdir()
     (folder.path / name).symlink_to(victim.segments_dir)
 
-    with pytest.raises(JournalError, match=f"{name} is a symbolic link to a folder, expected a folder; remove it"):
+    with pytest.raises(
+        JournalError, match=f"{name} is a symbolic link to a folder, expected a folder; remove it"
+    ):
         folder.check_owner()
 
 

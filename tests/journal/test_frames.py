@@ -42,7 +42,9 @@ def test_frames_come_back_as_they_were_appended_with_their_offsets() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 2])
-def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_comes(cut: int) -> None:
+def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_comes(
+    cut: int,
+) -> None:
     whole = encode_frame(Signal.METRICS, b"one", 1, stream=STREAM)
     torn = encode_frame(Signal.METRICS, b"two", 2, stream=STREAM)[:cut]
     frame = Frame(Signal.METRICS, False, b"one", 1, 0, len(whole))
@@ -54,8 +56,13 @@ def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_co
     assert dead == ScanResult([frame], len(whole) + cut, gap_bytes=cut, gaps=1, torn=True)
 
 
-def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> None:
-    inner = encode_frame(Signal.METRICS, b"inner", 1, stream=OTHER) + (MAGIC + STREAM.to_bytes(4, "little")) * 50
+def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> (
+    None
+):
+    inner = (
+        encode_frame(Signal.METRICS, b"inner", 1, stream=OTHER)
+        + (MAGIC + STREAM.to_bytes(4, "little")) * 50
+    )
     outer = bytearray(encode_frame(Signal.TRACES, inner, 2, stream=STREAM))
     outer[-1] ^= 1
     good = encode_frame(Signal.LOGS, b"good", 3, stream=STREAM)
@@ -63,7 +70,9 @@ def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_b
     found = scan(bytes(outer) + good, 0, final=False, stream=STREAM)
 
     end = len(outer) + len(good)
-    assert found == ScanResult([Frame(Signal.LOGS, False, b"good", 3, len(outer), end)], end, len(outer), 1)
+    assert found == ScanResult(
+        [Frame(Signal.LOGS, False, b"good", 3, len(outer), end)], end, len(outer), 1
+    )
 
 
 def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
@@ -147,10 +156,13 @@ def test_damage_never_makes_a_wrong_frame_and_every_intact_frame_is_found(
         places[start]
         for start, frame in zip(starts, frames, strict=True)
         if start in places
-        and origin[places[start] : places[start] + len(frame)] == list(range(start, start + len(frame)))
+        and origin[places[start] : places[start] + len(frame)]
+        == list(range(start, start + len(frame)))
     ]
     sent = {(i % 4, text, i) for i, text in enumerate(texts)}
-    assert all((frame.signal, frame.payload, frame.append_unix_ns) in sent for frame in found.frames)
+    assert all(
+        (frame.signal, frame.payload, frame.append_unix_ns) in sent for frame in found.frames
+    )
     # An intact frame may begin within another one: the magic can be the end of a payload that a cut had shortened.
     assert all(any(frame.offset <= place < frame.end for frame in found.frames) for place in intact)
     assert found.end == len(damaged)
@@ -161,7 +173,9 @@ def test_damage_never_makes_a_wrong_frame_and_every_intact_frame_is_found(
 def test_reading_in_two_parts_finds_what_reading_at_once_finds(
     texts: list[bytes], where: list[tuple[str, float, bytes]], cut: int
 ) -> None:
-    damaged, _ = _damage(b"".join(encode_frame(1, text, i, stream=STREAM) for i, text in enumerate(texts)), where)
+    damaged, _ = _damage(
+        b"".join(encode_frame(1, text, i, stream=STREAM) for i, text in enumerate(texts)), where
+    )
     cut = min(cut, len(damaged))
 
     early = scan(damaged[:cut], 0, final=False, stream=STREAM)
@@ -184,4 +198,6 @@ def test_megabytes_of_garbage_are_passed_over(unit: bytes) -> None:
     found = scan(garbage + good, 0, final=False, stream=STREAM)
 
     end = len(garbage) + len(good)
-    assert found == ScanResult([Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)], end, len(garbage), 1)
+    assert found == ScanResult(
+        [Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)], end, len(garbage), 1
+    )

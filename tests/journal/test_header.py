@@ -18,7 +18,9 @@ def test_a_header_comes_back_whole_whatever_stands_behind_it() -> None:
 
 
 def test_an_unpaired_surrogate_from_the_environment_does_not_break_a_header() -> None:
-    data = header(run_name="ppo-\udcff", destinations={"trackio": {"TRACKIO_DIR": "/d/\udcff"}}).to_bytes()
+    data = header(
+        run_name="ppo-\udcff", destinations={"trackio": {"TRACKIO_DIR": "/d/\udcff"}}
+    ).to_bytes()
 
     read = SegmentHeader.from_bytes(data)
 

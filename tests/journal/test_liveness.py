@@ -12,7 +12,13 @@ import pytest
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive, judge_processes, present_report
+from otel_bridge.journal.liveness import (
+    LivenessLock,
+    LockUnsupportedError,
+    alive,
+    judge_processes,
+    present_report,
+)
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.report import ProcessReport, Report, RoleReport, write_report
 from otel_bridge.journal.segment import SegmentWriter
@@ -36,7 +42,9 @@ def of_this_boot(pid: int, ticks: int) -> SegmentHeader:
     return header(boot_id=this_host().boot_id, host=this_host().name, pid=pid, start_ticks=ticks)
 
 
-def test_a_process_is_alive_while_it_holds_its_sign_and_dead_right_after_sigkill(tmp_path: Path) -> None:
+def test_a_process_is_alive_while_it_holds_its_sign_and_dead_right_after_sigkill(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
 
     with python(LIVE, folder.base) as process:
@@ -87,7 +95,9 @@ def test_two_signs_of_one_instance_are_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     life = LivenessLock.hold(folder, "a1")
 
-    with pytest.raises(JournalError, match="held by another process; every process needs an instance id"):
+    with pytest.raises(
+        JournalError, match="held by another process; every process needs an instance id"
+    ):
         LivenessLock.hold(folder, "a1")
 
     life.release()
@@ -111,12 +121,17 @@ def test_without_a_life_file_pid_and_start_time_decide(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     pid, ticks = os.getpid(), start_ticks(os.getpid())
 
-    seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1), (0, 0), (2**22, 0)]]
+    seen = [
+        alive(folder, of_this_boot(*who), NOW)
+        for who in [(pid, ticks), (pid, ticks + 1), (0, 0), (2**22, 0)]
+    ]
 
     assert seen == [True, False, False, False]
 
 
-def test_a_process_of_another_boot_lives_until_its_segments_have_not_grown_for_ten_minutes(tmp_path: Path) -> None:
+def test_a_process_of_another_boot_lives_until_its_segments_have_not_grown_for_ten_minutes(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     path = SegmentWriter(folder.segments_dir, HEADER).path
     SegmentWriter(folder.segments_dir, header(instance_id="b2"))
@@ -159,7 +174,9 @@ def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
     seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1)]]
 
     assert (seen, folder.processes()) == ([True, False], ["a1"])
-    with pytest.raises(LockUnsupportedError, match="has no record locks, set OTEL_BRIDGE_DIR to a local folder"):
+    with pytest.raises(
+        LockUnsupportedError, match="has no record locks, set OTEL_BRIDGE_DIR to a local folder"
+    ):
         folder.lock().acquire()
 
 
@@ -183,7 +200,9 @@ def _reported(*processes: Process, roles: dict[str, RoleReport]) -> Report:
     return Report(processes=facts, roles=roles)
 
 
-def test_processes_that_died_with_their_bridge_are_not_alive_in_the_report_that_is_shown(tmp_path: Path) -> None:
+def test_processes_that_died_with_their_bridge_are_not_alive_in_the_report_that_is_shown(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     died, lives = Process.start(folder), Process.start(folder)
     report = _reported(died, lives, roles={"trainer": RoleReport(2, 3)})
@@ -206,46 +225,66 @@ def test_processes_that_died_with_their_bridge_are_not_alive_in_the_report_that_
         lives.instance: True,
         "b": False,
     }
-    assert (shown.roles, ended.roles) == ({"trainer": RoleReport(1, 3)}, {"trainer": RoleReport(0, 3)})
+    assert (shown.roles, ended.roles) == (
+        {"trainer": RoleReport(1, 3)},
+        {"trainer": RoleReport(0, 3)},
+    )
     assert served == report  # its bridge judges its processes itself
 
 
-def test_processes_that_started_after_the_bridge_had_died_are_counted_in_their_roles(tmp_path: Path) -> None:
+def test_processes_that_started_after_the_bridge_had_died_are_counted_in_their_roles(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     before = Process.start(folder)
     report = _reported(before, roles={"trainer": RoleReport(1, 1)})
     before.die()
     again, other = Process.start(folder), Process.start(folder, role="explorer")
 
-    roles = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS).report.roles
+    roles = judge_processes(
+        folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS
+    ).report.roles
 
     assert roles == {"trainer": RoleReport(1, 1), "explorer": RoleReport(1, 1)}
     for process in (again, other):
         process.die()
 
 
-def test_a_process_that_has_ended_and_goes_on_is_not_counted_as_one_that_died(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_and_goes_on_is_not_counted_as_one_that_died(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     ended, lives = Process.start(folder), Process.start(folder)
     report = _reported(ended, lives, roles={"trainer": RoleReport(1, 2)})
     ended.end()
 
-    roles = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS).report.roles
+    roles = judge_processes(
+        folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS
+    ).report.roles
 
     assert roles == {"trainer": RoleReport(1, 2)}
     lives.die()
 
 
-def test_what_sent_to_a_receiver_that_has_died_is_counted_as_it_was_last_seen(tmp_path: Path) -> None:
+def test_what_sent_to_a_receiver_that_has_died_is_counted_as_it_was_last_seen(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     receiver = Process.start(folder, kind="receiver")
-    report = Report(processes={receiver.instance: ProcessReport()}, roles={"trainer": RoleReport(2, 2)})
+    report = Report(
+        processes={receiver.instance: ProcessReport()}, roles={"trainer": RoleReport(2, 2)}
+    )
 
-    receives = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS)
+    receives = judge_processes(
+        folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS
+    )
     receiver.die()
     died = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS)
 
-    assert (receives.report.roles, receives.unseen_senders) == ({"trainer": RoleReport(2, 2)}, False)
+    assert (receives.report.roles, receives.unseen_senders) == (
+        {"trainer": RoleReport(2, 2)},
+        False,
+    )
     assert (died.report.roles, died.unseen_senders) == ({"trainer": RoleReport(2, 2)}, True)
 
 
@@ -260,8 +299,12 @@ def test_processes_of_other_machines_are_judged_by_the_set_time_and_one_look_at_
         os.utime(path, ns=(NOW, NOW))
     report = Report(processes={name: ProcessReport(role="trainer") for name in names})
     segments = folder.segments()
-    monkeypatch.setattr(RunFolder, "segments", lambda _: pytest.fail("all segments are listed already"))
+    monkeypatch.setattr(
+        RunFolder, "segments", lambda _: pytest.fail("all segments are listed already")
+    )
 
-    judged = judge_processes(folder, report, segments, NOW + 600 * 10**9, liveness_timeout_ns=silent_s * 10**9)
+    judged = judge_processes(
+        folder, report, segments, NOW + 600 * 10**9, liveness_timeout_ns=silent_s * 10**9
+    )
 
     assert [one.alive for one in judged.report.processes.values()] == [lives] * 5

@@ -84,13 +84,21 @@ def test_a_lock_is_free_after_exec_of_another_program(tmp_path: Path) -> None:
     assert (held, free) == (True, True)
 
 
-def test_two_holders_in_one_process_shut_each_other_out_and_looking_drops_nothing(tmp_path: Path) -> None:
+def test_two_holders_in_one_process_shut_each_other_out_and_looking_drops_nothing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.lock"
     path.touch()
     (tmp_path / "same.lock").hardlink_to(path)
     first, second = RecordLock(path), RecordLock(tmp_path / "same.lock")
 
-    taken = (first.acquire(), first.acquire(), second.acquire(), probe(path), probe(tmp_path / "same.lock"))
+    taken = (
+        first.acquire(),
+        first.acquire(),
+        second.acquire(),
+        probe(path),
+        probe(tmp_path / "same.lock"),
+    )
     first.write(b"me")
     said = content(path)
     still = probed_elsewhere(path)
@@ -126,7 +134,9 @@ def _descriptors_of(inode: int) -> int:
     return count
 
 
-def test_a_child_that_was_forked_behind_pythons_back_does_not_think_that_it_holds_the_lock(tmp_path: Path) -> None:
+def test_a_child_that_was_forked_behind_pythons_back_does_not_think_that_it_holds_the_lock(
+    tmp_path: Path,
+) -> None:
     code = """
 child = __import__("ctypes").CDLL(None).fork()
 os.write(1, b"parent %d\\n" % lock.held() if child else b"child %d\\n" % lock.held())
@@ -151,7 +161,12 @@ def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(tmp_path:
     if pid == 0:
         try:
             lock.renew()
-            os.write(writing, repr((lock.held(), probe(path), lock.acquire(), RecordLock(path).acquire())).encode())
+            os.write(
+                writing,
+                repr(
+                    (lock.held(), probe(path), lock.acquire(), RecordLock(path).acquire())
+                ).encode(),
+            )
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
@@ -250,7 +265,9 @@ def test_what_a_holder_says_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_a_lock_in_a_folder_that_is_not_there_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="No such file or directory; expected a folder of your own"):
+    with pytest.raises(
+        JournalError, match="No such file or directory; expected a folder of your own"
+    ):
         RecordLock(tmp_path / "none" / "x.lock").acquire()
 
 

@@ -27,7 +27,10 @@ REPORT = Report(
     time_unix_ns=1_700_000_000_000_000_000,
     bridge=BridgeReport(12, "node1", "boot-1"),
     roles={"trainer": RoleReport(1, 2)},
-    processes={"a1": ProcessReport(2, 500, 1, 30, "trainer", True), "b2": ProcessReport(role=None, alive=False)},
+    processes={
+        "a1": ProcessReport(2, 500, 1, 30, "trainer", True),
+        "b2": ProcessReport(role=None, alive=False),
+    },
     position=99,
     exporters={
         "mlflow": ExporterReport(
@@ -71,7 +74,9 @@ def test_a_reader_sees_the_old_report_or_the_new_one_while_it_is_replaced(tmp_pa
 
     def replace() -> None:
         for i in range(1, 300):
-            write_report(folder, Report(position=i, rows=i, steps={f"axis{k}": i for k in range(100)}))
+            write_report(
+                folder, Report(position=i, rows=i, steps={f"axis{k}": i for k in range(100)})
+            )
 
     writer = threading.Thread(target=replace)
     writer.start()
@@ -109,10 +114,14 @@ def test_a_report_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -
     assert (before, read_report(folder)) == (None, None)
 
 
-def test_fields_of_another_version_are_passed_over_and_missing_ones_have_their_default(tmp_path: Path) -> None:
+def test_fields_of_another_version_are_passed_over_and_missing_ones_have_their_default(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
 
-    folder.report_path.write_text('{"position": 7, "mood": "good", "exporters": {"otlp": {"written": 3, "new": []}}}')
+    folder.report_path.write_text(
+        '{"position": 7, "mood": "good", "exporters": {"otlp": {"written": 3, "new": []}}}'
+    )
 
     assert read_report(folder) == Report(position=7, exporters={"otlp": ExporterReport(written=3)})
 
@@ -141,8 +150,15 @@ def test_what_lies_behind_the_places_of_the_report_is_unread(folder: RunFolder) 
     assert unread_bytes(folder.segments(), report) == 80 + 50 + 30
 
 
-def test_a_segment_that_is_gone_or_was_cut_since_the_report_counts_nothing(folder: RunFolder) -> None:
-    report = Report(processes={"a": ProcessReport(segment=2, offset=90), "b": ProcessReport(segment=4, offset=10)})
+def test_a_segment_that_is_gone_or_was_cut_since_the_report_counts_nothing(
+    folder: RunFolder,
+) -> None:
+    report = Report(
+        processes={
+            "a": ProcessReport(segment=2, offset=90),
+            "b": ProcessReport(segment=4, offset=10),
+        }
+    )
 
     assert unread_bytes(folder.segments(), report) == 0
 

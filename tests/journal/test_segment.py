@@ -10,7 +10,15 @@ from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, ScanResult, Signal
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
-from support.otlp.journal_samples import HEADER, MIB, all_frames, header, line_of, python, run_folder
+from support.otlp.journal_samples import (
+    HEADER,
+    MIB,
+    all_frames,
+    header,
+    line_of,
+    python,
+    run_folder,
+)
 
 
 def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_path: Path) -> None:
@@ -25,14 +33,25 @@ def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_pa
     first = len(HEADER.to_bytes())
     one = Frame(Signal.METRICS, False, b"one", 11, first, middle)
     two = Frame(Signal.LOGS, True, b"two", 12, middle, writer.offset)
-    assert read_segment(file.path, 0, limit_bytes=MIB, final=False) == (HEADER, ScanResult([one, two], writer.offset))
-    assert read_segment(file.path, middle, limit_bytes=MIB, final=False) == (None, ScanResult([two], writer.offset))
-    assert read_segment(file.path, writer.offset, limit_bytes=MIB, final=False) == (None, ScanResult([], writer.offset))
+    assert read_segment(file.path, 0, limit_bytes=MIB, final=False) == (
+        HEADER,
+        ScanResult([one, two], writer.offset),
+    )
+    assert read_segment(file.path, middle, limit_bytes=MIB, final=False) == (
+        None,
+        ScanResult([two], writer.offset),
+    )
+    assert read_segment(file.path, writer.offset, limit_bytes=MIB, final=False) == (
+        None,
+        ScanResult([], writer.offset),
+    )
 
 
 def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100))
+    writer = SegmentWriter(
+        folder.segments_dir, HEADER, segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100)
+    )
 
     for i in range(5):
         writer.append(Signal.METRICS, bytes([i]) * 100, 1000 + i)
@@ -44,7 +63,11 @@ def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: 
         ("a1-000001.seg", "a1", 1),
         ("a1-000002.seg", "a1", 2),
     ]
-    assert headers == [HEADER, header(number=1, created_unix_ns=1002), header(number=2, created_unix_ns=1004)]
+    assert headers == [
+        HEADER,
+        header(number=1, created_unix_ns=1002),
+        header(number=2, created_unix_ns=1004),
+    ]
     assert [frame.payload[0] for frame in all_frames(folder)] == [0, 1, 2, 3, 4]
     assert (writer.number, writer.instance_id) == (2, "a1")
 
@@ -57,7 +80,11 @@ def test_a_record_larger_than_a_segment_gets_one_for_itself(tmp_path: Path) -> N
     for payload in (large, b"small", large):
         writer.append(Signal.TRACES, payload, 1)
 
-    assert [frame.payload for frame in all_frames(folder, limit_bytes=64)] == [large, b"small", large]
+    assert [frame.payload for frame in all_frames(folder, limit_bytes=64)] == [
+        large,
+        b"small",
+        large,
+    ]
     assert len(folder.segments()) == 3
 
 
@@ -80,7 +107,9 @@ def test_folders_and_segments_are_their_owners_alone(tmp_path: Path) -> None:
     finally:
         os.umask(old)
 
-    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+    }
     assert {name: mode for name, mode in modes.items() if mode not in {0o700, 0o600}} == {}
     assert modes[".otel-bridge/r1/segments/a1-000000.seg"] == 0o600
     assert modes[".otel-bridge/r1/segments"] == 0o700
@@ -97,7 +126,9 @@ def test_a_deleted_folder_is_noticed(tmp_path: Path) -> None:
     assert (before, writer.linked()) == (True, False)
 
 
-def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(tmp_path: Path) -> None:
+def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
     writer.append(Signal.METRICS, b"one", 1)
@@ -161,7 +192,9 @@ def test_bad_bytes_larger_than_a_read_are_passed_over(tmp_path: Path) -> None:
     assert (payloads, gap_bytes, gaps) == ([b"one", b"two"], 300_000, 1)
 
 
-def test_bad_bytes_at_the_end_wait_while_the_process_lives_and_count_once_it_is_dead(tmp_path: Path) -> None:
+def test_bad_bytes_at_the_end_wait_while_the_process_lives_and_count_once_it_is_dead(
+    tmp_path: Path,
+) -> None:
     writer = SegmentWriter(run_folder(tmp_path).segments_dir, HEADER)
     end = writer.offset
     with writer.path.open("ab") as file:
@@ -254,8 +287,13 @@ def test_a_reader_beside_a_writer_of_large_frames_sees_each_once_and_whole(tmp_p
     with python(WRITE_LARGE, folder.base) as process:
         assert line_of(process) == "open"
         while len(seen) < 12:
-            _, found = read_segment(folder.segment_path("a1", 0), offset, limit_bytes=MIB, final=False)
-            seen += [(f.payload[0], len(f.payload), len(set(f.payload[:: MIB // 4]))) for f in found.frames]
+            _, found = read_segment(
+                folder.segment_path("a1", 0), offset, limit_bytes=MIB, final=False
+            )
+            seen += [
+                (f.payload[0], len(f.payload), len(set(f.payload[:: MIB // 4])))
+                for f in found.frames
+            ]
             offset, gaps = found.end, gaps + found.gaps
 
     assert seen == [(i + 1, 50 * MIB if i in {3, 8} else MIB, 1) for i in range(12)]

@@ -78,7 +78,9 @@ print(writer.number)
 """
 
 
-def test_at_the_limit_of_a_file_the_part_is_taken_back_and_the_row_goes_to_the_next_segment(tmp_path: Path) -> None:
+def test_at_the_limit_of_a_file_the_part_is_taken_back_and_the_row_goes_to_the_next_segment(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
 
     with python(AT_FILE_LIMIT, folder.base) as process:
@@ -97,7 +99,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place],
+        capture_output=True,
+        check=False,
     ).returncode:
         pytest.skip("mounting is not allowed here")
     yield place
@@ -113,7 +117,9 @@ def _append_until_full(writer: SegmentWriter) -> int:
     return appended
 
 
-def test_on_a_full_disk_no_part_of_a_row_stays_and_rows_go_on_once_there_is_room(small_disk: Path) -> None:
+def test_on_a_full_disk_no_part_of_a_row_stays_and_rows_go_on_once_there_is_room(
+    small_disk: Path,
+) -> None:
     folder = RunFolder(small_disk / ".otel-bridge", "r1")
     folder.create()
     writer = SegmentWriter(folder.segments_dir, HEADER)
@@ -163,7 +169,9 @@ def test_a_forked_child_writes_segments_of_its_own_beside_its_parent(tmp_path: P
     if pid == 0:
         try:
             parent.close()  # the parent's own descriptor stays open
-            SegmentWriter(folder.segments_dir, header(instance_id="child")).append(Signal.METRICS, b"child", 2)
+            SegmentWriter(folder.segments_dir, header(instance_id="child")).append(
+                Signal.METRICS, b"child", 2
+            )
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

@@ -35,7 +35,17 @@ NAMES = sorted(Path(package).name for package in PACKAGES)
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+    ]
     subprocess.run([*command, str(ROOT)], check=True)
     (built,) = folder.glob("*.whl")
     return built
@@ -45,7 +55,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     code = "import sys; from hatchling.build import build_sdist; build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+    )
     (built,) = folder.glob("*.tar.gz")
     return built
 
@@ -77,7 +89,9 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 
 def test_every_package_says_that_it_is_typed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        typed = sorted(Path(name).parent.name for name in archive.namelist() if name.endswith("/py.typed"))
+        typed = sorted(
+            Path(name).parent.name for name in archive.namelist() if name.endswith("/py.typed")
+        )
 
     assert typed == NAMES
 
@@ -85,14 +99,18 @@ def test_every_package_says_that_it_is_typed(wheel: Path) -> None:
 def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         # A filter is known to the later releases of each Python only; it is our own archive.
-        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        archive.extractall(
+            tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
     (source,) = tmp_path.iterdir()
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(tmp_path / "out"), str(source)], check=True)
     (again,) = (tmp_path / "out").glob("*.whl")
 
     with zipfile.ZipFile(again) as left, zipfile.ZipFile(wheel) as right:
-        assert {i.filename: i.CRC for i in left.infolist()} == {i.filename: i.CRC for i in right.infolist()}
+        assert {i.filename: i.CRC for i in left.infolist()} == {
+            i.filename: i.CRC for i in right.infolist()
+        }
 
 
 def test_every_entry_point_of_the_wheel_is_there(wheel: Path) -> None:
@@ -107,7 +125,10 @@ def test_every_entry_point_of_the_wheel_is_there(wheel: Path) -> None:
         for key, value in points[group].items()
     }
 
-    declared = {**CONFIG["project"]["entry-points"], "console_scripts": CONFIG["project"]["scripts"]}
+    declared = {
+        **CONFIG["project"]["entry-points"],
+        "console_scripts": CONFIG["project"]["scripts"],
+    }
     assert set(loaded) == {(group, key) for group, keys in declared.items() for key in keys}
     assert None not in loaded.values()
 
@@ -122,15 +143,28 @@ def test_every_public_name_is_there() -> None:
     assert list(otel_bridge.__all__) == sorted(otel_bridge.__all__)
 
 
-@pytest.mark.parametrize("module", ["exporters.otel_bridge_wandb", "collector.otel_bridge_collector", "exporters"])
+@pytest.mark.parametrize(
+    "module", ["exporters.otel_bridge_wandb", "collector.otel_bridge_collector", "exporters"]
+)
 def test_a_source_root_may_not_be_imported_as_a_package(tmp_path: Path, module: str) -> None:
     file = tmp_path / "wrong.py"
     file.write_text(f"import {module}\n\nprint({module})\n", "utf-8")
 
-    command = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--select", "TID251"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "--select",
+        "TID251",
+    ]
     done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, "a source root, not a package" in done.stdout) == (1, True), done.stdout
+    assert (done.returncode, "a source root, not a package" in done.stdout) == (1, True), (
+        done.stdout
+    )
 
 
 def test_no_module_of_otel_bridge_imports_a_source_root_as_a_package() -> None:
@@ -153,14 +187,24 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def in_bare(python: Path, folder: Path, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env: Mapping[str, str] = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(folder), **variables}
+def in_bare(
+    python: Path, folder: Path, code: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    env: Mapping[str, str] = {
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+        "HOME": str(folder),
+        **variables,
+    }
     command = [str(python), "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANG_S)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANG_S
+    )
 
 
 @pytest.mark.long
-def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path, tmp_path: Path) -> None:
+def test_without_extras_a_held_run_is_appended_and_drained_into_files(
+    bare: Path, tmp_path: Path
+) -> None:
     code = """
         import sys, otel_bridge
         run = otel_bridge.init("plain", "held", exporters="file")
@@ -173,7 +217,11 @@ def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path
     held = in_bare(bare, tmp_path, code, OTEL_BRIDGE_OFFLINE="1")
     drained = in_bare(bare, tmp_path, "from otel_bridge.cli import main; main(['drain'])")
 
-    lines = [line for file in tmp_path.glob(".otel-bridge/*/file/*.jsonl") for line in file.read_text().splitlines()]
+    lines = [
+        line
+        for file in tmp_path.glob(".otel-bridge/*/file/*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
     assert (held.returncode, held.stdout.strip()) == (0, "[]"), held.stderr
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert len([line for line in lines if '"kind":"row"' in line]) == 10
@@ -181,7 +229,9 @@ def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path
 
 @pytest.mark.long
 @pytest.mark.parametrize("tracker", ["wandb", "mlflow", "trackio"])
-def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_path: Path, tracker: str) -> None:
+def test_without_its_extra_a_tracker_is_an_error_that_names_it(
+    bare: Path, tmp_path: Path, tracker: str
+) -> None:
     code = f"""
         import otel_bridge
         try:
@@ -198,7 +248,9 @@ def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_p
 
 
 @pytest.mark.long
-def test_without_extras_the_commands_work_and_run_receives_over_http(bare: Path, tmp_path: Path) -> None:
+def test_without_extras_the_commands_work_and_run_receives_over_http(
+    bare: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     program = """
         import os, urllib.request

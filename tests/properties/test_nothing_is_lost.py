@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+    KeyValueList,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.capture.trackio_sdk import TrackioRecording
@@ -37,7 +43,11 @@ EXAMPLES = settings(
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
 )
 
 
@@ -48,7 +58,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRecorder]:
         yield recorder
 
 
-def check(runs: RunRecorder, nodes: list[Node], record: Callable[[Run, Any], None], *names: str) -> None:
+def check(
+    runs: RunRecorder, nodes: list[Node], record: Callable[[Run, Any], None], *names: str
+) -> None:
     """Record each of *nodes* in one run: each mark is in ``file``, or was counted with a key above it."""
     marks = Marks()
     values = [drawn(node, marks) for node in nodes]
@@ -61,14 +73,23 @@ FIELD = leaves().filter(lambda node: node.kind != "beyond 64 bits")
 
 
 def check_fields(
-    runs: RunRecorder, nodes: dict[str, Node], record: Callable[[Run, dict[str, Any]], None], *names: str
+    runs: RunRecorder,
+    nodes: dict[str, Node],
+    record: Callable[[Run, dict[str, Any]], None],
+    *names: str,
 ) -> None:
     """Record one value of each field: its marks are in ``file``, or it was counted with the field."""
     marks = Marks()
     values = {name: drawn(node, marks) for name, node in nodes.items()}
-    found = runs.recorded(lambda run: record(run, {name: value.value for name, value in values.items()}))
+    found = runs.recorded(
+        lambda run: record(run, {name: value.value for name, value in values.items()})
+    )
     require_counted(
-        found, [value.uncounted(found.text, found.dropped, [name, *names]) for name, value in values.items()]
+        found,
+        [
+            value.uncounted(found.text, found.dropped, [name, *names])
+            for name, value in values.items()
+        ],
     )
 
 
@@ -76,7 +97,9 @@ def require_counted(found: Recorded, lost: list[list[str]]) -> None:
     """Nothing is lost, and the drops have a key, unless their reason names the field."""
     shown = f"{found.drops}, {found.first_keys}\n{found.text}"
     assert not any(lost), f"{lost} are lost; {shown}"
-    assert {name for name in found.drops if not name.startswith(_OF_FIELDS)} <= found.first_keys.keys(), shown
+    assert {
+        name for name in found.drops if not name.startswith(_OF_FIELDS)
+    } <= found.first_keys.keys(), shown
     assert "internal_error" not in found.drops, shown
 
 
@@ -96,7 +119,11 @@ def rollout(**fields: Any) -> dict[str, Any]:
 
 
 def tool_call(arguments: Any) -> dict[str, Any]:
-    call = {"id": "call", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    call = {
+        "id": "call",
+        "type": "function",
+        "function": {"name": "search", "arguments": arguments},
+    }
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
@@ -135,15 +162,27 @@ NESTED: dict[str, Callable[[Run, Any], None]] = {
     "config": lambda run, value: run.log_config(value),
     "metadata": lambda run, value: run.log_rollouts([rollout(metadata=value)]),
     "tools": lambda run, value: run.log_rollouts([rollout(tools=value)]),
-    "fact of a message": lambda run, value: log_messages(run, {"role": "user", "content": "hi", "fact": value}),
-    "content of a message": lambda run, value: log_messages(run, {"role": "user", "content": value}),
-    "fact of a part": lambda run, value: log_messages(run, {"role": "user", "content": [text_part(value)]}),
-    "fact of a call": lambda run, value: log_messages(run, {**tool_call({}), "tool_calls": [call_with(value)]}),
+    "fact of a message": lambda run, value: log_messages(
+        run, {"role": "user", "content": "hi", "fact": value}
+    ),
+    "content of a message": lambda run, value: log_messages(
+        run, {"role": "user", "content": value}
+    ),
+    "fact of a part": lambda run, value: log_messages(
+        run, {"role": "user", "content": [text_part(value)]}
+    ),
+    "fact of a call": lambda run, value: log_messages(
+        run, {**tool_call({}), "tool_calls": [call_with(value)]}
+    ),
     "part of a message": lambda run, value: log_messages(run, {"role": "user", "content": [value]}),
     "arguments of a call": lambda run, value: log_messages(run, tool_call(value)),
     "answer of a tool": lambda run, value: log_messages(run, tool_call({}), tool_answer(value)),
-    "metadata of generations": lambda run, value: run.log_generations(prompts=["q"], responses=["a"], metadata=[value]),
-    "tools of generations": lambda run, value: run.log_generations(prompts=["q"], responses=["a"], tool_facts=[value]),
+    "metadata of generations": lambda run, value: run.log_generations(
+        prompts=["q"], responses=["a"], metadata=[value]
+    ),
+    "tools of generations": lambda run, value: run.log_generations(
+        prompts=["q"], responses=["a"], tool_facts=[value]
+    ),
     "fact of a live rollout": lambda run, value: record_live(run, fact=value),
     "input of a live chat": lambda run, value: record_chat(run, input=[value]),
     "output of a live chat": lambda run, value: record_chat(run, output=[value]),
@@ -157,7 +196,9 @@ NESTED: dict[str, Callable[[Run, Any], None]] = {
 @pytest.mark.parametrize("entry", NESTED)
 @EXAMPLES
 @given(nodes=several(FACTS))
-def test_every_nested_leaf_is_found_or_counted(runs: RunRecorder, entry: str, nodes: list[Node]) -> None:
+def test_every_nested_leaf_is_found_or_counted(
+    runs: RunRecorder, entry: str, nodes: list[Node]
+) -> None:
     check(runs, nodes, NESTED[entry])
 
 
@@ -184,24 +225,40 @@ COLUMNS = (
 
 
 @EXAMPLES
-@given(nodes=st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4))
-def test_every_field_of_a_rollout_is_found_or_counted(runs: RunRecorder, nodes: list[dict[str, Node]]) -> None:
+@given(
+    nodes=st.lists(
+        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4
+    )
+)
+def test_every_field_of_a_rollout_is_found_or_counted(
+    runs: RunRecorder, nodes: list[dict[str, Node]]
+) -> None:
     for node in nodes:
         check_fields(runs, node, lambda run, fields: run.log_rollouts([rollout(**fields)]))
 
 
 @EXAMPLES
-@given(nodes=st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4))
-def test_every_field_of_a_live_rollout_is_found_or_counted(runs: RunRecorder, nodes: list[dict[str, Node]]) -> None:
+@given(
+    nodes=st.lists(
+        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4
+    )
+)
+def test_every_field_of_a_live_rollout_is_found_or_counted(
+    runs: RunRecorder, nodes: list[dict[str, Node]]
+) -> None:
     for node in nodes:
         check_fields(runs, node, lambda run, fields: record_live(run, **fields))
 
 
 @EXAMPLES
 @given(nodes=st.fixed_dictionaries({}, optional=dict.fromkeys(COLUMNS, FIELD)))
-def test_every_column_of_generations_is_found_or_counted(runs: RunRecorder, nodes: dict[str, Node]) -> None:
+def test_every_column_of_generations_is_found_or_counted(
+    runs: RunRecorder, nodes: dict[str, Node]
+) -> None:
     def record(run: Run, columns: dict[str, Any]) -> None:
-        run.log_generations(prompts=["q"], responses=["a"], **{name: [value] for name, value in columns.items()})
+        run.log_generations(
+            prompts=["q"], responses=["a"], **{name: [value] for name, value in columns.items()}
+        )
 
     check_fields(runs, nodes, record)
 
@@ -238,7 +295,10 @@ CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] 
     "wandb.log": (lambda run, value: WandbRecording(run).log(value), CAPTURED_ROW),
     "wandb.summary": (lambda run, value: WandbRecording(run).last.update(value), flat()),
     "wandb.config": (lambda run, value: WandbRecording(run).config(value), nested()),
-    "wandb.Table": (lambda run, value: WandbRecording(run).log({"samples": wandb_table(value)}), FACTS),
+    "wandb.Table": (
+        lambda run, value: WandbRecording(run).log({"samples": wandb_table(value)}),
+        FACTS,
+    ),
     "trackio.log": (lambda run, value: TrackioRecording(run).log(value), CAPTURED_ROW),
     "trackio.Trace": (log_trace, FACTS),
 }
@@ -247,7 +307,9 @@ CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] 
 @pytest.mark.parametrize("entry", CAPTURED)
 @EXAMPLES
 @given(data=st.data())
-def test_every_captured_value_is_found_or_counted(runs: RunRecorder, entry: str, data: st.DataObject) -> None:
+def test_every_captured_value_is_found_or_counted(
+    runs: RunRecorder, entry: str, data: st.DataObject
+) -> None:
     record, values = CAPTURED[entry]
     check(runs, data.draw(several(values)), record)
 
@@ -266,7 +328,12 @@ def attributes(values: dict[str, Any]) -> list[KeyValue]:
 
 
 def append_span(run: Run, value: Any) -> None:
-    span = Span(name="of another library", trace_id=os.urandom(16), span_id=os.urandom(8), attributes=attributes(value))
+    span = Span(
+        name="of another library",
+        trace_id=os.urandom(16),
+        span_id=os.urandom(8),
+        attributes=attributes(value),
+    )
     span.start_time_unix_nano = span.end_time_unix_nano = time.time_ns()
     spans = ScopeSpans(scope=InstrumentationScope(name="another library"), spans=[span])
     run.append(int(Signal.TRACES), spans.SerializeToString())
@@ -274,5 +341,7 @@ def append_span(run: Run, value: Any) -> None:
 
 @EXAMPLES
 @given(nodes=st.lists(mappings(wire(), ("dict",), WIRE_KEYS), min_size=1, max_size=10))
-def test_every_attribute_of_a_span_of_another_library_is_found(runs: RunRecorder, nodes: list[Node]) -> None:
+def test_every_attribute_of_a_span_of_another_library_is_found(
+    runs: RunRecorder, nodes: list[Node]
+) -> None:
     check(runs, nodes, append_span)

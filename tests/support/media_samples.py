@@ -26,9 +26,14 @@ from support.otlp.otlp_samples import T0, event
 def png(shade: int = 0) -> bytes:
     """A grey picture of two by two pixels."""
     rows = zlib.compress(b"".join(b"\0" + bytes([shade, 255 - shade]) for _ in range(2)))
-    parts = ((b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b""))
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)),
+        (b"IDAT", rows),
+        (b"IEND", b""),
+    )
     chunks = (
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
@@ -47,7 +52,12 @@ def text(value: str, kind: str = "text", caption: str = "") -> MediaItem:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> MediaItem:
-    return item("table", "application/json", json.dumps({"columns": columns, "rows": rows}).encode(), caption)
+    return item(
+        "table",
+        "application/json",
+        json.dumps({"columns": columns, "rows": rows}).encode(),
+        caption,
+    )
 
 
 def media(
@@ -92,7 +102,12 @@ def media_event(
     seq: int | None, key: str, *items: MediaItem, cells: Sequence[MediaItem] = (), **more: object
 ) -> LogRecord:
     data = b"".join(each.data for each in (*items, *cells))
-    described = {"rl_media_key": key, "rl_media_items": listed(*items, cells=cells), "rl_step": 3, **more}
+    described = {
+        "rl_media_key": key,
+        "rl_media_items": listed(*items, cells=cells),
+        "rl_step": 3,
+        **more,
+    }
     return event("rl.media", seq, data, T0, **described)
 
 
@@ -100,7 +115,11 @@ def parts_of(first_seq: int, key: str, *items: MediaItem, size: int) -> list[Log
     """The same in parts of *size* bytes."""
     data = b"".join(each.data for each in items)
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    head: Mapping[str, object] = {"rl_media_key": key, "rl_media_items": listed(*items), "rl_step": 3}
+    head: Mapping[str, object] = {
+        "rl_media_key": key,
+        "rl_media_items": listed(*items),
+        "rl_step": 3,
+    }
     return [
         event(
             "rl.media", first_seq + part, piece, T0 + part,
@@ -113,7 +132,9 @@ def parts_of(first_seq: int, key: str, *items: MediaItem, size: int) -> list[Log
 class Logged:
     """What one call gives: events and drops."""
 
-    def __init__(self, *media: object, log: MediaLog | None = None, step: int = 1, **policy: object) -> None:
+    def __init__(
+        self, *media: object, log: MediaLog | None = None, step: int = 1, **policy: object
+    ) -> None:
         self.drops: dict[str, int] = {}
         log = log or MediaLog(ContentPolicy(**policy))  # type: ignore[arg-type]
         self.events: list[tuple[Mapping[str, Attribute], bytes]] = [

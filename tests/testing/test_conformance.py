@@ -20,11 +20,18 @@ JOB = recorded_job(wide_keys=10)
 def shown(truth: ExpectedRun) -> Shown:
     """What a tracker shows that takes everything as it is."""
     scalars = [HeldScalar(key, step, float(value)) for key, step, value in truth.scalars.elements()]
-    scalars += [HeldScalar(key, step, float(value)) for key, of in truth.odd.items() for step, value in of.elements()]
+    scalars += [
+        HeldScalar(key, step, float(value))
+        for key, of in truth.odd.items()
+        for step, value in of.elements()
+    ]
     return Shown(
         Contents(
             scalars,
-            [HeldDistribution(*place, low, high, count) for place, (count, low, high) in truth.distributions.items()],
+            [
+                HeldDistribution(*place, low, high, count)
+                for place, (count, low, high) in truth.distributions.items()
+            ],
             [HeldRollout(id_, reward) for id_, reward in truth.rollouts.items()],
             list(truth.evaluations.elements()),
             flat_configs(truth.configs.items()),
@@ -54,13 +61,18 @@ def _twice(contents: Contents, name: str) -> Contents:
 
 def _narrower(contents: Contents) -> Contents:
     first, *rest = contents.distributions
-    return dataclasses.replace(contents, distributions=[dataclasses.replace(first, max=first.max - 0.25), *rest])
+    return dataclasses.replace(
+        contents, distributions=[dataclasses.replace(first, max=first.max - 0.25), *rest]
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda held: _without(held, "scalars"), "scalars: missing {('trainer/loss', 1, '1.0'): 1}"),
+        (
+            lambda held: _without(held, "scalars"),
+            "scalars: missing {('trainer/loss', 1, '1.0'): 1}",
+        ),
         (lambda held: _twice(held, "scalars"), "series of odd keys"),
         (lambda held: _without(held, "distributions"), "distributions: missing"),
         (_narrower, "count, minimum and maximum of trainer/grad at step 4"),
@@ -70,7 +82,9 @@ def _narrower(contents: Contents) -> Contents:
         (lambda held: dataclasses.replace(held, status=Status.KILLED), "status: seen"),
     ],
 )
-def test_what_is_missing_doubled_or_changed_is_named(wrong: Callable[[Contents], Contents], said: str) -> None:
+def test_what_is_missing_doubled_or_changed_is_named(
+    wrong: Callable[[Contents], Contents], said: str
+) -> None:
     whole = shown(JOB.truth)
 
     with pytest.raises(AssertionError, match=re.escape(said)):

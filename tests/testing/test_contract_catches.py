@@ -23,7 +23,9 @@ class Doubling(RecordingWriter):
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         Doubling.made += 1
-        super().write_rows([dataclasses.replace(row, id=f"{row.id}-{Doubling.made}") for row in rows])
+        super().write_rows(
+            [dataclasses.replace(row, id=f"{row.id}-{Doubling.made}") for row in rows]
+        )
 
 
 class Losing(RecordingWriter):
@@ -40,15 +42,27 @@ class Raising(RecordingWriter):
 class Reversing(RecordingWriter):
     def write_rows(self, rows: Sequence[Row]) -> None:
         times = [row.time_unix_ns for row in reversed(rows)]
-        super().write_rows([dataclasses.replace(row, time_unix_ns=time) for row, time in zip(rows, times, strict=True)])
+        super().write_rows(
+            [
+                dataclasses.replace(row, time_unix_ns=time)
+                for row, time in zip(rows, times, strict=True)
+            ]
+        )
 
 
 class Joining(RecordingWriter):
     """Lets keys that look alike become one."""
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        changed = [{key.replace("@", "_at_"): value for key, value in row.values.items()} for row in rows]
-        super().write_rows([dataclasses.replace(row, values=values) for row, values in zip(rows, changed, strict=True)])
+        changed = [
+            {key.replace("@", "_at_"): value for key, value in row.values.items()} for row in rows
+        ]
+        super().write_rows(
+            [
+                dataclasses.replace(row, values=values)
+                for row, values in zip(rows, changed, strict=True)
+            ]
+        )
 
 
 class Forgetful(RecordingWriter):
@@ -76,7 +90,10 @@ CASES = [
     (Forgetful, "test_the_config_of_each_role_is_shown"),
     (Forgetful, "test_the_end_is_shown_and_may_come_again"),
     (Forgetful, "test_every_rollout_arrives_once_with_reward_messages_and_spans"),
-    (Forgetful, "test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others"),
+    (
+        Forgetful,
+        "test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others",
+    ),
 ]
 
 

@@ -14,7 +14,9 @@ from support.bridge.recording_tracker import RecordedCall, RecordingTracker
 
 def opened(recorder: RecordingTracker) -> RunWriter:
     run = samples.run_info(Path("runs"))
-    return open_writer(recorder.exporter, run, recorder.exporter.read_settings({}, Path()), MemoryTable())
+    return open_writer(
+        recorder.exporter, run, recorder.exporter.read_settings({}, Path()), MemoryTable()
+    )
 
 
 def run_id() -> str:

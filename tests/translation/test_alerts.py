@@ -14,7 +14,19 @@ from otel_bridge.alert_rules import alert_rules
 from otel_bridge.records import Alert, End, Record, Row
 from otel_bridge.translation import alerts
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, T0, Bench, S, end, gauge, metrics_request, row, source, third_party, who
+from support.otlp.otlp_samples import (
+    RUN,
+    T0,
+    Bench,
+    S,
+    end,
+    gauge,
+    metrics_request,
+    row,
+    source,
+    third_party,
+    who,
+)
 from support.otlp.translation_bench import send
 
 TRAINER = source()
@@ -30,13 +42,17 @@ def raised(records: Iterable[Record]) -> list[tuple[str, int | None]]:
 
 def log(bench: Bench, key: str, *values: float, first: int = 1) -> list[tuple[str, int | None]]:
     """Send one row for each of *values*; return the alerts."""
-    return raised(bench.metrics(TRAINER, *(row(first + n, {key: value}) for n, value in enumerate(values))))
+    return raised(
+        bench.metrics(TRAINER, *(row(first + n, {key: value}) for n, value in enumerate(values)))
+    )
 
 
 def test_a_bound_raises_one_alert_behind_its_row() -> None:
     bench = bench_with("trainer/kl>0.2")
 
-    records = bench.metrics(TRAINER, row(1, {"kl": 0.2, "loss": 3.0}), row(2, {"kl": 0.31, "loss": 2.0}))
+    records = bench.metrics(
+        TRAINER, row(1, {"kl": 0.2, "loss": 3.0}), row(2, {"kl": 0.31, "loss": 2.0})
+    )
 
     assert [type(one) for one in records] == [Row, Row, Alert]
     (alert,) = (one for one in records if isinstance(one, Alert))
@@ -54,14 +70,20 @@ def test_a_value_that_flickers_around_a_bound_is_one_cause() -> None:
     calm = log(bench, "kl", *[0.1] * alerts.CALM_VALUES, first=101)
     again = log(bench, "kl", 0.3, 0.3, first=201)
 
-    assert (flicker, calm, again) == ([("trainer/kl above 0.2", 1)], [], [("trainer/kl above 0.2", 201)])
+    assert (flicker, calm, again) == (
+        [("trainer/kl above 0.2", 1)],
+        [],
+        [("trainer/kl above 0.2", 201)],
+    )
 
 
 def test_nan_and_infinity_raise_one_alert_for_all_keys_of_a_row() -> None:
     bench = bench_with("nan")
     keys = {f"k{number:02}": math.nan for number in range(14)}
 
-    first = bench.metrics(TRAINER, row(1, {"loss": 1.0}), row(2, {"loss": math.nan, **keys, "fine": 1.0}))
+    first = bench.metrics(
+        TRAINER, row(1, {"loss": 1.0}), row(2, {"loss": math.nan, **keys, "fine": 1.0})
+    )
     same = bench.metrics(TRAINER, row(3, {"loss": math.nan, **keys}))
     other = bench.metrics(TRAINER, row(4, {"loss": math.nan, "norm": -math.inf}))
     big = bench.metrics(TRAINER, row(5, {"a": 1e308, "b": 1e308}))
@@ -98,7 +120,9 @@ def test_the_mean_of_a_histogram_is_judged() -> None:
     point.explicit_bounds.extend((0.0, 10.0))
     point.bucket_counts.extend((0, 4, 0))
 
-    found = bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [third_party(metric)])))
+    found = bench.request(
+        metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [third_party(metric)]))
+    )
 
     assert raised(found) == [("app/lengths above 5", None)]
 
@@ -115,7 +139,9 @@ def test_of_three_workers_of_different_pace_the_cause_ends_when_all_that_had_it_
 
     begun = step(1, 0.3, 0.3, 0.1)
     fast = [one for number in range(2, 30) for one in step(number, 0.1, None, 0.1)]
-    slow = step(2, None, 0.3, None)  # step 2 of the worker that is behind, which still is beyond the bound
+    slow = step(
+        2, None, 0.3, None
+    )  # step 2 of the worker that is behind, which still is beyond the bound
     early = step(30, 0.3, None, 0.1)
     calm = [one for number in range(31, 37) for one in step(number, 0.1, None, 0.1)]
     calm += [one for number in range(3, 9) for one in step(number, None, 0.1, None)]
@@ -138,7 +164,10 @@ def test_a_process_that_ended_holds_no_cause_open() -> None:
 
 
 def test_a_restart_in_between_changes_nothing() -> None:
-    straight, restarted = bench_with("kl>0.2, nan, stalled:60s"), bench_with("kl>0.2, nan, stalled:60s")
+    straight, restarted = (
+        bench_with("kl>0.2, nan, stalled:60s"),
+        bench_with("kl>0.2, nan, stalled:60s"),
+    )
     values = [0.1, 0.3, 0.1, math.nan, *[0.1] * 6, 0.3, math.inf, 0.3]
 
     for number, value in enumerate(values, start=1):
@@ -165,7 +194,9 @@ def test_a_restart_in_between_changes_nothing() -> None:
 
 def test_rows_that_come_again_raise_nothing() -> None:
     bench = bench_with("kl>0.2")
-    request = metrics_request((who(), [row(1, {"kl": 0.3}), *(row(n, {"kl": 0.1}) for n in range(2, 9))]))
+    request = metrics_request(
+        (who(), [row(1, {"kl": 0.3}), *(row(n, {"kl": 0.1}) for n in range(2, 9))])
+    )
 
     bench.request(request)
     for _ in range(3):
@@ -263,9 +294,15 @@ def test_a_role_that_ended_is_not_stalled(status: str) -> None:
     assert stalled(bench, 300) == [("explorer sends no rows", 1)]
 
 
-def test_a_process_that_has_sent_nothing_yet_stalls_too_and_launchers_and_other_ranks_do_not() -> None:
+def test_a_process_that_has_sent_nothing_yet_stalls_too_and_launchers_and_other_ranks_do_not() -> (
+    None
+):
     bench = bench_with("stalled:60s")
-    bench.open(source("i1", "trainer"), source("i2", "launcher", kind="launcher"), source("i3", "worker", rl_rank=1))
+    bench.open(
+        source("i1", "trainer"),
+        source("i2", "launcher", kind="launcher"),
+        source("i3", "worker", rl_rank=1),
+    )
 
     assert stalled(bench, 300) == [("trainer sends no rows", None)]
 
@@ -324,7 +361,9 @@ def test_measurements_of_a_machine_do_not_count_as_rows_of_a_run_without_roles()
     for second in range(100):
         point = gauge("system/cpu", 0.5, T0 + second * S, {})
         system = {**who("i1", None), "rl.system": True}
-        found += raised(bench.request(metrics_request((system, [third_party(point)])), sender=plain))
+        found += raised(
+            bench.request(metrics_request((system, [third_party(point)])), sender=plain)
+        )
         found += stalled(bench, 1)
 
     assert found == [("the run sends no rows", 1)]

@@ -10,10 +10,19 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.translation.decode.rows import RowFragment
-from otel_bridge.translation.frame_decoder import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
+from otel_bridge.translation.frame_decoder import (
+    DecodedFrame,
+    FastRow,
+    FrameReader,
+    ResourceMetricsInput,
+)
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
-from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.producers import (
+    ProducerContext,
+    ProducerRegistry,
+    SegmentInfo,
+)
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.state import MemoryState
@@ -62,12 +71,19 @@ def whole(payload: bytes) -> DecodedFrame:
 def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], list[str]]]:
     """Instance, rows as values by key, names of the other metrics."""
     return [
-        (one.context.process.instance, [*map(_row, one.rows)], [metric.name for metric in one.others]) for one in said
+        (
+            one.context.process.instance,
+            [*map(_row, one.rows)],
+            [metric.name for metric in one.others],
+        )
+        for one in said
     ]
 
 
 def _row(found: FastRow | Iterable[RowFragment]) -> object:
-    return ("fast", found.row[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
+    return (
+        ("fast", found.row[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
+    )
 
 
 def instances(found: Iterable[tuple[ProducerContext, object]]) -> list[str]:
@@ -84,7 +100,10 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
 
     assert received(said) == [("i1", [[{"trainer/loss": 1.0}]], ["x"])]
     assert (instances(spans), [*spans[0][1]]) == (["i1"], [SPANS])
-    assert (instances(events), [record.event_name for scope in events[0][1] for record in scope.log_records]) == (
+    assert (
+        instances(events),
+        [record.event_name for scope in events[0][1] for record in scope.log_records],
+    ) == (
         ["i1"],
         ["rl.run.end"],
     )
@@ -93,27 +112,39 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
 def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> None:
     reading = Reading()
     latency = third_party(gauge("latency", 3.0, T0, {}))
-    payload = metrics_request((who(), [LOSS, row(2, {"loss": 2.0})]), ({"rl.run.id": RUN}, [latency]), (who("i2"), []))
+    payload = metrics_request(
+        (who(), [LOSS, row(2, {"loss": 2.0})]), ({"rl.run.id": RUN}, [latency]), (who("i2"), [])
+    )
 
     ours, app, silent = received(reading.reader.metrics(whole(payload)))
 
     assert ours == ("i1", [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})], [])
-    assert (app[0].startswith("third-party:"), app[1:], silent) == (True, ([], ["latency"]), ("i2", [], []))
+    assert (app[0].startswith("third-party:"), app[1:], silent) == (
+        True,
+        ([], ["latency"]),
+        ("i2", [], []),
+    )
 
 
 def test_a_request_that_is_unusual_says_the_same() -> None:
     usual = metrics_request((who(), [LOSS]))
     later = usual + b"\x12\x00"  # a field of a later version
 
-    assert received(Reading().reader.metrics(whole(later))) == received(Reading().reader.metrics(whole(usual)))
+    assert received(Reading().reader.metrics(whole(later))) == received(
+        Reading().reader.metrics(whole(usual))
+    )
 
 
 def test_what_names_another_run_is_left_out_and_counted_once_a_resource() -> None:
     reading = Reading()
     of_another = SegmentInfo("i7", "process", source("i7", rl_run_id="another").resource)
 
-    metrics = reading.reader.metrics(whole(metrics_request((OTHER, [LOSS]), (who(), [LOSS]), (OTHER, [LOSS]))))
-    events = list(reading.reader.logs(whole(logs_request((OTHER, [end("failed", 1)]), (who(), [])))))
+    metrics = reading.reader.metrics(
+        whole(metrics_request((OTHER, [LOSS]), (who(), [LOSS]), (OTHER, [LOSS])))
+    )
+    events = list(
+        reading.reader.logs(whole(logs_request((OTHER, [end("failed", 1)]), (who(), []))))
+    )
     spans = list(reading.reader.spans(alone(SPANS.SerializeToString(), of_another)))
 
     assert (len(metrics), instances(events), spans) == (1, ["i1"], [])
@@ -138,7 +169,9 @@ def first_logs(reader: FrameReader, frame: DecodedFrame) -> object:
     return next(reader.logs(frame))
 
 
-@pytest.mark.parametrize("frame", [alone(b"\x0a\xff\x01"), whole(b"\x0a\xff\x01")], ids=["alone", "whole"])
+@pytest.mark.parametrize(
+    "frame", [alone(b"\x0a\xff\x01"), whole(b"\x0a\xff\x01")], ids=["alone", "whole"]
+)
 @pytest.mark.parametrize("read", [FrameReader.metrics, first_spans, first_logs])
 def test_bytes_that_cannot_be_decoded_are_the_callers_to_count(
     read: Callable[[FrameReader, DecodedFrame], object], frame: DecodedFrame

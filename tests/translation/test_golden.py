@@ -16,7 +16,9 @@ def test_what_went_in_comes_out_as_written_down(file: Path) -> None:
 
     found = play(golden["in"])
 
-    assert written(found) == written(golden["out"]), "python tests/golden_cases.py writes the files anew"
+    assert written(found) == written(golden["out"]), (
+        "python tests/golden_cases.py writes the files anew"
+    )
 
 
 def test_every_case_is_written_down() -> None:

@@ -36,7 +36,11 @@ def test_another_role_and_the_name_of_the_axis_are_kept_apart() -> None:
     (found,) = bench.logs(source(), media_event(1, "step", image(), rl_role="explorer"))
 
     assert isinstance(found, MediaRecord)
-    assert (found.key, found.role, found.axis) == ("explorer/step_value", "explorer", "explorer/step")
+    assert (found.key, found.role, found.axis) == (
+        "explorer/step_value",
+        "explorer",
+        "explorer/step",
+    )
 
 
 def test_cells_of_a_table_hold_media() -> None:
@@ -50,7 +54,9 @@ def test_cells_of_a_table_hold_media() -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_parts_are_joined_in_any_order_over_a_restart_and_each_counts_once(order: tuple[int, ...]) -> None:
+def test_parts_are_joined_in_any_order_over_a_restart_and_each_counts_once(
+    order: tuple[int, ...],
+) -> None:
     bench, shown = Bench(), text("0123456789" * 3)
     parts = parts_of(5, "long", shown, size=10)
 
@@ -77,10 +83,16 @@ GARBAGE = {
     "a size below the bytes": {"rl_media_items": [{**listed(image())[0], "size": 3}]},
     "a negative size": {"rl_media_items": [{**listed(image())[0], "size": -1}]},
     "another digest": {"rl_media_items": [{**listed(image())[0], "sha256": "0" * 64}]},
-    "a type with a path": {"rl_media_items": [{**listed(image())[0], "mime_type": "image/../../x"}]},
+    "a type with a path": {
+        "rl_media_items": [{**listed(image())[0], "mime_type": "image/../../x"}]
+    },
     "nothing but cells": {"rl_media_items": [{**listed(image())[0], "cell": True}]},
     "a part beyond the last": {"rl_media_id": "1", "rl_media_part": 2, "rl_media_parts": 2},
-    "more parts than are allowed": {"rl_media_id": "1", "rl_media_part": 0, "rl_media_parts": 1 << 30},
+    "more parts than are allowed": {
+        "rl_media_id": "1",
+        "rl_media_part": 0,
+        "rl_media_parts": 1 << 30,
+    },
     "parts without an id": {"rl_media_part": 0, "rl_media_parts": 2},
 }
 
@@ -94,7 +106,12 @@ def test_an_event_that_is_not_what_it_claims_to_be_is_counted(changed: dict[str,
 
 
 def _changed(changed: dict[str, object]):
-    fields: dict[str, object] = {"rl_media_key": "k", "rl_media_items": listed(image()), "rl_step": 3, **changed}
+    fields: dict[str, object] = {
+        "rl_media_key": "k",
+        "rl_media_items": listed(image()),
+        "rl_step": 3,
+        **changed,
+    }
     return event("rl.media", 1, image().data, T0, **fields)
 
 
@@ -125,11 +142,16 @@ def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() 
     assert bench.request(body, LOGS) == []
 
     assert isinstance(found, MediaRecord)
-    assert [(one.kind, one.caption) for one in found.items] == [("text", ""), ("image", "a lon… [+9 characters]")]
+    assert [(one.kind, one.caption) for one in found.items] == [
+        ("text", ""),
+        ("image", "a lon… [+9 characters]"),
+    ]
     assert found.items[0].data == "a lon… [+6 characters]".encode()
     secret = Bench()
     token = "sk-" + "a1B2" * 12
-    (redacted,) = secret.request(logs_request((THIRD_PARTY, [media_event(None, "t", text(f"use {token}"))])), LOGS)
+    (redacted,) = secret.request(
+        logs_request((THIRD_PARTY, [media_event(None, "t", text(f"use {token}"))])), LOGS
+    )
     assert token.encode() not in redacted.items[0].data  # type: ignore[union-attr]
     off = Bench(TranslationOptions(run_id=RUN, content=ContentPolicy(0)))
     assert off.request(logs_request((THIRD_PARTY, [media_event(None, "t", text("x"))])), LOGS) == []
@@ -152,7 +174,9 @@ def test_parts_that_wait_are_bounded_and_the_oldest_go(monkeypatch: pytest.Monke
     assert not list(bench.state.items("media/"))
 
 
-def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_while_it_pauses() -> None:
+def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_while_it_pauses() -> (
+    None
+):
     bench = Bench()
     first, second, _ = parts_of(1, "torn", text("a" * 30), size=10)
     bench.logs(source(), first, second)
@@ -172,7 +196,9 @@ def test_beginnings_without_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatc
     bench = Bench()
 
     for number in range(1, 101):
-        begun = event("rl.media", number, b"", T0, rl_media_key="k", rl_media_id=str(number), rl_media_parts=2)
+        begun = event(
+            "rl.media", number, b"", T0, rl_media_key="k", rl_media_id=str(number), rl_media_parts=2
+        )
         bench.logs(source(), begun)
 
     waiting = {key.rpartition("/")[0] for key, _ in bench.state.items("media/")}
@@ -180,7 +206,9 @@ def test_beginnings_without_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatc
     assert bench.state.get("drop/media/incomplete") == 100 - len(waiting)
 
 
-def test_a_part_that_comes_again_under_another_number_counts_its_bytes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_comes_again_under_another_number_counts_its_bytes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000})
     bench, shown = Bench(), text("x" * 8_000)
     first, last = parts_of(1, "k", shown, size=4_000)

@@ -17,7 +17,12 @@ WORLD = 8
 
 
 def rank_of(number: int, world: int = WORLD) -> SegmentInfo:
-    attributes = {**who(f"i{number}"), "rl.rank": number, "rl.ranks": "merge", "rl.world_size": world}
+    attributes = {
+        **who(f"i{number}"),
+        "rl.rank": number,
+        "rl.ranks": "merge",
+        "rl.world_size": world,
+    }
     return SegmentInfo(f"i{number}", "process", resource(attributes).SerializeToString(), "trainer")
 
 
@@ -86,7 +91,9 @@ def test_a_rank_that_dies_is_not_awaited() -> None:
     assert [(step, values["trainer/ranks"]) for step, values in rows(released)] == [(1, 2)]
 
 
-def test_after_the_watermark_a_row_shows_how_many_ranks_it_holds_and_a_late_rank_gives_a_further_one() -> None:
+def test_after_the_watermark_a_row_shows_how_many_ranks_it_holds_and_a_late_rank_gives_a_further_one() -> (
+    None
+):
     bench, (first, second) = started(2)
     bench.metrics(first, row(1, {"loss": 1.0}))
 
@@ -110,7 +117,12 @@ def test_rows_of_one_step_are_put_together() -> None:
     bench.close()
 
     ((step, values),) = rows(bench.records)
-    assert (step, values["trainer/loss"], values["trainer/reward"], values["trainer/ranks"]) == (1, 1.0, 2.0, 2)
+    assert (step, values["trainer/loss"], values["trainer/reward"], values["trainer/ranks"]) == (
+        1,
+        1.0,
+        2.0,
+        2,
+    )
 
 
 def test_a_kill_of_the_bridge_changes_nothing() -> None:
@@ -128,7 +140,12 @@ def test_a_kill_of_the_bridge_changes_nothing() -> None:
 def test_ranks_on_many_machines_are_merged_by_the_receiver() -> None:
     bench = Bench()
     for number in range(2):
-        attributes = {**who(f"i{number}"), "rl.rank": number, "rl.ranks": "merge", "rl.world_size": 2}
+        attributes = {
+            **who(f"i{number}"),
+            "rl.rank": number,
+            "rl.ranks": "merge",
+            "rl.world_size": 2,
+        }
         request = metrics_request((attributes, [row(1, {"loss": 1.0 + number})]))
         bench.request(request)
         bench.request(request)

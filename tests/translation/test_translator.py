@@ -37,11 +37,19 @@ def job() -> list[Point]:
     points: list[Point] = []
     for instance, role in (("i1", "trainer"), ("i2", "explorer")):
         for seq in range(1, 6):
-            scope = row(seq, {"a": float(seq), "b": seq, "c": -1.5}, role="judge" if seq == 3 else None)
+            scope = row(
+                seq, {"a": float(seq), "b": seq, "c": -1.5}, role="judge" if seq == 3 else None
+            )
             points += [(who(instance, role), "otel_bridge", metric) for metric in scope.metrics]
     for collection in (1, 2, 3):
         points += [
-            (APP, "app", gauge("loss", step / 2, T0 + (collection if collection == step else 3), {"step": step}))
+            (
+                APP,
+                "app",
+                gauge(
+                    "loss", step / 2, T0 + (collection if collection == step else 3), {"step": step}
+                ),
+            )
             for step in range(1, collection + 1)
         ]
     return points
@@ -71,7 +79,9 @@ def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_ro
     doubled = ours + chance.sample(ours, len(ours) // 3)
     chance.shuffle(doubled)
 
-    for payload in requests_of([doubled[start : start + size] for start in range(0, len(doubled), size)]):
+    for payload in requests_of(
+        [doubled[start : start + size] for start in range(0, len(doubled), size)]
+    ):
         shuffled.request(payload)
 
     assert sorted(content(shuffled.records)) == sorted(content(straight.records))
@@ -83,7 +93,9 @@ def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_ro
 
 @settings(max_examples=40)
 @given(st.randoms(use_true_random=False))
-def test_any_order_of_the_points_of_a_foreign_producer_gives_the_same_values_once(chance: random.Random) -> None:
+def test_any_order_of_the_points_of_a_foreign_producer_gives_the_same_values_once(
+    chance: random.Random,
+) -> None:
     points = [point for point in job() if point[1] == "app"]
     chance.shuffle(points)
     bench = Bench()
@@ -107,7 +119,9 @@ def story() -> list[Callable[[Bench], object]]:
     spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
 
     def trace(bench: Bench) -> None:
-        bench.records += bench.translator.frame(explorer, TRACES, spans, False, bench.now_ns, bench.now_ns)
+        bench.records += bench.translator.frame(
+            explorer, TRACES, spans, False, bench.now_ns, bench.now_ns
+        )
 
     def remote(*scopes: pb.ScopeMetrics) -> Callable[[Bench], object]:
         return lambda bench: bench.request(metrics_request((who("i9", "remote"), scopes)))
@@ -115,7 +129,9 @@ def story() -> list[Callable[[Bench], object]]:
     return [
         lambda bench: bench.open(trainer, explorer, launcher),
         lambda bench: bench.logs(trainer, event("rl.run.config", 1, {"lr": 1.0, "a": {"b": 2}})),
-        lambda bench: bench.metrics(trainer, *(row(seq, {"loss": seq / 2, "n": seq}) for seq in range(1, 6))),
+        lambda bench: bench.metrics(
+            trainer, *(row(seq, {"loss": seq / 2, "n": seq}) for seq in range(1, 6))
+        ),
         lambda bench: bench.metrics(explorer, row(1, {"reward": 0.5})),
         trace,
         remote(row(2, {"x": 1.0})),
@@ -125,15 +141,23 @@ def story() -> list[Callable[[Bench], object]]:
         lambda bench: bench.tick(7),
         remote(part[1], part[2]),
         remote(row(1, {"x": 0.0}), row(2, {"x": 1.0})),
-        lambda bench: bench.request(metrics_request((APP, [third_party(gauge("loss", 1.0, T0, {"step": 1}))]))),
-        lambda bench: bench.request(metrics_request((APP, [third_party(gauge("loss", 1.0, T0 + 5, {"step": 1}))]))),
-        lambda bench: bench.logs(explorer, event("rl.dropped", 1, {"value": 2}), end("finished", 2, last_row=1)),
+        lambda bench: bench.request(
+            metrics_request((APP, [third_party(gauge("loss", 1.0, T0, {"step": 1}))]))
+        ),
+        lambda bench: bench.request(
+            metrics_request((APP, [third_party(gauge("loss", 1.0, T0 + 5, {"step": 1}))]))
+        ),
+        lambda bench: bench.logs(
+            explorer, event("rl.dropped", 1, {"value": 2}), end("finished", 2, last_row=1)
+        ),
         lambda bench: bench.logs(explorer, event("rl.dropped", 1, {"value": 2})),
         lambda bench: bench.request(logs_request((who("i1"), [end("killed")])), LOGS, BRIDGE),
         lambda bench: bench.logs(launcher, end("failed", 1)),
         lambda bench: bench.tick(700),
         lambda bench: bench.metrics(source("i3"), row(1, {"loss": 9.0}, step=4)),
-        lambda bench: bench.logs(source("i3"), event("rl.run.config", 1, {"a": {"c": 3}}, T0 + 1), end("finished", 2)),
+        lambda bench: bench.logs(
+            source("i3"), event("rl.run.config", 1, {"a": {"c": 3}}, T0 + 1), end("finished", 2)
+        ),
         lambda bench: bench.close(),
     ]
 
@@ -157,7 +181,10 @@ def test_a_restart_behind_any_frame_changes_no_record() -> None:
         )
 
     assert {type(record) for record in straight.records} == {Row, RolloutRecord, Config, End}
-    assert [r.status for r in straight.records if isinstance(r, End)] == [Status.KILLED, Status.FINISHED]
+    assert [r.status for r in straight.records if isinstance(r, End)] == [
+        Status.KILLED,
+        Status.FINISHED,
+    ]
 
 
 def test_a_restart_behind_every_frame_changes_no_record() -> None:

@@ -15,7 +15,10 @@ CONTRACT: Final[Mapping[str, Sequence[str]]] = {
 }
 MORE: Final[Mapping[str, Sequence[str]]] = {
     "trackio": (
-        *(f"tests/exporters/trackio/test_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
+        *(
+            f"tests/exporters/trackio/test_{name}.py"
+            for name in ("writer", "inbox", "remote", "abilities")
+        ),
         "tests/exporters/test_media.py",
         "tests/capture/test_trackio.py",
     ),
@@ -26,15 +29,25 @@ MORE: Final[Mapping[str, Sequence[str]]] = {
         ),
         "tests/exporters/test_media.py",
         "tests/capture/test_run_identity.py",
-        *(f"tests/capture/wandb/test_{name}.py" for name in ("calls", "runs", "processes", "step_metrics", "summary")),
+        *(
+            f"tests/capture/wandb/test_{name}.py"
+            for name in ("calls", "runs", "processes", "step_metrics", "summary")
+        ),
     ),
     "mlflow": (
-        *(f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")),
+        *(
+            f"tests/exporters/mlflow/test_{name}.py"
+            for name in ("rows", "runs", "params", "traces", "rewards")
+        ),
         "tests/exporters/test_media.py",
     ),
 }
 """Suites of each tracker that run when all cells do."""
-CONFORMANCE: Final = {"trackio": "TestTrackio", "wandb": "TestWandbOffline", "mlflow": "TestMlflow and not Server"}
+CONFORMANCE: Final = {
+    "trackio": "TestTrackio",
+    "wandb": "TestWandbOffline",
+    "mlflow": "TestMlflow and not Server",
+}
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "trackio": {"TRACKIO_DIR": "store"},
     "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": "store"},
@@ -102,7 +115,9 @@ def chosen(names: str) -> list[Cell]:
     for name in names.split(","):
         cells = [one for one in CELLS if name in {"all", one.tracker, one.name}]
         if name == "floor-newest":
-            cells = [one for one in CELLS if one.why.startswith("the oldest") or one.why == "the newest"]
+            cells = [
+                one for one in CELLS if one.why.startswith("the oldest") or one.why == "the newest"
+            ]
         if name == "floor":
             cells = [one for one in CELLS if one.why.startswith("the oldest")]
         if not cells:

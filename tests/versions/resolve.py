@@ -56,12 +56,18 @@ def beside(framework: str) -> dict[tuple[str, str], str]:
 def resolve_all() -> dict[tuple[str, str], str]:
     """Return for each framework and extra why it does not resolve, empty where it does."""
     with ThreadPoolExecutor(4) as pool:
-        return {pair: why for found in pool.map(beside, frameworks()) for pair, why in found.items()}
+        return {
+            pair: why for found in pool.map(beside, frameworks()) for pair, why in found.items()
+        }
 
 
 def table(found: dict[tuple[str, str], str]) -> list[str]:
     """Return the lines of a table: frameworks down, extras across."""
-    lines = ["| framework | " + " | ".join(f"`[{extra}]`" if extra else "core" for extra in EXTRAS) + " |"]
+    lines = [
+        "| framework | "
+        + " | ".join(f"`[{extra}]`" if extra else "core" for extra in EXTRAS)
+        + " |"
+    ]
     lines.append("|---" * (len(EXTRAS) + 1) + "|")
     for framework in frameworks():
         cells = ("no" if found[framework, extra] else "yes" for extra in EXTRAS)
@@ -77,7 +83,9 @@ def unexpected(found: dict[tuple[str, str], str]) -> list[str]:
         if why and (framework, extra) not in EXPECTED
     ]
     resolved = [
-        f"{one[0]} [{one[1] or 'core'}] resolves now: take it out of EXPECTED" for one in EXPECTED if not found[one]
+        f"{one[0]} [{one[1] or 'core'}] resolves now: take it out of EXPECTED"
+        for one in EXPECTED
+        if not found[one]
     ]
     return lines + resolved
 

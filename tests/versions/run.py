@@ -81,7 +81,9 @@ class Result:
     @property
     def line(self) -> str:
         """The result in one line."""
-        counts = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no test ran"
+        counts = (
+            ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no test ran"
+        )
         return f"{self.cell.name} ({self.version}): {counts}, {self.seconds:.0f} s"
 
 
@@ -109,17 +111,39 @@ def _run(result: Result, folder: Path, *, whole: bool) -> None:
         [*uv, "pip", "install", "--quiet", "--python", str(python), *early, "--editable", str(ROOT),
          f"{cell.tracker}{cell.version}", *cell.beside, *PACKAGES], folder,
     )  # fmt: skip
-    probed = _call([str(python), "-c", _PROBE, cell.tracker, json.dumps(dict(SETTINGS[cell.tracker]))], folder)
+    probed = _call(
+        [str(python), "-c", _PROBE, cell.tracker, json.dumps(dict(SETTINGS[cell.tracker]))], folder
+    )
     result.version, result.degraded = json.loads(probed.splitlines()[-1])
     suites = [*CONTRACT[cell.tracker], *(MORE[cell.tracker] if whole else ())]
     _suite(result, folder, python, suites)
-    _suite(result, folder, python, ["tests/conformance/test_trackers.py", "-k", CONFORMANCE[cell.tracker]])
+    _suite(
+        result,
+        folder,
+        python,
+        ["tests/conformance/test_trackers.py", "-k", CONFORMANCE[cell.tracker]],
+    )
 
 
 def _suite(result: Result, folder: Path, python: Path, tests: list[str]) -> None:
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}", *tests]
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder / 'tests'}",
+        *tests,
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, env=_environment(folder), check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
+        command,
+        cwd=ROOT,
+        env=_environment(folder),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
     )
     lines = done.stdout.splitlines()
     for count, what in _COUNTS.findall(lines[-1] if lines else ""):
@@ -132,7 +156,13 @@ def _suite(result: Result, folder: Path, python: Path, tests: list[str]) -> None
 
 def _call(command: list[str], folder: Path) -> str:
     return subprocess.run(
-        command, cwd=folder, env=_environment(folder), check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+        command,
+        cwd=folder,
+        env=_environment(folder),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
     ).stdout
 
 
@@ -147,15 +177,25 @@ def page(results: list[Result], found: dict[tuple[str, str], str]) -> str:
     """Return docs/versions.md."""
     rows = []
     for one in results:
-        cell, total = one.cell, sum(count for what, count in one.counts.items() if what != "skipped")
+        cell, total = (
+            one.cell,
+            sum(count for what, count in one.counts.items() if what != "skipped"),
+        )
         passed, less = one.counts.get("passed", 0), "; ".join(one.degraded) or "-"
         beside = ", ".join(f"`{name}`" for name in cell.beside) or "-"
-        rows.append(f"| {cell.tracker} | {one.version} | {beside} | {cell.why or '-'} | {passed} of {total} | {less} |")
+        rows.append(
+            f"| {cell.tracker} | {one.version} | {beside} | {cell.why or '-'} | {passed} of {total} | {less} |"
+        )
     extras_by_reason: dict[tuple[str, str], list[str]] = {}
     for (framework, extra), reason in resolve.EXPECTED.items():
         extras_by_reason.setdefault((framework, reason), []).append(extra or "core")
-    reasons = [f"* {name}, {', '.join(extras)}: {reason}." for (name, reason), extras in extras_by_reason.items()]
-    return _PAGE.format(rows="\n".join(rows), table="\n".join(resolve.table(found)), reasons="\n".join(reasons))
+    reasons = [
+        f"* {name}, {', '.join(extras)}: {reason}."
+        for (name, reason), extras in extras_by_reason.items()
+    ]
+    return _PAGE.format(
+        rows="\n".join(rows), table="\n".join(resolve.table(found)), reasons="\n".join(reasons)
+    )
 
 
 def main(names: str) -> int:

@@ -22,7 +22,8 @@ def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there
     assert len({*names}) == len(names)
     assert chosen(",".join(names)) == chosen("all") == [*CELLS]
     with pytest.raises(
-        SystemExit, match=r"'trackio-9': no cell is called so; choose from all, floor, floor-newest, trackio-0"
+        SystemExit,
+        match=r"'trackio-9': no cell is called so; choose from all, floor, floor-newest, trackio-0",
     ):
         chosen("trackio-9")
 
@@ -39,22 +40,35 @@ def test_each_tracker_of_the_cells_is_an_exporter_with_its_package(tracker: str)
 
 
 def test_a_framework_that_no_longer_resolves_and_one_that_does_by_now_are_both_said() -> None:
-    found = dict.fromkeys([(name, extra) for name in resolve.frameworks() for extra in resolve.EXTRAS], "")
+    found = dict.fromkeys(
+        [(name, extra) for name in resolve.frameworks() for extra in resolve.EXTRAS], ""
+    )
     found |= dict.fromkeys(resolve.EXPECTED, "no solution")
 
     assert resolve.unexpected(found) == []
-    assert resolve.unexpected({**found, ("skyrl", ""): "no solution"}) == ["skyrl [core]: no solution"]
+    assert resolve.unexpected({**found, ("skyrl", ""): "no solution"}) == [
+        "skyrl [core]: no solution"
+    ]
     assert resolve.unexpected({**found, ("axolotl", "trackio"): ""}) == [
         "axolotl [trackio] resolves now: take it out of EXPECTED"
     ]
 
 
 def test_the_page_says_what_was_installed_what_passed_and_what_is_less() -> None:
-    result = Result(Cell("trackio", "==0.36.0", ("huggingface_hub<1.27",), "somebody"), "0.36.0", ["spans as text"])
+    result = Result(
+        Cell("trackio", "==0.36.0", ("huggingface_hub<1.27",), "somebody"),
+        "0.36.0",
+        ["spans as text"],
+    )
     result.counts = {"passed": 40, "failed": 1, "skipped": 3}
-    found = dict.fromkeys([(name, extra) for name in resolve.frameworks() for extra in resolve.EXTRAS], "")
+    found = dict.fromkeys(
+        [(name, extra) for name in resolve.frameworks() for extra in resolve.EXTRAS], ""
+    )
 
     text = page([result], found)
 
-    assert "| trackio | 0.36.0 | `huggingface_hub<1.27` | somebody | 40 of 41 | spans as text |" in text
+    assert (
+        "| trackio | 0.36.0 | `huggingface_hub<1.27` | somebody | 40 of 41 | spans as text |"
+        in text
+    )
     assert "| verl | yes | yes | yes | yes |" in text

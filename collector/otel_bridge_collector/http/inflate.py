@@ -32,7 +32,9 @@ def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     if encoding == "gzip":
         return _inflated(body, _GZIP, encoding, limit_bytes)
     if encoding != "deflate":
-        raise UnsupportedError(f"Content-Encoding {encoding!r}; this receiver reads gzip, deflate and identity")
+        raise UnsupportedError(
+            f"Content-Encoding {encoding!r}; this receiver reads gzip, deflate and identity"
+        )
     # RFC 9110 says zlib, and some clients send deflate without its head: the first byte shows (RFC 1950, CMF and FLG).
     headed = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return _inflated(body, zlib.MAX_WBITS if headed else _RAW, encoding, limit_bytes)
@@ -58,11 +60,15 @@ def _inflated(body: bytes, wbits: int, encoding: str, limit_bytes: int) -> bytes
     try:
         whole = inflating.member(body, 0, wbits)
         while wbits == _GZIP and whole < len(body):
-            whole = inflating.member(body, whole, wbits)  # gzip may consist of several members (RFC 1952, 2.2)
+            whole = inflating.member(
+                body, whole, wbits
+            )  # gzip may consist of several members (RFC 1952, 2.2)
     except zlib.error as exc:
         raise InvalidRecordError(f"body of {len(body)} bytes is not {encoding}: {exc}") from exc
     except EOFError as exc:
-        raise InvalidRecordError(f"body of {len(body)} bytes ends in the middle of its {encoding} data") from exc
+        raise InvalidRecordError(
+            f"body of {len(body)} bytes ends in the middle of its {encoding} data"
+        ) from exc
     return b"".join(inflating.parts)
 
 
@@ -79,7 +85,9 @@ class _Inflating:
         """Decompress the member at *position*; return its end. Raise `EOFError` when the member has no end."""
         self._members += 1
         if self._members > _MEMBERS:
-            raise TooLargeError(f"request has more than {_MEMBERS} gzip members; compress it as one")
+            raise TooLargeError(
+                f"request has more than {_MEMBERS} gzip members; compress it as one"
+            )
         machine = zlib.decompressobj(wbits)
         size = _SLICE
         while not machine.eof:
@@ -95,6 +103,8 @@ class _Inflating:
 
     def _take(self, part: bytes) -> None:
         if len(part) > self._room:
-            raise TooLargeError(f"request is over {self._limit_bytes} bytes when inflated; send smaller batches")
+            raise TooLargeError(
+                f"request is over {self._limit_bytes} bytes when inflated; send smaller batches"
+            )
         self._room -= len(part)
         self.parts.append(part)

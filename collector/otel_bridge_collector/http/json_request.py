@@ -81,7 +81,11 @@ def _plan(kind: Descriptor) -> _Plan:
     for field in kind.fields:
         oneof = field.containing_oneof
         real = oneof is not None and not _is_optional(field)
-        plan.fields[field.json_name] = (field.name, _reader(field), oneof.name if real and oneof else None)
+        plan.fields[field.json_name] = (
+            field.name,
+            _reader(field),
+            oneof.name if real and oneof else None,
+        )
     return plan
 
 
@@ -101,7 +105,9 @@ def _reader(field: FieldDescriptor) -> _Convert:
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    new = cast("bool | None", getattr(field, "is_repeated", None))  # protobuf 6.31 on; `label` goes away
+    new = cast(
+        "bool | None", getattr(field, "is_repeated", None)
+    )  # protobuf 6.31 on; `label` goes away
     return bool(getattr(field, "label", 0) == 3) if new is None else new
 
 
@@ -166,7 +172,12 @@ def _integer(value: object, depth: int) -> object:
     del depth
     if type(value) is int:
         return value
-    if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdecimal() and len(value) < 40:
+    if (
+        isinstance(value, str)
+        and value.lstrip("-").isascii()
+        and value.lstrip("-").isdecimal()
+        and len(value) < 40
+    ):
         return int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**64:
         return int(value)
@@ -187,7 +198,13 @@ def _double(value: object, depth: int) -> object:
     if isinstance(value, str) and len(value) < 400:
         if value in _WORDS:
             return _WORDS[value]
-        if value and value[-1].isdigit() and not value[0].isspace() and "_" not in value and value.isascii():
+        if (
+            value
+            and value[-1].isdigit()
+            and not value[0].isspace()
+            and "_" not in value
+            and value.isascii()
+        ):
             try:
                 return float(value)
             except ValueError:

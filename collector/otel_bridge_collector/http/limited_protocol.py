@@ -25,7 +25,9 @@ _log.setLevel(logging.ERROR)
 def of_one_server(on_garbage: Callable[[], None]) -> type[HttpToolsProtocol]:
     """Return the class of one server's connections, which are counted together."""
     return type(
-        "LimitedProtocol", (_LimitedProtocol,), {"silent": OrderedDict(), "on_garbage": staticmethod(on_garbage)}
+        "LimitedProtocol",
+        (_LimitedProtocol,),
+        {"silent": OrderedDict(), "on_garbage": staticmethod(on_garbage)},
     )
 
 
@@ -96,7 +98,11 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _look_at_head(self) -> None:
         """Close a connection whose head, of its first or a later request, takes too long; else check again later."""
-        left_s = self._head_since_s + limits.HEAD_S - self.loop.time() if self._in_head else limits.HEAD_S
+        left_s = (
+            self._head_since_s + limits.HEAD_S - self.loop.time()
+            if self._in_head
+            else limits.HEAD_S
+        )
         if left_s <= 0:
             self.transport.close()
         else:

@@ -11,7 +11,13 @@ from typing import Final
 import orjson
 
 from otel_bridge.journal.frames import Signal
-from otel_bridge_collector.error_table import RETRY_S, ErrorResponse, NotFoundError, TooLargeError, UnsupportedError
+from otel_bridge_collector.error_table import (
+    RETRY_S,
+    ErrorResponse,
+    NotFoundError,
+    TooLargeError,
+    UnsupportedError,
+)
 from otel_bridge_collector.export_request import partial_success, partial_success_json
 from otel_bridge_collector.http.inflate import PLAIN, QUICK_BYTES, inflated
 from otel_bridge_collector.http.json_request import message_of
@@ -50,7 +56,9 @@ def no_such_path(path: str) -> NotFoundError:
     return NotFoundError(f"{path} does not exist; send OTLP by POST to {', '.join(PATHS)}")
 
 
-def decoded(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int) -> bytes:
+def decoded(
+    signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int
+) -> bytes:
     """Return a body as protobuf, not compressed.
 
     Raises:
@@ -63,7 +71,9 @@ def decoded(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_
     return _of_json(signal, inflated(body, encoding, min(limit_bytes, JSON_BYTES)))
 
 
-def decoded_at_once(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int) -> bytes | None:
+def decoded_at_once(
+    signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int
+) -> bytes | None:
     """Return the body as `decoded` does if that takes about a millisecond, by its decompressed size, else ``None``.
 
     Raises the same errors as `decoded`.
@@ -82,16 +92,24 @@ def decoded_at_once(signal: Signal, body: bytes, encoding: str, *, is_json: bool
 
 def _of_json(signal: Signal, body: bytes) -> bytes:
     if len(body) > JSON_BYTES:
-        raise TooLargeError(f"JSON request is over {JSON_BYTES} bytes; send smaller batches, or protobuf")
+        raise TooLargeError(
+            f"JSON request is over {JSON_BYTES} bytes; send smaller batches, or protobuf"
+        )
     if body.count(b"{") > _JSON_OBJECTS:
-        raise TooLargeError(f"JSON request has more than {_JSON_OBJECTS} objects; send smaller batches, or protobuf")
+        raise TooLargeError(
+            f"JSON request has more than {_JSON_OBJECTS} objects; send smaller batches, or protobuf"
+        )
     return message_of(REQUESTS[signal], body).SerializeToString()
 
 
 def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
     """Return the body of the answer to an accepted request."""
     if is_json:
-        return orjson.dumps({} if rejected is None else partial_success_json(signal, rejected.items, rejected.reason))
+        return orjson.dumps(
+            {}
+            if rejected is None
+            else partial_success_json(signal, rejected.items, rejected.reason)
+        )
     return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
 

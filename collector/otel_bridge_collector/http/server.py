@@ -85,7 +85,9 @@ class HttpServer:
         OSError: The address cannot be bound.
     """
 
-    def __init__(self, host: str, port: int, serving: ServerContext, *, tls: Tls | None, pages: OpsEndpoints) -> None:
+    def __init__(
+        self, host: str, port: int, serving: ServerContext, *, tls: Tls | None, pages: OpsEndpoints
+    ) -> None:
         self._serving = serving
         self._pages = pages
         self._metrics_page = SharedPage(pages.metrics)
@@ -100,11 +102,17 @@ class HttpServer:
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
-                *([Route("/status", self._status, methods=["GET"])] if pages.status is not None else []),
+                *(
+                    [Route("/status", self._status, methods=["GET"])]
+                    if pages.status is not None
+                    else []
+                ),
             ],
             exception_handlers={HTTPException: self._no_such_page},
         )
-        app.router.redirect_slashes = False  # a redirect behind a proxy may send the token unencrypted
+        app.router.redirect_slashes = (
+            False  # a redirect behind a proxy may send the token unencrypted
+        )
         config = uvicorn.Config(
             app,
             http=cast("type[asyncio.Protocol]", of_one_server(self._count_garbage)),
@@ -120,7 +128,9 @@ class HttpServer:
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
             ssl_ca_certs=None if tls is None or tls.client_ca is None else str(tls.client_ca),
-            ssl_cert_reqs=ssl.CERT_NONE if tls is None or tls.client_ca is None else ssl.CERT_REQUIRED,
+            ssl_cert_reqs=ssl.CERT_NONE
+            if tls is None or tls.client_ca is None
+            else ssl.CERT_REQUIRED,
         )
         config.load()
         self._server = uvicorn.Server(config)
@@ -163,7 +173,9 @@ class HttpServer:
         """Answer with a page that only clients that may send can see."""
         try:
             sent = request.headers
-            browser = BrowserHeaders(sent.get("origin"), sent.get("sec-fetch-site"), sent.get("host"))
+            browser = BrowserHeaders(
+                sent.get("origin"), sent.get("sec-fetch-site"), sent.get("host")
+            )
             self._serving.access.check(sent.get("authorization"), browser)
         except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
@@ -172,7 +184,9 @@ class HttpServer:
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404
-        path: str = request.scope["path"]  # not from `url`, which contains the client's header `Host`
+        path: str = request.scope[
+            "path"
+        ]  # not from `url`, which contains the client's header `Host`
         error: Exception = no_such_path(path[:_SHOWN])
         headers = dict(self._headers)
         if status == 405:
@@ -182,7 +196,12 @@ class HttpServer:
         self._serving.counters.refuse(answer, "HTTP", error)
         is_json = _is_json(request.headers)
         answer_body = refusal_body(answer, is_json=is_json)
-        return Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
+        return Response(
+            answer_body,
+            answer.http_status,
+            media_type=JSON if is_json else PROTOBUF,
+            headers=headers,
+        )
 
 
 class _ExportEndpoint:
@@ -206,14 +225,21 @@ class _ExportEndpoint:
             answer_body = refusal_body(answer, is_json=is_json)
             refusal_headers = {**self._headers, **headers_of_refused(answer)}
             response = Response(
-                answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=refusal_headers
+                answer_body,
+                answer.http_status,
+                media_type=JSON if is_json else PROTOBUF,
+                headers=refusal_headers,
             )
         else:
             answer_body = acceptance_body(signal, rejected, is_json=is_json)
-            response = Response(answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
+            response = Response(
+                answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers
+            )
         await response(scope, receive, send)
 
-    async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:
+    async def _store(
+        self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool
+    ) -> Rejected | None:
         serving = self._serving
         serving.limits.enter()
         try:
@@ -228,7 +254,9 @@ class _ExportEndpoint:
             serving.heap.note(len(body))
             serving.limits.charge(len(body))
             encoding = headers.get("content-encoding", "").strip().lower()
-            return await serving.accept(signal, await self._decoded(signal, body, encoding, is_json=is_json), token)
+            return await serving.accept(
+                signal, await self._decoded(signal, body, encoding, is_json=is_json), token
+            )
         finally:
             serving.limits.leave()
 
@@ -251,8 +279,14 @@ class _Body:
     @staticmethod
     def check(announced: str, limit: int) -> None:
         """Raise `TooLargeError` when the head announces more than *limit* bytes, before they are sent."""
-        if announced.isascii() and announced.isdecimal() and (len(announced) > 20 or int(announced) > limit):
-            raise TooLargeError(f"request of {announced[:20]} bytes, at most {limit}; send smaller batches")
+        if (
+            announced.isascii()
+            and announced.isdecimal()
+            and (len(announced) > 20 or int(announced) > limit)
+        ):
+            raise TooLargeError(
+                f"request of {announced[:20]} bytes, at most {limit}; send smaller batches"
+            )
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body; raise `TooLargeError` beyond *limit* bytes."""
@@ -277,7 +311,9 @@ class _Body:
         message = await self._receive()
         self._over = not message.get("more_body", False)
         if message["type"] == "http.disconnect":
-            raise InvalidRecordError("the client closed the connection before the end of its request")
+            raise InvalidRecordError(
+                "the client closed the connection before the end of its request"
+            )
         body: bytes = message.get("body", b"")
         return body
 

@@ -53,5 +53,10 @@ class Counters:
         self._logged[reason] = self.refused[reason]
         unforeseen = error if reason == "internal" else None
         _log.warning(
-            "%s request refused (%s, %d since last logged): %s", protocol, reason, number, error, exc_info=unforeseen
+            "%s request refused (%s, %d since last logged): %s",
+            protocol,
+            reason,
+            number,
+            error,
+            exc_info=unforeseen,
         )

@@ -42,7 +42,11 @@ class OwnMetrics:
     """
 
     def __init__(
-        self, read: Callable[[], Sequence[Metric]], env: Mapping[str, str], *, every_s: float = EVERY_S
+        self,
+        read: Callable[[], Sequence[Metric]],
+        env: Mapping[str, str],
+        *,
+        every_s: float = EVERY_S,
     ) -> None:
         self._read = read
         self._every_s = every_s
@@ -68,7 +72,9 @@ class OwnMetrics:
 
     def send(self) -> None:
         """Send once; raise the client's error."""
-        body = request_of(self._read(), self._resource, start_unix_ns=self._began_ns, now_unix_ns=time.time_ns())
+        body = request_of(
+            self._read(), self._resource, start_unix_ns=self._began_ns, now_unix_ns=time.time_ns()
+        )
         self._client.send(body, "")
 
     def _run(self) -> None:
@@ -121,7 +127,9 @@ def request_of(
         exported = scope.metrics.add(name=name, description=metric.documentation)
         if is_counter:
             exported.sum.is_monotonic = True
-            exported.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+            exported.sum.aggregation_temporality = (
+                AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+            )
             exported.sum.data_points.extend(points)
         else:
             exported.gauge.data_points.extend(points)

@@ -39,7 +39,9 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
             _single(counters.rejected),
         ),
         _counter("appended_bytes", "Bytes appended to segments.", _single(counters.appended_bytes)),
-        _gauge("receiving_runs", "Runs for which the receiver has a segment open.", _single(open_runs)),
+        _gauge(
+            "receiving_runs", "Runs for which the receiver has a segment open.", _single(open_runs)
+        ),
     ]
     if syncs is not None:
         text = "Syncs of the disk; requests that arrive together share one."
@@ -51,7 +53,11 @@ def of_host(state: SupervisorState) -> list[Metric]:
     """Return the metrics of the thread that reads run folders."""
     return [
         _gauge("open_runs", "Active runs.", _single(state.runs_open)),
-        _gauge("waiting_runs", "Runs that wait because too many are active.", _single(state.runs_waiting)),
+        _gauge(
+            "waiting_runs",
+            "Runs that wait because too many are active.",
+            _single(state.runs_waiting),
+        ),
         _gauge(
             "waiting_runs_seconds",
             "Seconds that the first of the waiting runs has waited.",
@@ -70,7 +76,9 @@ def of_host(state: SupervisorState) -> list[Metric]:
     ]
 
 
-def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[str, int]) -> list[Metric]:
+def of_runs(
+    reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[str, int]
+) -> list[Metric]:
     """Return metrics from the reports of runs that have not ended or ended within the hour, a thousand at most.
 
     Folders of ended runs stay, and each would add a dozen series forever.
@@ -82,10 +90,16 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
     """
     recent = _recent(reports, now_unix_ns)
     runs = sorted(recent.items())
-    sizes = [([run_id], size) for run_id, size in sorted(unread.items()) if size or run_id in recent]
+    sizes = [
+        ([run_id], size) for run_id, size in sorted(unread.items()) if size or run_id in recent
+    ]
     waiting = _by_run(runs, lambda report: report.waiting)
     drops = _by_run(runs, lambda report: report.drops)
-    ages = [([run_id], max(now_unix_ns - report.time_unix_ns, 0) / 1e9) for run_id, report in runs if not report.ended]
+    ages = [
+        ([run_id], max(now_unix_ns - report.time_unix_ns, 0) / 1e9)
+        for run_id, report in runs
+        if not report.ended
+    ]
     return [
         _gauge("runs", "Run folders with a report.", _single(len(reports))),
         _gauge(
@@ -118,8 +132,15 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
             waiting,
             ["run", "what"],
         ),
-        _gauge("drops", "Dropped values, rows, rollouts and other data, by reason.", drops, ["run", "reason"]),
-        _gauge("report_age_seconds", "Age of the report of a run that has not ended.", ages, ["run"]),
+        _gauge(
+            "drops",
+            "Dropped values, rows, rollouts and other data, by reason.",
+            drops,
+            ["run", "reason"],
+        ),
+        _gauge(
+            "report_age_seconds", "Age of the report of a run that has not ended.", ages, ["run"]
+        ),
         *_of_exporters(runs),
     ]
 
@@ -128,13 +149,17 @@ def _recent(reports: Mapping[str, Report], now_unix_ns: int) -> Mapping[str, Rep
     """Return the reports to show: of runs that have not ended, then of those that ended last."""
     since_ns = now_unix_ns - _ENDED_SHOWN_NS
     recent = [
-        (run_id, report) for run_id, report in reports.items() if not report.ended or report.time_unix_ns > since_ns
+        (run_id, report)
+        for run_id, report in reports.items()
+        if not report.ended or report.time_unix_ns > since_ns
     ]
     recent.sort(key=lambda pair: (pair[1].ended, -pair[1].time_unix_ns))
     return dict(recent[:_MOST_RUNS])
 
 
-def _by_run(runs: Iterable[tuple[str, Report]], counts_of: Callable[[Report], Mapping[str, int]]) -> _Points:
+def _by_run(
+    runs: Iterable[tuple[str, Report]], counts_of: Callable[[Report], Mapping[str, int]]
+) -> _Points:
     """Return the counts of each report by run id and by their own key."""
     points: list[tuple[Sequence[str], float]] = []
     for run_id, report in runs:
@@ -147,7 +172,12 @@ def _of_exporters(runs: Iterable[tuple[str, Report]]) -> list[Metric]:
     labels = ["run", "exporter"]
     metrics = [
         _gauge("exporter_backlog", "Records that the exporter has not written yet.", [], labels),
-        _gauge("exporter_blocked", "1 if the exporter is blocked and a person must act, else 0.", [], labels),
+        _gauge(
+            "exporter_blocked",
+            "1 if the exporter is blocked and a person must act, else 0.",
+            [],
+            labels,
+        ),
         _gauge("exporter_failing", "1 if the exporter is blocked or retrying, else 0.", [], labels),
         _gauge("exporter_rows", "Rows that the exporter has written.", [], labels),
         _gauge("exporter_dead_letters", "Records that the tracker refused for good.", [], labels),
@@ -163,7 +193,9 @@ def _of_exporters(runs: Iterable[tuple[str, Report]]) -> list[Metric]:
     return list[Metric](metrics)
 
 
-def _counter(name: str, text: str, points: _Points, labels: Sequence[str] = ()) -> CounterMetricFamily:
+def _counter(
+    name: str, text: str, points: _Points, labels: Sequence[str] = ()
+) -> CounterMetricFamily:
     """Return a total that only grows while the service runs; Prometheus shows *name* with the suffix ``_total``."""
     counter = CounterMetricFamily(PREFIX + name, text, labels=labels)
     for label_values, value in points:

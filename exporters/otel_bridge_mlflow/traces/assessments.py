@@ -83,7 +83,10 @@ class AssessmentWriter:
         try:
             with as_bridge_errors(f"assessing {len(assessments)} traces"):
                 return self._database.write(assessments)
-        except (RetryableError, Refused) as exc:  # nothing is stored; the calls find out which one it is
+        except (
+            RetryableError,
+            Refused,
+        ) as exc:  # nothing is stored; the calls find out which one it is
             _log.debug("%s; each is written alone", exc)
             return assessments
 
@@ -95,7 +98,9 @@ class AssessmentWriter:
                 body = {"assessment": assessment.to_dictionary()}
                 self._connection.request("POST", path, json=body, missing_is_refused=True)
             else:
-                with as_bridge_errors(f"assessing trace {assessment.trace_id}", missing_is_refused=True):
+                with as_bridge_errors(
+                    f"assessing trace {assessment.trace_id}", missing_is_refused=True
+                ):
                     self._connection.store.create_assessment(assessment)
         except (RetryableError, Refused) as exc:
             if not is_held(exc):

@@ -99,7 +99,9 @@ class StoreWithRewards:
             self._tables = _RewardTables(importlib.import_module(_ROWS))
             self._store.ManagedSessionMaker = self._session
 
-    def log_spans(self, experiment_id: str, spans: Sequence[Any], rewards: Sequence[Any]) -> list[Any]:
+    def log_spans(
+        self, experiment_id: str, spans: Sequence[Any], rewards: Sequence[Any]
+    ) -> list[Any]:
         """Store *spans*, with *rewards* in the same transaction; return the rewards that are not stored.
 
         Raises:
@@ -147,7 +149,9 @@ class StoreWithRewards:
         self._rewards = unwritten
 
 
-def _add(session: Any, tables: _RewardTables, assessments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _add(
+    session: Any, tables: _RewardTables, assessments: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
     """Add *assessments* to *session*; return those without a trace, and those whose ids its database holds."""
     trace_ids = {assessment.trace_id for assessment in assessments}
     traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
@@ -209,7 +213,9 @@ def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
 
     def unwrapped(message: trace_pb2.Span) -> Any:
         span = make(message)
-        if (held := getattr(span, "_span", None)) is not None:  # as MLflow's own server does (server/otel_api.py)
+        if (
+            held := getattr(span, "_span", None)
+        ) is not None:  # as MLflow's own server does (server/otel_api.py)
             held._attributes = unwrap(held._attributes)
         return span
 

@@ -51,7 +51,9 @@ def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
             yield _remarked(rollout, REWARD if name == REWARD else _name(name), also, remark)
 
 
-def _remarked(rollout: RolloutRecord, name: str, value: float | None, remark: Sequence[str | None] | None) -> Feedback:
+def _remarked(
+    rollout: RolloutRecord, name: str, value: float | None, remark: Sequence[str | None] | None
+) -> Feedback:
     """Return a value of *rollout* with the label and explanation of its evaluation."""
     label, explanation = remark or (None, None)
     return Feedback(
@@ -73,7 +75,9 @@ def feedback_of(evaluation: Evaluation) -> Feedback:
     return Feedback(
         rollout_id=evaluation.rollout_id,
         name=REWARD if evaluation.name == REWARD else _name(evaluation.name),
-        value=clean_text(evaluation.label or "") if evaluation.value is None else _value(evaluation.value),
+        value=clean_text(evaluation.label or "")
+        if evaluation.value is None
+        else _value(evaluation.value),
         time_unix_ns=evaluation.time_unix_ns,
         rationale=None if evaluation.explanation is None else clean_text(evaluation.explanation),
         metadata=tuple(metadata),
@@ -91,5 +95,7 @@ def _name(part: str) -> str:
     kept = clean_text(name)
     if kept == name and len(name) <= _NAME_LENGTH:
         return name
-    digits = hashlib.md5(name.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+    digits = hashlib.md5(name.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[
+        :_HASH_DIGITS
+    ]
     return f"{kept[: _NAME_LENGTH - _HASH_DIGITS - 1]}-{digits}"

@@ -75,5 +75,8 @@ class ServerTraces:
         scope = request.resource_spans.add().scope_spans.add()
         for trace in traces:
             scope.spans.extend(trace.spans)
-        headers = {"Content-Type": "application/x-protobuf", "x-mlflow-experiment-id": self._experiment_id}
+        headers = {
+            "Content-Type": "application/x-protobuf",
+            "x-mlflow-experiment-id": self._experiment_id,
+        }
         self._connection.request("POST", _SPANS, data=request.SerializeToString(), headers=headers)

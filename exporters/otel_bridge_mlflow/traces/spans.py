@@ -52,7 +52,9 @@ def trace_id_of(rollout_id: str) -> str:
     return f"tr-{rollout_id}"
 
 
-def spans_of(rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length: int) -> list[trace_pb2.Span]:
+def spans_of(
+    rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length: int
+) -> list[trace_pb2.Span]:
     """Return the spans of *rollout*, its root first.
 
     Args:
@@ -64,7 +66,11 @@ def spans_of(rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length:
     if not messages or messages[0].parent_span_id:
         messages.insert(0, _made_up_root(rollout, messages))
     root = messages[0]
-    kept = [attribute for attribute in root.attributes if attribute.key not in _TWICE or not rollout.messages]
+    kept = [
+        attribute
+        for attribute in root.attributes
+        if attribute.key not in _TWICE or not rollout.messages
+    ]
     del root.attributes[:]
     root.attributes.extend(kept)
     root.attributes.extend(_text(key, value) for key, value in _root_attributes(rollout).items())
@@ -120,7 +126,11 @@ def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
     if given:
         attributes["mlflow.spanInputs"] = _json({"messages": given})
     if made is not None:
-        choice: dict[str, Json] = {"index": 0, "message": made, "finish_reason": rollout.finish_reason}
+        choice: dict[str, Json] = {
+            "index": 0,
+            "message": made,
+            "finish_reason": rollout.finish_reason,
+        }
         attributes["mlflow.spanOutputs"] = _json({"choices": [choice]})
     return attributes
 
@@ -144,7 +154,9 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
         message.parent_span_id = bytes.fromhex(span.parent_id or "")
         message.start_time_unix_nano = span.start_unix_ns
         message.end_time_unix_nano = span.end_unix_ns
-        message.attributes.extend(_text(key, _plain(value)) for key, value in span.attributes.items())
+        message.attributes.extend(
+            _text(key, _plain(value)) for key, value in span.attributes.items()
+        )
         if span.input is not None:
             message.attributes.append(_text("mlflow.spanInputs", _json(span.input)))
         if span.output is not None:
@@ -160,7 +172,9 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
 def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> trace_pb2.Span:
     """Return a root in place of the missing one; the real root replaces it if it arrives later."""
     known = {message.span_id for message in messages}
-    missing = next((message.parent_span_id for message in messages if message.parent_span_id not in known), b"")
+    missing = next(
+        (message.parent_span_id for message in messages if message.parent_span_id not in known), b""
+    )
     return trace_pb2.Span(
         trace_id=bytes.fromhex(rollout.id),
         span_id=missing or bytes.fromhex(rollout.id[:16]),
@@ -168,7 +182,9 @@ def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> tra
         start_time_unix_nano=rollout.start_unix_ns,
         end_time_unix_nano=rollout.end_unix_ns,
         status=trace_pb2.Status(
-            code=trace_pb2.Status.STATUS_CODE_ERROR if rollout.error else trace_pb2.Status.STATUS_CODE_UNSET,
+            code=trace_pb2.Status.STATUS_CODE_ERROR
+            if rollout.error
+            else trace_pb2.Status.STATUS_CODE_UNSET,
             message=clean_text(rollout.error or ""),
         ),
     )

@@ -95,7 +95,9 @@ class TraceWriter:
             try:
                 self._traces.write([TraceContent(trace_id_of(trace.id), spans)])
             except Refused as exc:
-                raise PermanentError(f"spans of rollout {trace.id}: {exc}", position=trace.position) from exc
+                raise PermanentError(
+                    f"spans of rollout {trace.id}: {exc}", position=trace.position
+                ) from exc
             except ExporterError as exc:
                 exc.position = trace.position
                 raise
@@ -112,7 +114,9 @@ class TraceWriter:
             batch.append(TraceContent(trace_id_of(rollout.id), spans, session_of(rollout), rewards))
         return batch
 
-    def _write_batch(self, rollouts: Sequence[RolloutRecord], batch: Sequence[TraceContent]) -> None:
+    def _write_batch(
+        self, rollouts: Sequence[RolloutRecord], batch: Sequence[TraceContent]
+    ) -> None:
         position = rollouts[0].position
         try:
             with self._size.request(len(batch)):
@@ -168,7 +172,9 @@ class TraceWriter:
         except Refused as exc:
             _log.warning("rollout %s cannot be read back: %s", rollout.id, exc)
             return
-        self._tags_missing = any(held.tags.get(key) != value for key, value in self._tags(rollout).items())
+        self._tags_missing = any(
+            held.tags.get(key) != value for key, value in self._tags(rollout).items()
+        )
         if rollout.group:
             self._session_missing = SESSION not in held.trace_metadata
 

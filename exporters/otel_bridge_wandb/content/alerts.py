@@ -16,7 +16,9 @@ from otel_bridge.records import Alert
 
 _THROUGH: Final = "alerts/through"
 _BEGUN: Final = "alerts/begun"
-UNKNOWN_OUTCOME: Final = "alerts that may not have arrived: the bridge was killed while it raised them"
+UNKNOWN_OUTCOME: Final = (
+    "alerts that may not have arrived: the bridge was killed while it raised them"
+)
 _log: Final = logging.getLogger("otel_bridge.wandb")
 _MAX_TITLE_CHARS: Final = 63
 _NO_PAUSE_S: Final = 0.001
@@ -53,7 +55,9 @@ class WandbAlerts:
                 continue
             if memory.get(_BEGUN) == position:
                 self.left_out[UNKNOWN_OUTCOME] += 1
-                _log.warning("W&B: the alert %r may not have arrived; it is not raised again", alert.title)
+                _log.warning(
+                    "W&B: the alert %r may not have arrived; it is not raised again", alert.title
+                )
             else:
                 self._once(alert, memory, position)
             memory.put(_THROUGH, position)
@@ -68,5 +72,8 @@ class WandbAlerts:
 
     def _raise(self, alert: Alert) -> None:
         self._run.alert(
-            alert.title[:_MAX_TITLE_CHARS], alert.text, level=alert.level.upper(), wait_duration=_NO_PAUSE_S
+            alert.title[:_MAX_TITLE_CHARS],
+            alert.text,
+            level=alert.level.upper(),
+            wait_duration=_NO_PAUSE_S,
         )

@@ -21,7 +21,13 @@ from otel_bridge_wandb.content.payload import shown_key
 from otel_bridge_wandb.errors import outcome, refused
 from otel_bridge_wandb.online.refused_files import RefusedFiles
 
-_BATCHED: Final = {"image": "image", "video": "video", "text": "page", "markdown": "page", "html": "page"}
+_BATCHED: Final = {
+    "image": "image",
+    "video": "video",
+    "text": "page",
+    "markdown": "page",
+    "html": "page",
+}
 """Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does not need."""
 _MAX_PART_BYTES: Final = 150
 """Most bytes of a part of a key: W&B's files are named by their keys, with a step and a digest."""
@@ -43,7 +49,9 @@ class WandbMedia:
         self._wandb = wandb
         self._refused = refused
         # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
-        self._table_bytes = max(_MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS)
+        self._table_bytes = max(
+            _MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS
+        )
         self._written = False
 
     @property
@@ -79,7 +87,9 @@ class WandbMedia:
             return {key: values}
         return {f"{key}/{number}": value for number, value in enumerate(values)}
 
-    def log(self, log: Callable[[dict[str, object]], None], line: dict[str, object], record: MediaRecord) -> None:
+    def log(
+        self, log: Callable[[dict[str, object]], None], line: dict[str, object], record: MediaRecord
+    ) -> None:
         """Call *log* with *line*.
 
         Raises:
@@ -101,7 +111,11 @@ class WandbMedia:
         return self._file(item, folder)
 
     def _file(self, item: MediaItem, folder: Path) -> object:
-        makers = {"image": self._wandb.Image, "audio": self._wandb.Audio, "video": self._wandb.Video}
+        makers = {
+            "image": self._wandb.Image,
+            "audio": self._wandb.Audio,
+            "video": self._wandb.Video,
+        }
         make: Callable[..., object] = makers[item.kind]
         path = str(put_media(folder, item))
         try:
@@ -127,10 +141,18 @@ class WandbMedia:
 
 def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
     """Return *key* as wandb can name files by it; a key that must change ends with a digest of what it was."""
-    parts = ["".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")]
-    safe = "/".join("_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts)
+    parts = [
+        "".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")
+    ]
+    safe = "/".join(
+        "_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts
+    )
     safe = _cut(safe, most_bytes)
-    return safe if safe == key else f"{safe}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return (
+        safe
+        if safe == key
+        else f"{safe}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    )
 
 
 def _cut(text: str, size: int) -> str:
@@ -140,4 +162,8 @@ def _cut(text: str, size: int) -> str:
 def _is_refusal(exc: Exception) -> bool:
     names = {base.__name__ for base in type(exc).__mro__}
     too_long = isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG
-    return too_long or isinstance(exc, (ValueError, TypeError, LookupError, AssertionError)) or "UsageError" in names
+    return (
+        too_long
+        or isinstance(exc, (ValueError, TypeError, LookupError, AssertionError))
+        or "UsageError" in names
+    )

@@ -56,7 +56,10 @@ def _require_size(line: Mapping[str, object], bins: int, position: int) -> None:
     # A character is at most six bytes of JSON, and a bin is two numbers.
     upper_bytes = sum(map(len, line)) * 6 + (len(line) + 2 * bins) * _NUMBER_BYTES
     if upper_bytes > MAX_LINE_BYTES and _exact_bytes(line) > MAX_LINE_BYTES:
-        raise refused(f"its {len(line)} values are more than {MAX_LINE_BYTES} bytes, W&B's limit of a row", position)
+        raise refused(
+            f"its {len(line)} values are more than {MAX_LINE_BYTES} bytes, W&B's limit of a row",
+            position,
+        )
 
 
 def shown_key(key: str, axis: str | None) -> str:
@@ -109,7 +112,10 @@ def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
         return float(value)
     if isinstance(value, Distribution):
         return histogram(*bins_of(value))
-    raise refused(f"{key[:80]!r} is a {type(value).__name__}, expected a number or a distribution", row.position)
+    raise refused(
+        f"{key[:80]!r} is a {type(value).__name__}, expected a number or a distribution",
+        row.position,
+    )
 
 
 def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
@@ -123,7 +129,13 @@ def _exact_bytes(line: Mapping[str, object]) -> int:
     for key, value in line.items():
         bins = cast("Sized", getattr(value, "histogram", ()))
         numbers = 2 * len(bins) + 1
-        total += len(key.encode("utf-8", "replace")) + key.count('"') + key.count("\\") + 4 + numbers * 26
+        total += (
+            len(key.encode("utf-8", "replace"))
+            + key.count('"')
+            + key.count("\\")
+            + 4
+            + numbers * 26
+        )
     return total
 
 
@@ -158,7 +170,11 @@ def clean(value: Json) -> object:
         return clean_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, int) and not isinstance(value, bool) and not -_INT_LIMIT <= value < _INT_LIMIT:
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and not -_INT_LIMIT <= value < _INT_LIMIT
+    ):
         return str(value)
     return value
 

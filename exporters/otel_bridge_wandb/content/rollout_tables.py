@@ -22,7 +22,9 @@ COLUMNS: Final = (
     "dataset", "facts",
 )  # fmt: skip
 EVALUATION_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
-EVALUATIONS_SUFFIX: Final = "_late"  # what a user sees: rewards that arrived after the table of their rollouts
+EVALUATIONS_SUFFIX: Final = (
+    "_late"  # what a user sees: rewards that arrived after the table of their rollouts
+)
 INCREMENTS: Final = 100
 MAX_TABLE_BYTES: Final = 64 << 20
 """Size at which a table is closed; until then its rows stay in this process (wandb keeps them in ``Table.data``)."""
@@ -72,7 +74,12 @@ class Tables:
     """
 
     def __init__(
-        self, make: Callable[[list[str]], Any], memory: WriterMemory | None, cell_chars: int, *, suffix: str = ""
+        self,
+        make: Callable[[list[str]], Any],
+        memory: WriterMemory | None,
+        cell_chars: int,
+        *,
+        suffix: str = "",
     ) -> None:
         self._suffix = suffix
         self._make = make
@@ -82,7 +89,9 @@ class Tables:
 
     def rollouts(self, key: str, rollouts: Sequence[RolloutRecord]) -> Increment:
         """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
-        return self._increment(key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts])
+        return self._increment(
+            key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts]
+        )
 
     def evaluations(self, key: str, values: Sequence[Evaluation]) -> Increment:
         """Return the increment of *values* of rollouts of *key*, in the table beside it."""
@@ -93,7 +102,9 @@ class Tables:
         """Drop all tables after the run was closed, because they cannot be logged to another run."""
         self._open.clear()
 
-    def _increment(self, key: str, columns: Sequence[str], rows: Sequence[list[CellValue]]) -> Increment:
+    def _increment(
+        self, key: str, columns: Sequence[str], rows: Sequence[list[CellValue]]
+    ) -> Increment:
         key += self._suffix
         opened = self._current(key, columns)
         row_count = len(opened.table.data)
@@ -141,7 +152,11 @@ def _text_chars(rows: Sequence[list[CellValue]]) -> int:
 
 def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     """Return one row of `COLUMNS`."""
-    answers = [index for index, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
+    answers = [
+        index
+        for index, message in enumerate(rollout.messages)
+        if message.get("role") == "assistant"
+    ]
     last = answers[-1] if answers else len(rollout.messages)
     answer = _content(rollout.messages[last]) if answers else ""
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
@@ -162,7 +177,11 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
 def _staleness(rollout: RolloutRecord) -> int | None:
     """Return how many steps the policy that generated the rollout is behind the step that consumes it."""
     # An evaluator counts its own steps, which are not comparable with the policy's version.
-    if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
+    if (
+        rollout.step is None
+        or rollout.policy_version is None
+        or rollout.split not in {None, "train"}
+    ):
         return None
     return rollout.step - rollout.policy_version
 
@@ -182,7 +201,14 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
 
 def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:
     """Return one row of `LATE_COLUMNS`."""
-    cells: list[object] = [value.rollout_id, value.name, value.value, value.label, value.explanation, value.step]
+    cells: list[object] = [
+        value.rollout_id,
+        value.name,
+        value.value,
+        value.label,
+        value.explanation,
+        value.step,
+    ]
     return [_cell(cell, cell_chars) for cell in cells]
 
 
@@ -200,7 +226,9 @@ def _transcript(messages: Sequence[Message]) -> str:
     """Return the conversation before the last answer; return a single question unchanged."""
     if len(messages) == 1:
         return _content(messages[0])
-    return "\n\n".join(f"{message.get('role', 'message')}: {_content(message)}" for message in messages)
+    return "\n\n".join(
+        f"{message.get('role', 'message')}: {_content(message)}" for message in messages
+    )
 
 
 def _content(message: Mapping[str, Json]) -> str:

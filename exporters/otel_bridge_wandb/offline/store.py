@@ -60,7 +60,9 @@ class OfflineStore:
         oldest: Position of the oldest record that can still be delivered again.
     """
 
-    def __init__(self, memory: WriterMemory, root: Path, run_id: str, *, oldest: Position = 1) -> None:
+    def __init__(
+        self, memory: WriterMemory, root: Path, run_id: str, *, oldest: Position = 1
+    ) -> None:
         self._oldest = oldest
         self._memory = memory
         self._root = root
@@ -76,7 +78,9 @@ class OfflineStore:
             strays = self._present() - known_paths - {directory.path for directory in self._known}
             self._known += [_Directory(path) for path in sorted(strays)]
             self._save()  # first: the list below holds them, so a second kill before after_init() would hide them
-        self._memory.put("offline/opening", json.dumps([str(path) for path in self._present()]).encode())
+        self._memory.put(
+            "offline/opening", json.dumps([str(path) for path in self._present()]).encode()
+        )
 
     def after_init(self, path: Path) -> None:
         """Remember the directory of the run just opened."""
@@ -94,7 +98,9 @@ class OfflineStore:
             return
         self._current = _Directory(self._current.path, first=positions[0])
         remaining = [directory for directory in self._known if not self._replaced(directory)]
-        self._known = [_Directory(directory.path, directory.first, kept=True) for directory in remaining]
+        self._known = [
+            _Directory(directory.path, directory.first, kept=True) for directory in remaining
+        ]
         self._save()
 
     def announce_table(self, _key: str, positions: Sequence[Position]) -> None:
@@ -146,19 +152,30 @@ class OfflineStore:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
             return _deleted(directory.path)
-        reason = "was synced already" if directory.synced else "holds records that are no longer kept here"
-        _log.warning("W&B offline: %s %s; a second directory of the run follows", directory.path, reason)
+        reason = (
+            "was synced already"
+            if directory.synced
+            else "holds records that are no longer kept here"
+        )
+        _log.warning(
+            "W&B offline: %s %s; a second directory of the run follows", directory.path, reason
+        )
         return False
 
     def _present(self) -> set[Path]:
         # The whole name, because a user's run whose id contains this id must not be replaced.
         ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
-        return {path for path in (self._root / "wandb").glob("offline-run-*") if ours.fullmatch(path.name)}
+        return {
+            path
+            for path in (self._root / "wandb").glob("offline-run-*")
+            if ours.fullmatch(path.name)
+        }
 
     def _save(self) -> None:
         listed = [*self._known, *([self._current] if self._current else [])]
         value: list[Mapping[str, object]] = [
-            {"path": str(directory.path), "first": directory.first, "kept": directory.kept} for directory in listed
+            {"path": str(directory.path), "first": directory.first, "kept": directory.kept}
+            for directory in listed
         ]
         self._memory.put(_KEY, json.dumps(value).encode())
 
@@ -168,7 +185,11 @@ def _deleted(path: Path) -> bool:
         shutil.rmtree(path)
     except OSError as exc:
         if path.exists():
-            _log.warning("W&B offline: %s cannot be deleted: %s; do so before `wandb sync`", path, exc.strerror)
+            _log.warning(
+                "W&B offline: %s cannot be deleted: %s; do so before `wandb sync`",
+                path,
+                exc.strerror,
+            )
             return False
     return True
 
@@ -177,7 +198,10 @@ def _read(memory: WriterMemory) -> list[_Directory]:
     stored = memory.get(_KEY)
     if stored is None:
         return []
-    return [_Directory(Path(str(entry["path"])), entry["first"], bool(entry["kept"])) for entry in json.loads(stored)]
+    return [
+        _Directory(Path(str(entry["path"])), entry["first"], bool(entry["kept"]))
+        for entry in json.loads(stored)
+    ]
 
 
 # Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has flushed and closed it.

@@ -72,7 +72,9 @@ class LineLedger:
         self._entries: deque[LineEntry] = deque()
         self._pending: list[LineEntry] = []
         self._stale: list[LineEntry] = []  # increments to be replaced by ones that are sent again
-        self._lost: dict[Position, LineEntry] = {}  # their records, until logged again, and as what they were sent last
+        self._lost: dict[
+            Position, LineEntry
+        ] = {}  # their records, until logged again, and as what they were sent last
         self._listing = VersionListing(memory)
         self._held, self._position = _read_held(memory)
         if server_lines == 0 or server_lines < self._held:
@@ -104,7 +106,9 @@ class LineLedger:
         """Return the positions of *positions* that were neither confirmed at open nor logged since."""
         if positions and positions[0] > self._logged:
             return positions
-        return [position for position in positions if position > self._logged or position in self._lost]
+        return [
+            position for position in positions if position > self._logged or position in self._lost
+        ]
 
     def announce(self, positions: Sequence[Position]) -> None:
         """Store the next lines, one per position, in the memory."""
@@ -115,7 +119,9 @@ class LineLedger:
         lost_entries = [self._lost[position] for position in positions if position in self._lost]
         sent = max((entry.sent for entry in lost_entries), default=0)
         unseen = max((entry.unseen for entry in lost_entries), default=0)
-        self._put(LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen))
+        self._put(
+            LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen)
+        )
 
     def logged_table(self, until_unix_ms: int) -> None:
         """Note that the increment just announced was logged."""
@@ -163,7 +169,9 @@ class LineLedger:
         """Return the tables with pending increments and the time (Unix milliseconds) of the oldest."""
         first_times: dict[str, int] = {}
         for entry in self._pending:
-            first_times[entry.table] = min(entry.at_unix_ms, first_times.get(entry.table, entry.at_unix_ms))
+            first_times[entry.table] = min(
+                entry.at_unix_ms, first_times.get(entry.table, entry.at_unix_ms)
+            )
         return first_times
 
     def committed(self, times_of: Callable[[str], Iterable[int]]) -> None:
@@ -183,7 +191,9 @@ class LineLedger:
 
     def uploaded(self) -> None:
         """Note that wandb has completed its uploads; increments not listed after several of them count as durable."""
-        self._pending = [dataclasses.replace(entry, unseen=entry.unseen + 1) for entry in self._pending]
+        self._pending = [
+            dataclasses.replace(entry, unseen=entry.unseen + 1) for entry in self._pending
+        ]
         for entry in list(self._pending):
             self._memory.put(_key(entry.start), _encode(entry))
             if entry.unseen >= MAX_UNSEEN and entry in self._pending:
@@ -197,7 +207,11 @@ class LineLedger:
     def lose_pending(self, now_unix_ms: int) -> None:
         """Mark pending increments as lost, because their writer has ended: they are sent again unless committed."""
         for entry in [entry for entry in self._pending if entry.sent >= MAX_SENT]:
-            _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", entry.table, entry.sent)
+            _log.warning(
+                "W&B: table %s: its artifact was not seen %d times; not sent again",
+                entry.table,
+                entry.sent,
+            )
             self._drop(entry)
         for entry in self._pending:
             self._lost |= dict.fromkeys(entry.positions, entry)
@@ -244,7 +258,9 @@ class LineLedger:
             if entry.start >= server_lines:
                 self._memory.delete(key)
             elif entry.end > server_lines:
-                cut = dataclasses.replace(entry, positions=entry.positions[: server_lines - entry.start])
+                cut = dataclasses.replace(
+                    entry, positions=entry.positions[: server_lines - entry.start]
+                )
                 self._put(cut)
             else:
                 self._entries.append(entry)
@@ -253,7 +269,9 @@ class LineLedger:
         """Discard lines after *server_lines*, because the server has lost them: the run was deleted or replaced."""
         if self._held > server_lines:
             _log.warning(
-                "W&B holds %d lines of the run, it held %d: lines were deleted there", server_lines, self._held
+                "W&B holds %d lines of the run, it held %d: lines were deleted there",
+                server_lines,
+                self._held,
             )
         if server_lines == 0:
             self._position = 0
@@ -286,7 +304,12 @@ def _encode(entry: LineEntry) -> bytes:
             runs.append([position, 1])
     value: dict[str, object] = {"p": runs}
     if entry.table:
-        value |= {"t": entry.table, "ms": [entry.at_unix_ms, entry.until_unix_ms], "n": entry.sent, "u": entry.unseen}
+        value |= {
+            "t": entry.table,
+            "ms": [entry.at_unix_ms, entry.until_unix_ms],
+            "n": entry.sent,
+            "u": entry.unseen,
+        }
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -296,7 +319,13 @@ def _decode(key: str, value: bytes) -> LineEntry:
     start = int(key.removeprefix(_PREFIX))
     at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
     return LineEntry(
-        start, positions, stored.get("t", ""), at_unix_ms, until_unix_ms, stored.get("n", 1), stored.get("u", 0)
+        start,
+        positions,
+        stored.get("t", ""),
+        at_unix_ms,
+        until_unix_ms,
+        stored.get("n", 1),
+        stored.get("u", 0),
     )
 
 

@@ -19,8 +19,12 @@ _OPENED: Final = "online/opened"
 _OPENING: Final = "online/opening"
 _ABSENT: Final = -1
 """Line count of a run that did not exist."""
-_NEVER_HELP: Final = f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or set WANDB_RESUME=allow"
-_MUST_HELP: Final = "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or set WANDB_RESUME=allow"
+_NEVER_HELP: Final = (
+    f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or set WANDB_RESUME=allow"
+)
+_MUST_HELP: Final = (
+    "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or set WANDB_RESUME=allow"
+)
 
 
 class RunOwnership:
@@ -32,7 +36,9 @@ class RunOwnership:
         assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made the run itself.
     """
 
-    def __init__(self, memory: WriterMemory, existing: ServerRun | None, *, assigned: bool = False) -> None:
+    def __init__(
+        self, memory: WriterMemory, existing: ServerRun | None, *, assigned: bool = False
+    ) -> None:
         self._memory = memory
         self._found = existing
         self._assigned = assigned
@@ -55,7 +61,9 @@ class RunOwnership:
 
         It may when it has tried to and no other process wrote since, or when the run was assigned and has no line.
         """
-        if self._opened is not None or (self._assigned and self._found is not None and self._found.lines == 0):
+        if self._opened is not None or (
+            self._assigned and self._found is not None and self._found.lines == 0
+        ):
             return True
         existing = self._found
         opening = self._opening
@@ -68,10 +76,13 @@ class RunOwnership:
             BlockedError: *resume* forbids to continue the run, or requires a run that does not exist.
         """
         if resume == "must" and self._found is None:
-            raise BlockedError(f"W&B: WANDB_RESUME=must, but there is no run {run_id}", help=_MUST_HELP)
+            raise BlockedError(
+                f"W&B: WANDB_RESUME=must, but there is no run {run_id}", help=_MUST_HELP
+            )
         if resume == "never" and self._found is not None and not self.owned:
             raise BlockedError(
-                f"W&B: WANDB_RESUME=never, but run {run_id} exists and this job did not create it", help=_NEVER_HELP
+                f"W&B: WANDB_RESUME=never, but run {run_id} exists and this job did not create it",
+                help=_NEVER_HELP,
             )
 
     def refuse_other_writer(self, run_id: str) -> None:

@@ -13,7 +13,8 @@ from typing import Final
 
 _MAX_READ_BYTES: Final = 16 << 20
 _REFUSED: Final = re.compile(
-    rb"file ?transfer: upload: failed to upload: (?:status: (\d+))?[^\n]*? Name: media/", re.IGNORECASE
+    rb"file ?transfer: upload: failed to upload: (?:status: (\d+))?[^\n]*? Name: media/",
+    re.IGNORECASE,
 )
 _UNNAMED: Final = re.compile(rb"runfiles: CreateRunFiles returned error: returned error (\d+)")
 
@@ -37,14 +38,20 @@ class RefusedFiles:
             with self._log_file.open("rb") as opened:
                 opened.seek(self._offset)
                 new = opened.read(_MAX_READ_BYTES)
-        except OSError:  # wandb has not made it yet, or the run was finished and its copies are deleted
+        except (
+            OSError
+        ):  # wandb has not made it yet, or the run was finished and its copies are deleted
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
         for status in _REFUSED.findall(whole):
-            self.counts[f"media files that W&B did not take{_shown(status)}; their lines are there"] += 1
+            self.counts[
+                f"media files that W&B did not take{_shown(status)}; their lines are there"
+            ] += 1
         for status in _UNNAMED.findall(whole):
-            self.counts[f"requests to upload files that W&B refused{_shown(status)}; media may be missing"] += 1
+            self.counts[
+                f"requests to upload files that W&B refused{_shown(status)}; media may be missing"
+            ] += 1
 
 
 def _shown(status: bytes) -> str:

@@ -131,7 +131,9 @@ class OnlineStore:
                 if self._alone or isinstance(missing, BlockedError):
                     self._timeouts.timed_out()
                     raise missing
-                _log.warning("%s; it took them, and they are not given again while this bridge runs", missing)
+                _log.warning(
+                    "%s; it took them, and they are not given again while this bridge runs", missing
+                )
                 break
         self._timeouts.completed()
         if self._folder is not None:
@@ -156,7 +158,9 @@ class OnlineStore:
         if dead is not None:
             return dead
         tables = ", ".join(sorted({entry.table for entry in self._lines.pending}))
-        size = f"{progress.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
+        size = f"{progress.lines} of {self._lines.next} lines" + (
+            f", not all of {tables}" if tables else ""
+        )
         return RetryableError(f"W&B holds {size} after the end of the run")
 
     def close(self) -> None:
@@ -173,7 +177,8 @@ class OnlineStore:
             self._apply(self._uploads.progress())
             if self._lines.outstanding + count > self._limits.max_lines:
                 raise RetryableError(
-                    f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it", position=position
+                    f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it",
+                    position=position,
                 )
 
     def _raise_dead(self, position: Position | None = None) -> None:

@@ -33,7 +33,9 @@ class UploadTimeouts:
     def stretched(self, limits: UploadLimits) -> UploadLimits:
         """Return *limits* with the waits of this try."""
         return dataclasses.replace(
-            limits, finish_timeout_s=self.wait_s(limits.finish_timeout_s), stall_s=self.wait_s(limits.stall_s)
+            limits,
+            finish_timeout_s=self.wait_s(limits.finish_timeout_s),
+            stall_s=self.wait_s(limits.stall_s),
         )
 
     def timed_out(self) -> None:

@@ -32,7 +32,9 @@ _TAIL_BYTES: Final = 256 << 10
 _HASTE_S: Final = 0.05
 """The first of the growing intervals at which the server is asked while a caller waits."""
 _TABLE_TYPE: Final = "wandb-run-incremental-table"
-_MISSING: Final = re.compile(r"not found|could not find|does not exist|unable to parse", re.IGNORECASE)
+_MISSING: Final = re.compile(
+    r"not found|could not find|does not exist|unable to parse", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Server:
         marker: In shared mode, the key under which this writer numbers its own lines, which are the only ones counted.
     """
 
-    def __init__(self, api: Any, *, entity: str, project: str, run_id: str, marker: str = "") -> None:
+    def __init__(
+        self, api: Any, *, entity: str, project: str, run_id: str, marker: str = ""
+    ) -> None:
         self._api = api
         self._marker = marker
         self._entity = entity or str(self._api.default_entity)
@@ -102,8 +106,13 @@ class Server:
         self._api.flush()
         run = self._api.run(f"{self._entity}/{self._project}/{self._run_id}")
         history: object = getattr(run, "history_keys", None)
-        keys = cast("Mapping[str, object]", history).get("keys") if isinstance(history, dict) else None
-        return Stored(dict(run.rawconfig), tuple(cast("Mapping[str, object]", keys)) if isinstance(keys, dict) else ())
+        keys = (
+            cast("Mapping[str, object]", history).get("keys") if isinstance(history, dict) else None
+        )
+        return Stored(
+            dict(run.rawconfig),
+            tuple(cast("Mapping[str, object]", keys)) if isinstance(keys, dict) else (),
+        )
 
     def _marked(self, run: Any) -> int:
         """Return the highest number of a line of this writer that the server names.
@@ -112,7 +121,9 @@ class Server:
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
         markers = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
-        return max((int(number) for number in markers if isinstance(number, (int, float))), default=0)
+        return max(
+            (int(number) for number in markers if isinstance(number, (int, float))), default=0
+        )
 
     def history(self, lines: int) -> list[dict[str, object]]:
         """Return the run's history, *lines* lines of it."""
@@ -176,7 +187,9 @@ class Uploads:
         log_file: wandb's own log of the run, which has the reason why an upload died.
     """
 
-    def __init__(self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path) -> None:
+    def __init__(
+        self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path
+    ) -> None:
         self._connect = connect
         self._limits = limits
         self._log_file = log_file
@@ -188,7 +201,9 @@ class Uploads:
         self._fatal = ""
         self._closing = False
         self._pause_s = limits.poll_s
-        self._thread = threading.Thread(target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True
+        )
         self._thread.start()
 
     def expect(self, lines: int, tables: Mapping[str, int]) -> None:
@@ -218,7 +233,9 @@ class Uploads:
     def wait_lines(self, lines: int, timeout_s: float) -> bool:
         """Wait until the server holds *lines* or the upload is dead; return whether it holds them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._progress.lines >= lines or bool(self._fatal), timeout_s)
+            self._changed.wait_for(
+                lambda: self._progress.lines >= lines or bool(self._fatal), timeout_s
+            )
             return self._progress.lines >= lines
 
     def dead(self) -> RetryableError | BlockedError | None:
@@ -239,7 +256,9 @@ class Uploads:
                 if self._expected > progress.lines
                 else ", ".join(self._tables)
             )
-        return RetryableError(f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s")
+        return RetryableError(
+            f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s"
+        )
 
     def close(self) -> None:
         """Stop watching."""
@@ -267,7 +286,9 @@ class Uploads:
                 )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 progress = ServerProgress(
-                    last_progress.lines, last_progress.committed, error=outcome(exc, "asking which lines it holds")
+                    last_progress.lines,
+                    last_progress.committed,
+                    error=outcome(exc, "asking which lines it holds"),
                 )
             self._publish(last_progress, progress)
 
@@ -275,7 +296,8 @@ class Uploads:
         """Wait until the next query is due, or the watch ends; the lock is held."""
         began_s = time.monotonic()
         self._changed.wait_for(
-            lambda: self._closing or time.monotonic() - began_s >= self._pause_s, timeout=self._pause_s
+            lambda: self._closing or time.monotonic() - began_s >= self._pause_s,
+            timeout=self._pause_s,
         )
         self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
@@ -311,5 +333,7 @@ def artifact_name(run_id: str, key: str) -> str:
     cleaned = re.sub(r"[^a-zA-Z0-9_\-.]+", "", name)
     if cleaned == name:
         return name
-    suffix = base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    suffix = (
+        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    )
     return f"{cleaned}-{suffix}"

@@ -87,7 +87,9 @@ class SharedRun:
         if mine:
             entries = self._mine
             self._former |= {
-                key: entries[key] for key, value in mine.items() if key in entries and entries[key] != value
+                key: entries[key]
+                for key, value in mine.items()
+                if key in entries and entries[key] != value
             }
             entries |= mine
             self._repairs = 0
@@ -97,10 +99,14 @@ class SharedRun:
     def take_over(self, stored: Stored) -> None:
         """Adopt the config of the other writers, and an axis for each key that they logged."""
         stored_entries = {
-            key: _value(item) for key, item in stored.config.items() if key != "_wandb" and key not in self._mine
+            key: _value(item)
+            for key, item in stored.config.items()
+            if key != "_wandb" and key not in self._mine
         }
         changed = {
-            key: value for key, value in stored_entries.items() if key not in self._others or self._others[key] != value
+            key: value
+            for key, value in stored_entries.items()
+            if key not in self._others or self._others[key] != value
         }
         if changed:
             self._run.config.update(changed, allow_val_change=True)
@@ -147,8 +153,14 @@ class SharedRun:
         """
         stored = self._stored()
         defined = defined_names(stored.config)
-        axes = [key for key, _ in self._axes_of(stored.keys) if self._axes.needs(key) and key not in defined]
-        while not (lost := self._lost(stored)) and (left_s := self._adopted_s - self._clock_s()) > 0:
+        axes = [
+            key
+            for key, _ in self._axes_of(stored.keys)
+            if self._axes.needs(key) and key not in defined
+        ]
+        while (
+            not (lost := self._lost(stored)) and (left_s := self._adopted_s - self._clock_s()) > 0
+        ):
             self._pause(min(left_s, self._every_s))
             stored = self._stored()
         return [
@@ -170,13 +182,18 @@ class SharedRun:
 
     def _replaced(self, stored: Stored) -> bool:
         """Return whether another writer's upload has replaced an entry of this writer."""
-        same = all(key in stored.config and _value(stored.config[key]) == value for key, value in self._mine.items())
+        same = all(
+            key in stored.config and _value(stored.config[key]) == value
+            for key, value in self._mine.items()
+        )
         return not same or not self._axes.declared <= defined_names(stored.config)
 
     def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the keys of *keys* that belong to a listed role, with its axis."""
         for key in keys:
-            axis = next((axis for prefix, axis in self._prefixes.items() if key.startswith(prefix)), "")
+            axis = next(
+                (axis for prefix, axis in self._prefixes.items() if key.startswith(prefix)), ""
+            )
             if axis and key != axis:
                 yield key, axis
 
@@ -216,7 +233,10 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def defined_names(config: Mapping[str, Any]) -> set[str]:
     """Return the names and patterns that a stored config defines."""
-    return {str(entry.get("1") or entry.get("2") or "").replace("\\.", ".") for entry in _definitions(config)}
+    return {
+        str(entry.get("1") or entry.get("2") or "").replace("\\.", ".")
+        for entry in _definitions(config)
+    }
 
 
 def definitions_count(config: Mapping[str, Any]) -> int:

@@ -31,7 +31,10 @@ PRIMARY: Final = Setting(
 )
 _NO_ROLES: Final[tuple[str, ...]] = ()
 ROLES: Final = Setting(
-    "OTEL_BRIDGE_ROLES", _NO_ROLES, names, "All roles of the job, the same list on every machine: `trainer,explorer`."
+    "OTEL_BRIDGE_ROLES",
+    _NO_ROLES,
+    names,
+    "All roles of the job, the same list on every machine: `trainer,explorer`.",
 )
 SETTINGS: Final = (SHARED, PRIMARY, ROLES)
 
@@ -70,12 +73,18 @@ class Sharing:
             if "*" in role or inside:
                 raise ConfigError(
                     f"{ROLES.name}: {role!r} cannot have an axis of its own in shared mode, "
-                    + (f"for {inside[0]!r} begins with it; " if inside else "for `*` is a pattern in W&B; ")
+                    + (
+                        f"for {inside[0]!r} begins with it; "
+                        if inside
+                        else "for `*` is a pattern in W&B; "
+                    )
                     + "choose another name"
                 )
         primary = PRIMARY.read(env)
         if primary not in {"", "0", "1", *roles}:
-            raise ConfigError(f"{PRIMARY.name}={primary!r}: expected 1, 0 or one of {', '.join(roles)}")
+            raise ConfigError(
+                f"{PRIMARY.name}={primary!r}: expected 1, 0 or one of {', '.join(roles)}"
+            )
         return cls(roles, primary)
 
     def is_primary(self, run: RunInfo) -> bool:

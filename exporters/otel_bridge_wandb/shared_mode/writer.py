@@ -16,7 +16,17 @@ from typing import Final, TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
-from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import (
+    Alert,
+    Evaluation,
+    Json,
+    MediaRecord,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
@@ -55,7 +65,9 @@ class SharedWriter:
         self.tracker_run_id = main.tracker_run_id
         self.found = main.found
         self.degraded = main.degraded
-        for role in _unlisted(memory):  # records from before a kill must be known before any is durable
+        for role in _unlisted(
+            memory
+        ):  # records from before a kill must be known before any is durable
             self._own[role] = open_own(role)
 
     @property
@@ -84,7 +96,10 @@ class SharedWriter:
     @property
     def left_out(self) -> Mapping[str, int]:
         """Return what W&B could not show since this writer was opened: reason to count."""
-        return sum((Counter(writer.left_out) for writer in (self._main, *self._own.values())), Counter[str]())
+        return sum(
+            (Counter(writer.left_out) for writer in (self._main, *self._own.values())),
+            Counter[str](),
+        )
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment per rollout key."""
@@ -126,7 +141,8 @@ class SharedWriter:
             if role == self._sharing.primary and not self._primary:
                 self._memory.put(_PRIMARY, b"1")
                 raise RetryableError(
-                    f"W&B: role {role} makes this machine the primary one; the run is opened anew", retry_after_s=0.0
+                    f"W&B: role {role} makes this machine the primary one; the run is opened anew",
+                    retry_after_s=0.0,
                 )
             return self._main
         writer = self._own.get(role)
@@ -136,7 +152,10 @@ class SharedWriter:
                 "W&B: %s is not in %s (%s) and gets a run of its own", f"role {role}" if role else "a row without role",
                 ROLES.name, listed,
             )  # fmt: skip
-            self._memory.put(_UNLISTED, json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode())
+            self._memory.put(
+                _UNLISTED,
+                json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode(),
+            )
             writer = self._open_own(role)
             self._own[role] = writer
         return writer

@@ -26,7 +26,9 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
 
 def calling_argument(name: str) -> Any:
     """Return the argument *name* of the nearest calling method that has it, ``None`` without one."""
-    method = _calling_method(lambda frame: name in frame.f_code.co_varnames[: frame.f_code.co_argcount])
+    method = _calling_method(
+        lambda frame: name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    )
     return None if method is None else method.f_locals[name]
 
 
@@ -59,7 +61,11 @@ def calling_module(own: object) -> str:
     here = inspect.currentframe()
     frame = None if here is None else here.f_back
     try:
-        while frame is not None and frame.f_code.co_varnames[:1] == ("self",) and frame.f_locals.get("self") is own:
+        while (
+            frame is not None
+            and frame.f_code.co_varnames[:1] == ("self",)
+            and frame.f_locals.get("self") is own
+        ):
             frame = frame.f_back
         return "" if frame is None else str(frame.f_globals.get("__name__", ""))
     finally:
@@ -83,7 +89,9 @@ class ReturnPlace:
         """Return whether a local variable that is freed in *frame* has been freed without an exception."""
         if frame is None:
             return False
-        return frame.f_code is self.method or (frame.f_code is self.caller and frame.f_lasti == self.instruction)
+        return frame.f_code is self.method or (
+            frame.f_code is self.caller and frame.f_lasti == self.instruction
+        )
 
 
 def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:

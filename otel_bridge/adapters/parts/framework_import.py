@@ -27,4 +27,6 @@ def framework_class(place: str, requirement: str) -> Any:
         seen = f"{exc.name} cannot be imported"
     except AttributeError:
         seen = f"{module} has no {name}"
-    raise MissingExtraError(f"{seen}; this adapter needs {requirement}; run: pip install '{requirement}'")
+    raise MissingExtraError(
+        f"{seen}; this adapter needs {requirement}; run: pip install '{requirement}'"
+    )

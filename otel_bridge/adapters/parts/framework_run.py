@@ -152,11 +152,15 @@ class FrameworkRun:
                 return self._take(current, own=False)
             if self._goes_on(current):
                 return self._run
-            is_one_of_several = self._run is not None or any(logger.run is current for logger in beside)
+            is_one_of_several = self._run is not None or any(
+                logger.run is current for logger in beside
+            )
             try:
                 return self._take(self._requested(current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
-                self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
+                self._stop(
+                    str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}"
+                )
                 return None
 
     def _is_of_others(self, current: Run) -> bool:
@@ -168,7 +172,9 @@ class FrameworkRun:
         before = self._run
         return before is not None and (not before.has_ended or current is before or not self._own)
 
-    def log(self, values: Mapping[str, object] | None, step: int | None = None, **named: Any) -> None:
+    def log(
+        self, values: Mapping[str, object] | None, step: int | None = None, **named: Any
+    ) -> None:
         """Record one row."""
         if (run := self.begin()) is not None:
             run.log(values, step, **named)
@@ -183,7 +189,9 @@ class FrameworkRun:
         if (run := self.begin()) is not None:
             run.log_config(config)
 
-    def log_rollouts(self, rollouts: Iterable[Any], *, step: int | None, split: str | None = None) -> None:
+    def log_rollouts(
+        self, rollouts: Iterable[Any], *, step: int | None, split: str | None = None
+    ) -> None:
         """Record finished rollouts."""
         if (run := self.begin()) is not None:
             run.log_rollouts(rollouts, step=step, split=split)
@@ -246,7 +254,9 @@ class FrameworkRun:
         from otel_bridge.emit.console import notify  # noqa: PLC0415
 
         self._stopped = True
-        notify(f"{self.framework} continues, and nothing more of it is recorded: {reason}", always=True)
+        notify(
+            f"{self.framework} continues, and nothing more of it is recorded: {reason}", always=True
+        )
 
 
 def _arguments_of(names: RunNames) -> dict[str, Any]:
@@ -294,7 +304,9 @@ def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     known = sorted(inspect.signature(init).parameters.keys() - _OWN_ARGUMENTS)
     unknown = next((name for name in arguments if name not in known), None)
     if unknown is not None:
-        raise ConfigError(f"{unknown}= is not an argument of otel_bridge.init(); expected some of {', '.join(known)}")
+        raise ConfigError(
+            f"{unknown}= is not an argument of otel_bridge.init(); expected some of {', '.join(known)}"
+        )
     return arguments
 
 

@@ -34,5 +34,9 @@ class SearchTrials:
         return replace(
             names,
             name=getattr(state, "trial_name", None) or f"{names.name or 'trial'}-{self._number}",
-            arguments={"group": group, **names.arguments, "id": run_id_of(self._mark, str(self._number))},
+            arguments={
+                "group": group,
+                **names.arguments,
+                "id": run_id_of(self._mark, str(self._number)),
+            },
         )

@@ -125,7 +125,9 @@ class TimerPhases:
 @guarded
 def _step_of_verl() -> int | None:
     """Return the step of the trainer that calls: in the fully async mode the next version of the weights."""
-    trainer = calling_object(lambda found: hasattr(found, "global_steps") or hasattr(found, "current_param_version"))
+    trainer = calling_object(
+        lambda found: hasattr(found, "global_steps") or hasattr(found, "current_param_version")
+    )
     version = getattr(trainer, "current_param_version", None)
     if version is not None:
         return int(version) + 1
@@ -138,7 +140,9 @@ def _step_of_skyrl() -> int | None:
     return None if trainer is None else int(trainer.global_step)
 
 
-def _time_contexts(cls: Any, name_of: Callable[[Any], str], step_of: Callable[[Any], int | None]) -> None:
+def _time_contexts(
+    cls: Any, name_of: Callable[[Any], str], step_of: Callable[[Any], int | None]
+) -> None:
     """Make each ``with`` and ``async with`` of a timer class a phase, once.
 
     Args:

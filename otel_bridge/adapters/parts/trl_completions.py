@@ -27,7 +27,9 @@ class CompletionReader:
     def __init__(self) -> None:
         self.training_ids: list[str] = []
         self._training_step: int | None = None
-        self._before: list[object] = []  # kept, so that no new entry can have the identity of one of these
+        self._before: list[
+            object
+        ] = []  # kept, so that no new entry can have the identity of one of these
         self._blocks: tuple[int, str] = (-1, "")
         self._groups = 0
 
@@ -54,17 +56,24 @@ class CompletionReader:
         weights = dict(zip(columns, _weights(trainer, len(columns)), strict=True))
         rollouts: list[Rollout] = []
         for number, place in enumerate(new):
-            rewards = {name: value for name, values in columns.items() if (value := _finite(values, place)) is not None}
+            rewards = {
+                name: value
+                for name, values in columns.items()
+                if (value := _finite(values, place)) is not None
+            }
             group, sample = groups[number]
             rollouts.append(
                 Rollout(
-                    messages=messages_of(prompts[place]) + messages_of(completions[place], "assistant"),
+                    messages=messages_of(prompts[place])
+                    + messages_of(completions[place], "assistant"),
                     reward=_total(rewards, weights),
                     rewards=rewards,
                     advantage=_finite(advantages, place),
                     group=group,
                     sample=sample,
-                    metadata={name: values[place] for name, values in extra.items() if place < len(values)},
+                    metadata={
+                        name: values[place] for name, values in extra.items() if place < len(values)
+                    },
                     id=new_rollout_id(),
                 )
             )
@@ -84,7 +93,10 @@ class CompletionReader:
         if (step, split) != self._blocks:
             self._blocks, self._groups = (step, split), 0
         missing = -number % size  # a long evaluation batch may have lost its head
-        places = [(self._groups + (missing + one) // size, (missing + one) % size) for one in range(number)]
+        places = [
+            (self._groups + (missing + one) // size, (missing + one) % size)
+            for one in range(number)
+        ]
         self._groups = places[-1][0] + 1
         return [(f"{split}-{step}-{group}", sample) for group, sample in places]
 

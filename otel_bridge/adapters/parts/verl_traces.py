@@ -48,9 +48,16 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
             if run is None:
                 yield
                 return
-            given = {"group": sample_index, "sample": rollout_n, "step": step, "split": "eval" if validate else "train"}
+            given = {
+                "group": sample_index,
+                "sample": rollout_n,
+                "step": step,
+                "split": "eval" if validate else "train",
+            }
             fields = {key: _plain(value) for key, value in given.items() if value is not None}
-            with run.rollout(**{key: value for key, value in fields.items() if value is not None}) as live:
+            with run.rollout(
+                **{key: value for key, value in fields.items() if value is not None}
+            ) as live:
                 tokens = _live.set(live), _outermost.set(True)
                 try:
                     yield
@@ -98,7 +105,11 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _call(
-    live: LiveRollout, func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]
+    live: LiveRollout,
+    func: Callable[..., Any],
+    owner: Any,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> Generator[Callable[[Any], object]]:
     """Record one traced call: the outermost one is the rollout, the others are spans inside it."""
     inputs = _inputs(func, owner, given, named) or {}
@@ -120,7 +131,9 @@ def _call(
 
 
 @guarded
-def _inputs(func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(
+    func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> dict[str, Any]:
     bound = inspect.signature(func).bind(owner, *given, **named)
     inputs = dict(bound.arguments)
     inputs.update(inputs.pop("kwargs", {}))
@@ -168,7 +181,9 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 
 @guarded
 def _answered(tool: Any, result: Any) -> None:
-    answer: Any = result if hasattr(result, "text") or not hasattr(result, "__getitem__") else result[0]
+    answer: Any = (
+        result if hasattr(result, "text") or not hasattr(result, "__getitem__") else result[0]
+    )
     text: Any = _field(answer, "text")
     tool.result = answer if text is None else text
 
@@ -180,7 +195,11 @@ def _text(owner: Any, tokens: Any) -> str | None:
 
 
 def _field(value: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return (
+        cast("Mapping[str, Any]", value).get(name)
+        if isinstance(value, Mapping)
+        else getattr(value, name, None)
+    )
 
 
 @guarded

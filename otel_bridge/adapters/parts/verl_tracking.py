@@ -48,7 +48,9 @@ class VerlLogger:
     current: VerlLogger | None = None
     """The last one of this process, which validation generations and training batches belong to."""
 
-    def __init__(self, project_name: str, experiment_name: str, config: object, backends: Sequence[str] = ()) -> None:
+    def __init__(
+        self, project_name: str, experiment_name: str, config: object, backends: Sequence[str] = ()
+    ) -> None:
         names = RunNames(project_name, experiment_name, "trainer")
         self.recording = FrameworkRun("verl", names, config)
         self.recording.begin()
@@ -74,7 +76,9 @@ class VerlLogger:
         if self._fit is not None:
             owner, own = weakref.ref(trainer), weakref.ref(tracking)
             # Known only after the constructor: fit() may also keep it as an attribute, to be freed with the trainer.
-            self._is_kept = lambda: any(value is own() for value in getattr(owner(), "__dict__", {}).values())
+            self._is_kept = lambda: any(
+                value is own() for value in getattr(owner(), "__dict__", {}).values()
+            )
 
     def is_cut_off(self, frame: Any) -> bool:
         """Return whether an exception ended the ``fit()`` whose local is freed in *frame*."""
@@ -94,7 +98,9 @@ def install() -> None:
         MissingExtraError: verl is not installed, or too old.
     """
     tracking: Any = framework_class("verl.utils.tracking:Tracking", _REQUIREMENT)
-    generations: Any = framework_class("verl.utils.tracking:ValidationGenerationsLogger", _REQUIREMENT)
+    generations: Any = framework_class(
+        "verl.utils.tracking:ValidationGenerationsLogger", _REQUIREMENT
+    )
     if BACKEND not in tracking.supported_backend:
         tracking.supported_backend.append(BACKEND)
         _wrap_tracking(tracking)
@@ -135,13 +141,17 @@ def _code_of_deletion(logger: VerlLogger) -> int:
 
 
 @guarded
-def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def _add_backend(
+    tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
     asked = signature.bind(tracking, *given, **named).arguments
     backends = asked.get("default_backend", ())
     if _is_named(backends):
         listed: list[str] = [] if isinstance(backends, str) else list(backends)
-        logger = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"), listed)
+        logger = VerlLogger(
+            asked["project_name"], asked["experiment_name"], asked.get("config"), listed
+        )
         tracking.logger[BACKEND] = logger
         logger.local_of_fit(tracking)
         wrap_trainers()
@@ -170,10 +180,14 @@ def _log_validation(
     asked = signature.bind(generations, *given, **named).arguments
     if _is_named(asked["loggers"]):
         listed: list[str] = [] if isinstance(asked["loggers"], str) else list(asked["loggers"])
-        _log_generations(generations, asked["samples"], asked["step"], CapturedReports("verl", listed))
+        _log_generations(
+            generations, asked["samples"], asked["step"], CapturedReports("verl", listed)
+        )
 
 
-def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: int, captured: CapturedReports) -> None:
+def _log_generations(
+    generations: Any, samples: Sequence[Sequence[Any]], step: int, captured: CapturedReports
+) -> None:
     """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
@@ -228,7 +242,10 @@ def _calling_trainer() -> Any:
 
 def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
     """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``."""
-    real_step, awaited = trainer.fit_step, weakref.WeakSet[Any]()  # a failed task keeps the frames of its exception
+    real_step, awaited = (
+        trainer.fit_step,
+        weakref.WeakSet[Any](),
+    )  # a failed task keeps the frames of its exception
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -273,7 +290,11 @@ def _batch_of_step(batch: Any) -> Generator[None]:
 
 @guarded
 def _log_dump(
-    trainer: Any, batch: Any, dump: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+    trainer: Any,
+    batch: Any,
+    dump: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> None:
     """Record a training batch: groups by ``uid``, numbers of the reward function as parts of the reward."""
     given = inspect.signature(dump).bind(trainer, *arguments, **named).arguments
@@ -282,7 +303,9 @@ def _log_dump(
     number = len(outputs)
     columns = {name: list(values) for name, values in extra.items() if len(values) == number}
     parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
-    others = {name: values for name, values in columns.items() if name not in parts and name != "uid"}
+    others = {
+        name: values for name, values in columns.items() if name not in parts and name != "uid"
+    }
     others["ground_truth"] = truths
     advantages, uids = _advantages(batch, number), _uids(batch, columns.get("uid"), number)
     versions = _versions(batch, number)
@@ -298,7 +321,9 @@ def _log_dump(
             "group": uids[place],
             "batch_index": place,
             "policy_version": versions[place],
-            "metadata": {name: values[place] for name, values in others.items() if values[place] is not None},
+            "metadata": {
+                name: values[place] for name, values in others.items() if values[place] is not None
+            },
         }
         for place in range(number)
     ]
@@ -340,7 +365,7 @@ def _versions(batch: Any, number: int) -> Sequence[int | None]:
 def _advantages(batch: Any, number: int) -> Sequence[float | None]:
     """Return the mean advantage over the tokens of each response, where the batch has advantages."""
     tensors: Any = getattr(batch, "batch", None)
-    if tensors is None or "advantages" not in tensors.keys() or "response_mask" not in tensors.keys():  # noqa: SIM118
+    if tensors is None or not {"advantages", "response_mask"} <= set(tensors.keys()):
         return [None] * number
     mask = tensors["response_mask"]
     means: Any = (tensors["advantages"] * mask).sum(-1) / mask.sum(-1).clamp(min=1)

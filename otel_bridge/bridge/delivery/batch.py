@@ -17,7 +17,13 @@ from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import StoredDeadLetter
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.exporter import RunWriter, WritesAlerts, WritesMedia, WritesPlainTraces, WritesSummary
+from otel_bridge.exporter import (
+    RunWriter,
+    WritesAlerts,
+    WritesMedia,
+    WritesPlainTraces,
+    WritesSummary,
+)
 from otel_bridge.records import (
     Alert,
     Config,
@@ -116,7 +122,9 @@ class WriterCall:
                 writer.write_config(role, config)
             case Summary():
                 if isinstance(writer, WritesSummary):
-                    for role, values in last_values(cast("Sequence[Summary]", self.records)).items():
+                    for role, values in last_values(
+                        cast("Sequence[Summary]", self.records)
+                    ).items():
                         writer.write_summary(role, values)
             case Alert():
                 if isinstance(writer, WritesAlerts):
@@ -148,7 +156,9 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
     calls: list[WriterCall] = []
     for kind, group in groupby(placed, key=type):
         batch = list(group)
-        calls.extend([WriterCall([record]) for record in batch] if kind is Config else [WriterCall(batch)])
+        calls.extend(
+            [WriterCall([record]) for record in batch] if kind is Config else [WriterCall(batch)]
+        )
     return calls
 
 
@@ -176,7 +186,9 @@ def needs_writer(state: ExporterState, records: Sequence[Record], end: End | Non
         return end is not None and bool(end.id) and end.status is not Status.FINISHED
     if Evaluation in kinds:
         return True
-    return (not state.ended and bool(records or end)) or (end is not None and end.status is not state.end_status)
+    return (not state.ended and bool(records or end)) or (
+        end is not None and end.status is not state.end_status
+    )
 
 
 @dataclass(slots=True)
@@ -240,7 +252,12 @@ class DeadLetterQueue:
         written = batch.record if batch.is_written else None
         rows, rollouts = isinstance(written, Row), isinstance(written, RolloutRecord)
         dead_letters = max(state.dead_letters - removed, 0)
-        return replace(state, rows=state.rows + rows, rollouts=state.rollouts + rollouts, dead_letters=dead_letters)
+        return replace(
+            state,
+            rows=state.rows + rows,
+            rollouts=state.rollouts + rollouts,
+            dead_letters=dead_letters,
+        )
 
     def read_again(self) -> None:
         """Forget what was read of the first dead letter, because the writer or the position is another now."""
@@ -262,7 +279,9 @@ class DeadLetterQueue:
         obstacle = _retry_obstacle(found[0], state)
         if not obstacle:
             try:
-                return replace(codec.decode(found[0].kind, found[0].data, 0), position=state.written)
+                return replace(
+                    codec.decode(found[0].kind, found[0].data, 0), position=state.written
+                )
             except InvalidRecordError as exc:
                 obstacle = str(exc)
         self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")

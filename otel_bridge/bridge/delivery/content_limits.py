@@ -43,7 +43,11 @@ class ContentLimits:
 
         Nothing changes when a stricter mode cannot be stored; the error of *store* is raised.
         """
-        stricter = {name: mode for name, mode in modes.items() if _is_stricter(mode, self.requested.get(name, "full"))}
+        stricter = {
+            name: mode
+            for name, mode in modes.items()
+            if _is_stricter(mode, self.requested.get(name, "full"))
+        }
         if stricter:
             requested = {**self.requested, **stricter}
             self._store(requested)

@@ -17,7 +17,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, DeadLetterQueue, calls_of, kinds_of, needs_writer
+from otel_bridge.bridge.delivery.batch import (
+    Batch,
+    DeadLetterBatch,
+    DeadLetterQueue,
+    calls_of,
+    kinds_of,
+    needs_writer,
+)
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition
 from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
@@ -94,7 +101,11 @@ class Delivery:
 
         The writer is closed, because its state is unknown.
         """
-        strange = exc if isinstance(exc, Exception) else RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
+        strange = (
+            exc
+            if isinstance(exc, Exception)
+            else RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
+        )
         self._give_up_writer()
         return self._retry.passing(strange)
 
@@ -131,7 +142,9 @@ class Delivery:
         if isinstance(exc, LedgerDamagedError):
             self._position.damaged(str(exc))
             return None
-        if isinstance(exc, (BlockedError, PermanentError)):  # permanent: from `open`, so no record is at fault
+        if isinstance(
+            exc, (BlockedError, PermanentError)
+        ):  # permanent: from `open`, so no record is at fault
             self._give_up_writer()
             self._read_again()
             return self._retry.blocked(exc)
@@ -159,7 +172,10 @@ class Delivery:
         self.dead_letters.read_again()
 
     def _retry_dead_letter(
-        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], state: ExporterState
+        self,
+        dead_letter: DeadLetterBatch,
+        target: tuple[Exporter, ExporterSettings],
+        state: ExporterState,
     ) -> float:
         """Give the writer a dead letter again, then remove it; if the ledger fails, only the removal is repeated."""
         if dead_letter.is_written is None:
@@ -172,10 +188,16 @@ class Delivery:
         return 0.0
 
     def _opened_for(
-        self, target: tuple[Exporter, ExporterSettings], state: ExporterState, *, end: End | None = None
+        self,
+        target: tuple[Exporter, ExporterSettings],
+        state: ExporterState,
+        *,
+        end: End | None = None,
     ) -> OpenWriter | None:
         """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
-        if end is not None and self._writer.is_renamed():  # no record follows that would reopen the run
+        if (
+            end is not None and self._writer.is_renamed()
+        ):  # no record follows that would reopen the run
             self.reopen()
             return None
         return self._writer.opened or self._writer.open(target, state, self._kinds)
@@ -185,7 +207,9 @@ class Delivery:
             return self._context.resolve()
         except MissingExtraError as exc:
             command = str(exc).rpartition(": ")[2]
-            raise BlockedError(str(exc), help=command if command.startswith("pip ") else "") from exc
+            raise BlockedError(
+                str(exc), help=command if command.startswith("pip ") else ""
+            ) from exc
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
 
@@ -222,19 +246,27 @@ class Delivery:
             owed_end=end is not None and not end.id,
         )
 
-    def _read(self, state: ExporterState, exporter: Exporter, final: FinalPosition | None) -> RecordPage:
+    def _read(
+        self, state: ExporterState, exporter: Exporter, final: FinalPosition | None
+    ) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
         while True:
             kinds = self._kinds
             batch = self._ledger.records(
-                self._view, state.written, kinds, limit=exporter.window_records, limit_bytes=BATCH_BYTES
+                self._view,
+                state.written,
+                kinds,
+                limit=exporter.window_records,
+                limit_bytes=BATCH_BYTES,
             )
             if kinds == self._kinds:
                 return batch if final is None else batch.up_to(max(final.position, state.written))
 
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
-        self._position.advance(through, batch, reports_durable=None if opened is None else opened.reports_durable)
+        self._position.advance(
+            through, batch, reports_durable=None if opened is None else opened.reports_durable
+        )
 
     # --- the end of the run, and of a step ----------------------------------------------------------------------------
     def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> None:
@@ -256,7 +288,9 @@ class Delivery:
         try:
             opened.writer.end(end.status)
         except PermanentError as exc:
-            self._context.log_line(f"{self._context.name}: the end of the run is refused for good: {exc}")
+            self._context.log_line(
+                f"{self._context.name}: the end of the run is refused for good: {exc}"
+            )
         self._position.count_left_out(opened.newly_left_out())
         ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
         self._position.save(ended)
@@ -291,13 +325,17 @@ class Delivery:
         state = self._position.now
         opened = self._writer.opened
         in_doubt = opened if state.durable < state.written else None
-        if in_doubt is not None and (state.failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S):
+        if in_doubt is not None and (
+            state.failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S
+        ):
             self._writer.query_durable(in_doubt, state)
         if state.failing:
             self._retry.over()
         # A run that was never opened because it had no row has also ended once its end is passed.
         self._position.show(
-            "ended" if state.ended or (self._passed_end and self._passed_end == state.written) else "idle"
+            "ended"
+            if state.ended or (self._passed_end and self._passed_end == state.written)
+            else "idle"
         )
         return None if in_doubt is None else DURABLE_POLL_S
 
@@ -352,7 +390,9 @@ def _end_of(batch: RecordPage, final: FinalPosition | None) -> End | None:
     return last if isinstance(last, End) and last.position == last_position else None
 
 
-def _owed_end(state: ExporterState, records: Sequence[Record], status: Status, position: Position) -> End | None:
+def _owed_end(
+    state: ExporterState, records: Sequence[Record], status: Status, position: Position
+) -> End | None:
     """Return the end of a run for an exporter that gets no further records; ``None`` if it has ended there."""
     is_ended = state.ended and not needs_writer(state, records, None)
     return None if is_ended else End("", status, 0, position)

@@ -20,7 +20,9 @@ _WITHOUT_FINAL: Final[Mapping[str, FinalPosition]] = {}
 class CreateWorker(Protocol):
     """Creates the worker of one exporter."""
 
-    def __call__(self, name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
+    def __call__(
+        self, name: str, destination: Mapping[str, str], requests: DeliveryRequests
+    ) -> ExporterWorker:
         """Return the worker of exporter *name*, not yet started.
 
         Args:
@@ -40,7 +42,9 @@ class ExporterSet:
         log_line: Takes one line for the log.
     """
 
-    def __init__(self, ledger: Ledger, create: CreateWorker, log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, ledger: Ledger, create: CreateWorker, log_line: Callable[[str], None]
+    ) -> None:
         self.by_name: dict[str, ExporterWorker] = {}
         self._ledger, self._create, self._log_line = ledger, create, log_line
         self._names: Names = {}
@@ -95,7 +99,11 @@ class ExporterSet:
 
         When they are the only ones, they stay.
         """
-        done = [name for name, worker in self.by_name.items() if worker.exporter_state.final_position is not None]
+        done = [
+            name
+            for name, worker in self.by_name.items()
+            if worker.exporter_state.final_position is not None
+        ]
         if len(done) == len(self.by_name):
             return
         for name in done:
@@ -105,7 +113,9 @@ class ExporterSet:
     def widen(self, names: Names) -> None:
         """Deliver the signals of *names* too, to active exporters, before such records exist."""
         for name, signals in names.items():
-            missing = tuple(signal for signal in signals if signal not in self._names.get(name, signals))
+            missing = tuple(
+                signal for signal in signals if signal not in self._names.get(name, signals)
+            )
             if missing:
                 self._names[name] = (*self._names[name], *missing)
                 self.by_name[name].set_signals(self._names[name])
@@ -129,7 +139,9 @@ class ExporterSet:
             if name in self.by_name:
                 self.by_name[name].retry_dead_letters(ids)
             else:
-                self._log_line(f"{name} is not among the run's exporters: its dead letters stay as they are")
+                self._log_line(
+                    f"{name} is not among the run's exporters: its dead letters stay as they are"
+                )
 
     def mark_named(self) -> None:
         """Mark in the ledger which destinations the run has now, if that changed.
@@ -145,7 +157,11 @@ class ExporterSet:
 
     def unresolved(self) -> bool:
         """Return whether any exporter's destination is still unknown."""
-        return any(not worker.exporter_state.resolved for name, worker in self.by_name.items() if name != OTLP)
+        return any(
+            not worker.exporter_state.resolved
+            for name, worker in self.by_name.items()
+            if name != OTLP
+        )
 
     def delivery_state(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether every exporter that lacks records is parked."""
@@ -172,8 +188,15 @@ class ExporterSet:
 
     def join(self, deadline_s: float) -> list[str]:
         """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
-        workers = {**self.by_name, **{worker.exporter_state.exporter: worker for worker in self._leaving}}
-        return [name for name, worker in workers.items() if not worker.join(deadline_s - time.monotonic())]
+        workers = {
+            **self.by_name,
+            **{worker.exporter_state.exporter: worker for worker in self._leaving},
+        }
+        return [
+            name
+            for name, worker in workers.items()
+            if not worker.join(deadline_s - time.monotonic())
+        ]
 
 
 def _is_done(state: ExporterState, position: Position) -> bool:
@@ -183,4 +206,7 @@ def _is_done(state: ExporterState, position: Position) -> bool:
 def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
     if state.state == "blocked":
         return True
-    return state.failing_since_s is not None and time.monotonic() - state.failing_since_s >= retry_after_exit_s
+    return (
+        state.failing_since_s is not None
+        and time.monotonic() - state.failing_since_s >= retry_after_exit_s
+    )

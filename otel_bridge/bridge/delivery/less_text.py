@@ -17,7 +17,16 @@ from otel_bridge.content.media import limited_media
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.truncation import cut, cut_json
-from otel_bridge.records import Evaluation, Json, MediaRecord, Message, PlainTrace, Record, RolloutRecord, Span
+from otel_bridge.records import (
+    Evaluation,
+    Json,
+    MediaRecord,
+    Message,
+    PlainTrace,
+    Record,
+    RolloutRecord,
+    Span,
+)
 from otel_bridge.translation.decode.spans import read_span
 
 _KEPT: Final = frozenset({"rollout_id", "policy_version"})
@@ -55,8 +64,13 @@ def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
         spans=spans,
         tools=_facts(rollout.tools, limit),
         metadata=_facts(rollout.metadata, limit),
-        remarks={name: _remark(label, explanation, limit) for name, (label, explanation) in rollout.remarks.items()},
-        error=_error(rollout.error, limit) if limit or not spans else rollout.error and (spans[0].error or _FAILED),
+        remarks={
+            name: _remark(label, explanation, limit)
+            for name, (label, explanation) in rollout.remarks.items()
+        },
+        error=_error(rollout.error, limit)
+        if limit or not spans
+        else rollout.error and (spans[0].error or _FAILED),
         clipped_bytes=rollout.clipped_bytes + max(lost, 0),
     )
 
@@ -66,7 +80,9 @@ def _truncate_evaluation(value: Evaluation, limit: int) -> Evaluation:
     return replace(value, label=label, explanation=explanation)
 
 
-def _remark(label: str | None, explanation: str | None, limit: int) -> tuple[str | None, str | None]:
+def _remark(
+    label: str | None, explanation: str | None, limit: int
+) -> tuple[str | None, str | None]:
     if limit:
         return _cut(label, limit), _cut(explanation, limit)
     # An evaluation needs a number or a label.
@@ -108,7 +124,11 @@ def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
     """Return *facts* with shortened texts; with limit 0, keep the numbers and the entries that name the rollout."""
     if limit:
         return {key: cut_json(value, limit) for key, value in facts.items()}
-    return {key: value for key, value in facts.items() if isinstance(value, (bool, int, float)) or key in _KEPT}
+    return {
+        key: value
+        for key, value in facts.items()
+        if isinstance(value, (bool, int, float)) or key in _KEPT
+    }
 
 
 def _error(error: str | None, limit: int) -> str | None:

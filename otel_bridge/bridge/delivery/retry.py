@@ -19,7 +19,13 @@ from otel_bridge.bridge.delivery.batch import Batch
 from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import DeadLetter
-from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    OtelBridgeError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import ExporterSettings, destination_of
 from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
@@ -75,7 +81,10 @@ class RetryPolicy:
     def passing(self, exc: Exception) -> float:
         """Count an error that may pass; return the seconds until the next try."""
         if isinstance(exc, OtelBridgeError):
-            reason, retry_after_s = str(exc), exc.retry_after_s if isinstance(exc, RetryableError) else 1.0
+            reason, retry_after_s = (
+                str(exc),
+                exc.retry_after_s if isinstance(exc, RetryableError) else 1.0,
+            )
         else:  # an error of the writer itself
             reason, retry_after_s = f"{type(exc).__name__}: {exc}", None
             self._strange += 1
@@ -103,7 +112,9 @@ class RetryPolicy:
             return
         self._unexpected_dead_letters += 1
         if self._unexpected_dead_letters > _UNEXPECTED_DEAD_LETTERS:
-            raise BlockedError(f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log")
+            raise BlockedError(
+                f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log"
+            )
 
     def wrote(self) -> None:
         """Reset the failures, after a call of the writer returned."""
@@ -227,13 +238,19 @@ class DeliveryPosition:
             self.save(self.state)
         return True
 
-    def dead_letter(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
+    def dead_letter(
+        self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str
+    ) -> None:
         """Store a record that was refused for good as a dead letter."""
         name = self.now.exporter
         reason = redact_text(reason)
-        self._ledger.dead_letter(DeadLetter(self.now.id, position, kind, record_id, reason, time.time_ns(), data))
+        self._ledger.dead_letter(
+            DeadLetter(self.now.id, position, kind, record_id, reason, time.time_ns(), data)
+        )
         self.state = dataclasses.replace(self.state, dead_letters=self.state.dead_letters + 1)
-        self._log_line(f"{name}: record {record_id or position} is refused for good and set aside: {reason}")
+        self._log_line(
+            f"{name}: record {record_id or position} is refused for good and set aside: {reason}"
+        )
 
     def damaged(self, reason: str) -> None:
         """Show that the ledger was found damaged."""

@@ -241,7 +241,10 @@ class DeliveryThread:
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
         begun_s = time.monotonic()
-        deadline, allowed_s = None if wait_s is None else begun_s + wait_s, begun_s + self._requested_s()
+        deadline, allowed_s = (
+            None if wait_s is None else begun_s + wait_s,
+            begun_s + self._requested_s(),
+        )
         with self._wake:
             while not (self._stopping or self._retry or (self._news and for_news)):
                 if self._flush:

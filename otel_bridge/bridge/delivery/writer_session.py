@@ -61,10 +61,19 @@ class WriterSession:
     """
 
     def __init__(
-        self, context: DeliveryContext, position: DeliveryPosition, retry: RetryPolicy, view: LedgerView
+        self,
+        context: DeliveryContext,
+        position: DeliveryPosition,
+        retry: RetryPolicy,
+        view: LedgerView,
     ) -> None:
         self._name, self._ledger, self._describe = context.name, context.ledger, context.describe
-        self._log_line, self._view, self._position, self._retry = context.log_line, view, position, retry
+        self._log_line, self._view, self._position, self._retry = (
+            context.log_line,
+            view,
+            position,
+            retry,
+        )
         self.throttle = Throttle()
         self._names: tuple[str, str] | None = None
         self.opened: OpenWriter | None = None
@@ -83,7 +92,9 @@ class WriterSession:
         try:
             held = writer.durable()
             for role, config in run.configs.items():
-                self._give(f"the config of role {role!r}", partial(writer.write_config, role, config))
+                self._give(
+                    f"the config of role {role!r}", partial(writer.write_config, role, config)
+                )
             for role, values in run.summaries.items() if isinstance(writer, WritesSummary) else ():
                 summarise = cast("WritesSummary", writer).write_summary
                 self._give(f"the summary of role {role!r}", partial(summarise, role, values))
@@ -103,14 +114,18 @@ class WriterSession:
             if held is not None:
                 start = max(min(held, self._ledger.position), self._view.oldest() - 1)
                 moved = start != state.written
-                state = dataclasses.replace(counted(self._view, kinds, state, start), written=start, durable=start)
+                state = dataclasses.replace(
+                    counted(self._view, kinds, state, start), written=start, durable=start
+                )
             self._position.save(state)
         except BaseException:
             self.close()
             raise
         return None if moved else opened
 
-    def _opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, state: ExporterState) -> RunWriter:
+    def _opened(
+        self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, state: ExporterState
+    ) -> RunWriter:
         try:
             return exporter.open(run, settings, self._ledger.memory(state.id))
         except Exception as exc:
@@ -153,10 +168,18 @@ class WriterSession:
         error = self._made(opened, call)
         written: WriterCall | None = call
         if error is not None:
-            written, unwritten = call.split(error.position if isinstance(error, ExporterError) else None)
+            written, unwritten = call.split(
+                error.position if isinstance(error, ExporterError) else None
+            )
             batch.calls.appendleft(unwritten)
         if written is not None:
-            self._count(opened, batch, written.records, through=written.records[-1].position, ordered=ordered)
+            self._count(
+                opened,
+                batch,
+                written.records,
+                through=written.records[-1].position,
+                ordered=ordered,
+            )
         if error is None:
             self._retry.wrote()
         elif self._retry.is_for_good(error):
@@ -184,7 +207,9 @@ class WriterSession:
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         """Make *call*; return the exception that it ended with, ``None`` when its records are written."""
         last = call.records[-1]
-        if isinstance(last, (Config, Summary)) and last.position <= opened.given:  # it or a newer one was given at open
+        if (
+            isinstance(last, (Config, Summary)) and last.position <= opened.given
+        ):  # it or a newer one was given at open
             return None
         if self._position.state.state in {"idle", "ended"}:
             self._position.show("writing")
@@ -199,7 +224,9 @@ class WriterSession:
             self.throttle.wrote(time.monotonic() - began)
         return None
 
-    def _refused(self, opened: OpenWriter, batch: Batch, error: Exception, *, ordered: bool) -> None:
+    def _refused(
+        self, opened: OpenWriter, batch: Batch, error: Exception, *, ordered: bool
+    ) -> None:
         """Make a dead letter of the first record of the next call; halve the call while the error names no record."""
         call = batch.calls[0]
         is_named = isinstance(error, ExporterError) and error.position is not None
@@ -217,10 +244,18 @@ class WriterSession:
     def _set_aside(self, record: Record, error: Exception) -> None:
         """Store *record* as a dead letter; raises `BlockedError` when every record causes an unexpected error."""
         self._retry.before_dead_letter(error)
-        self._position.dead_letter(record.position, *codec.encode(record), record_id=record.id, reason=str(error))
+        self._position.dead_letter(
+            record.position, *codec.encode(record), record_id=record.id, reason=str(error)
+        )
 
     def _count(
-        self, opened: OpenWriter, batch: Batch, written: Sequence[Record], *, through: Position, ordered: bool
+        self,
+        opened: OpenWriter,
+        batch: Batch,
+        written: Sequence[Record],
+        *,
+        through: Position,
+        ordered: bool,
     ) -> None:
         """Count the records *written*; move the position *through* them, as far as the order allows."""
         opened.wrote(written)
@@ -284,7 +319,11 @@ class OpenWriter:
 
     def not_shown(self, records: Sequence[Record]) -> Counter[str]:
         """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
-        is_media = bool(records) and isinstance(records[0], MediaRecord) and not isinstance(self.writer, WritesMedia)
+        is_media = (
+            bool(records)
+            and isinstance(records[0], MediaRecord)
+            and not isinstance(self.writer, WritesMedia)
+        )
         return Counter({_NO_MEDIA: len(records)} if is_media else {})
 
     def wrote(self, records: Sequence[Record]) -> None:
@@ -302,14 +341,18 @@ class OpenWriter:
         self.queried_s = now_s
 
 
-def counted(view: LedgerView, kinds: Sequence[int], state: ExporterState, through: Position) -> ExporterState:
+def counted(
+    view: LedgerView, kinds: Sequence[int], state: ExporterState, through: Position
+) -> ExporterState:
     """Return *state* with the records up to *through* counted, because the tracker already holds them."""
     if through <= state.counted:
         return state
     found = view.count(state.counted, through)
     rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
     rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
-    return dataclasses.replace(state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts)
+    return dataclasses.replace(
+        state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts
+    )
 
 
 class Throttle:

@@ -17,10 +17,18 @@ import requests
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 
 from otel_bridge.bridge.http_session import HttpSession
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError, SignalMissingError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+    SignalMissingError,
+)
 from otel_bridge.otlp.destination import Endpoint
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
@@ -35,7 +43,9 @@ _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
 _UNIMPLEMENTED: Final = 12
 _LIMIT_GRPC: Final = frozenset({8, 11})
-_OVER_SIZE: Final = re.compile(r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE)
+_OVER_SIZE: Final = re.compile(
+    r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE
+)
 """Texts by which gRPC in C, Go and Java, tonic and otel-bridge report a request over a limit.
 
 RESOURCE_EXHAUSTED without RetryInfo can also be a rate limit: the specification lets clients give up there, but then
@@ -105,16 +115,24 @@ class _HttpClient:
             headers["Content-Encoding"] = "gzip"
         try:
             answer = self._session.post(
-                self._endpoint.url, data=body, headers=headers, timeout=self._endpoint.timeout_s, allow_redirects=False
+                self._endpoint.url,
+                data=body,
+                headers=headers,
+                timeout=self._endpoint.timeout_s,
+                allow_redirects=False,
             )
         except requests.exceptions.SSLError as exc:
-            raise BlockedError(f"{self._endpoint.address}: TLS failed: {_short(exc)}", help=_TLS_HELP) from exc
+            raise BlockedError(
+                f"{self._endpoint.address}: TLS failed: {_short(exc)}", help=_TLS_HELP
+            ) from exc
         except requests.RequestException as exc:
             timed_out = isinstance(exc, requests.Timeout)
             message = f"{self._endpoint.address} cannot be reached: {_short(exc)}"
             raise RetryableError(message, timed_out=timed_out) from exc
         if answer.status_code == 200:
-            return Reply(answer.content, {name.lower(): value for name, value in answer.headers.items()})
+            return Reply(
+                answer.content, {name.lower(): value for name, value in answer.headers.items()}
+            )
         raise self._error(answer)
 
     def close(self) -> None:
@@ -125,7 +143,9 @@ class _HttpClient:
         message = f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
         if status in _RETRY_HTTP:
             asked_s = retry_after_s(answer.headers.get("Retry-After"))
-            return RetryableError(message, retry_after_s=asked_s, timed_out=status in _TIMED_OUT_HTTP)
+            return RetryableError(
+                message, retry_after_s=asked_s, timed_out=status in _TIMED_OUT_HTTP
+            )
         if status in _FINAL_HTTP:
             return PermanentError(message)
         if status in _MISSING_HTTP:
@@ -144,7 +164,9 @@ class _GrpcClient:
         compression = grpc.Compression.Gzip if endpoint.gzip else grpc.Compression.NoCompression
         if endpoint.secure:
             credentials = grpc.ssl_channel_credentials(
-                _file(endpoint.certificate), _file(endpoint.client_key), _file(endpoint.client_certificate)
+                _file(endpoint.certificate),
+                _file(endpoint.client_key),
+                _file(endpoint.client_certificate),
             )
             self._channel = grpc.secure_channel(target, credentials, options, compression)
         else:
@@ -156,7 +178,9 @@ class _GrpcClient:
     def send(self, body: bytes, run_id: str) -> Reply:
         metadata = (*self._metadata, (HEADER_RUN_ID, run_id))
         try:
-            answer, call = self._export.with_call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
+            answer, call = self._export.with_call(
+                body, timeout=self._endpoint.timeout_s, metadata=metadata
+            )
         except self._rpc_error as exc:
             raise self._error(cast("_Failed", exc)) from exc
         # An otel-bridge names itself in the trailers, with the status: separate headers would cost it an operation a
@@ -169,13 +193,17 @@ class _GrpcClient:
 
     def _error(self, failed: _Failed) -> ExporterError:
         code = failed.code().value[0]
-        message = f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
+        message = (
+            f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
+        )
         asked_s = _asked_for(failed.trailing_metadata())
         over_size = code in _LIMIT_GRPC and asked_s is None and _OVER_SIZE.search(message)
         if code in _FINAL_GRPC or over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
-            return RetryableError(message, retry_after_s=asked_s, timed_out=code == _DEADLINE_EXCEEDED)
+            return RetryableError(
+                message, retry_after_s=asked_s, timed_out=code == _DEADLINE_EXCEEDED
+            )
         if code == _UNIMPLEMENTED:
             return SignalMissingError(message, help=_MISSING_HELP)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
@@ -214,7 +242,9 @@ _MISSING_HELP: Final = (
     "check OTEL_EXPORTER_OTLP_ENDPOINT; for an end that takes traces only, "
     "set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT instead"
 )
-_TLS_HELP: Final = "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
+_TLS_HELP: Final = (
+    "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
+)
 
 
 def _file(path: str | None) -> bytes | None:
@@ -231,9 +261,13 @@ def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | No
     info = RetryInfo()
     try:
         encoded = (
-            value for key, value in trailers or () if key == "grpc-status-details-bin" and isinstance(value, bytes)
+            value
+            for key, value in trailers or ()
+            if key == "grpc-status-details-bin" and isinstance(value, bytes)
         )
-        if any(detail.Unpack(info) for value in encoded for detail in Status.FromString(value).details):
+        if any(
+            detail.Unpack(info) for value in encoded for detail in Status.FromString(value).details
+        ):
             return float(info.retry_delay.ToMilliseconds()) / 1e3
     except DecodeError:
         return None

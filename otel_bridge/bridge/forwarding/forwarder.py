@@ -64,7 +64,9 @@ class Forwarder:
         progressed: Callable[[], None],
         check_endpoints: Callable[[], None] = lambda: None,
     ) -> None:
-        self.exporter_state = ExporterState(exporter=OTLP, resolved=True, destination=addresses(env))
+        self.exporter_state = ExporterState(
+            exporter=OTLP, resolved=True, destination=addresses(env)
+        )
         self._folder, self._ledger = folder, ledger
         self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._segments: dict[str, ForwardedSegments] = {}
@@ -106,11 +108,15 @@ class Forwarder:
         try:
             self._accepting.update(cast("list[str] | None", view.meta(_ACCEPTING)) or [])
             for source in view.sources():
-                self._segments[source.instance_id] = ForwardedSegments(self._folder, source.instance_id)
+                self._segments[source.instance_id] = ForwardedSegments(
+                    self._folder, source.instance_id
+                )
                 slowest = SegmentOffset(source.forwarded_number, source.forwarded_offset)
                 ahead = view.forwarded_ahead(source.instance_id)
                 for lane in self._lanes:
-                    lane.positions[source.instance_id] = SegmentOffset(*ahead.get(lane.name, slowest))
+                    lane.positions[source.instance_id] = SegmentOffset(
+                        *ahead.get(lane.name, slowest)
+                    )
         finally:
             view.close()
         self._thread.start()
@@ -189,7 +195,14 @@ class Forwarder:
             self._show_waiting()
             return min(waits)
         # The other end has accepted everything that was in the segments when the ledger was at *position*.
-        self._show(state="idle", reason="", help="", failing_since_s=None, written=position, durable=position)
+        self._show(
+            state="idle",
+            reason="",
+            help="",
+            failing_since_s=None,
+            written=position,
+            durable=position,
+        )
         return None
 
     def _newest(self) -> dict[str, int]:
@@ -277,12 +290,20 @@ class Forwarder:
         if not lane.is_open or not lane.sender.to_bridge:
             return lane.is_open
         closed_lanes = (closed for closed in self._lanes if not closed.is_open)
-        same_server = (closed.failure for closed in closed_lanes if closed.sender.server == lane.sender.server)
-        return not any(failure is not None and failure.state == "retrying" for failure in same_server)
+        same_server = (
+            closed.failure for closed in closed_lanes if closed.sender.server == lane.sender.server
+        )
+        return not any(
+            failure is not None and failure.state == "retrying" for failure in same_server
+        )
 
     def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
         """Send *datas*, unless the signal waits since an earlier request of the same read."""
-        if not self._may_send(lane) or not lane.send(datas) or lane.sender.server in self._accepting:
+        if (
+            not self._may_send(lane)
+            or not lane.send(datas)
+            or lane.sender.server in self._accepting
+        ):
             return
         self._accepting.add(lane.sender.server)
         self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
@@ -309,10 +330,16 @@ class Forwarder:
 
         Before that, and when it lacks every signal, the address may be wrong; then the signal is blocked, and kept.
         """
-        further_lanes = [further for further in self._lanes if further is not lane and not further.ended]
-        is_alone = all(further.failure is not None and further.failure.is_missing for further in further_lanes)
+        further_lanes = [
+            further for further in self._lanes if further is not lane and not further.ended
+        ]
+        is_alone = all(
+            further.failure is not None and further.failure.is_missing for further in further_lanes
+        )
         has_accepted = lane.sender.server in self._accepting
-        return lane.failure is not None and lane.failure.is_missing and has_accepted and not is_alone
+        return (
+            lane.failure is not None and lane.failure.is_missing and has_accepted and not is_alone
+        )
 
     def _end_missing(self) -> None:
         """End the signals that the other end lacks, name each once, and stop keeping segments for them."""
@@ -334,7 +361,11 @@ class Forwarder:
         lanes = [lane for lane in self._lanes if not lane.ended]
         for instance_id in list(self._unstored):
             slowest = min(lane.positions[instance_id] for lane in lanes)
-            ahead = {lane.name: lane.positions[instance_id] for lane in lanes if lane.positions[instance_id] > slowest}
+            ahead = {
+                lane.name: lane.positions[instance_id]
+                for lane in lanes
+                if lane.positions[instance_id] > slowest
+            }
             if self._ledger.forwarded(instance_id, *slowest, ahead=ahead):
                 self._unstored.discard(instance_id)
 
@@ -349,12 +380,17 @@ class Forwarder:
 
     def _show_waiting(self) -> None:
         """Show the failure of a signal that waits: a blocked one first, because a person must act."""
-        failures = [lane.failure for lane in self._lanes if lane.failure is not None and not lane.ended]
+        failures = [
+            lane.failure for lane in self._lanes if lane.failure is not None and not lane.ended
+        ]
         failure = next((failure for failure in failures if failure.state == "blocked"), failures[0])
         self._show_state(failure)
 
     def _show_failure(self, failure: LaneFailure) -> None:
-        if (self.exporter_state.state, self.exporter_state.reason) != (failure.state, failure.reason):
+        if (self.exporter_state.state, self.exporter_state.reason) != (
+            failure.state,
+            failure.reason,
+        ):
             self._log_line(f"otlp is {failure.state}: {failure.reason}")
         self._show_state(failure)
 

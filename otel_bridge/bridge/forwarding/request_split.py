@@ -18,7 +18,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_bridge.journal.frames import Signal
 
-_Request: TypeAlias = "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+_Request: TypeAlias = (
+    "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+)
 _KINDS: Final[dict[Signal, tuple[type[_Request], tuple[str, ...]]]] = {
     Signal.METRICS: (ExportMetricsServiceRequest, ("resource_metrics", "scope_metrics", "metrics")),
     Signal.TRACES: (ExportTraceServiceRequest, ("resource_spans", "scope_spans", "spans")),

@@ -18,7 +18,9 @@ from otel_bridge.journal.frames import Frame, Signal
 REQUEST_BYTES: Final = 3_500 << 10
 """Below gRPC's default limit of 4 MiB, with room for the additions of a Collector."""
 
-_RESOURCE_TAG: Final = b"\x0a"  # field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*
+_RESOURCE_TAG: Final = (
+    b"\x0a"  # field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*
+)
 _SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans, scope_logs
 
 
@@ -35,7 +37,11 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []
-    request = frame.payload if frame.whole else _in_request(_field(_RESOURCE_TAG, resource), frame.payload)
+    request = (
+        frame.payload
+        if frame.whole
+        else _in_request(_field(_RESOURCE_TAG, resource), frame.payload)
+    )
     return [RequestPart(signal, data) for data in under(REQUEST_BYTES, signal, request)]
 
 

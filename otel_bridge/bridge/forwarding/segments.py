@@ -78,12 +78,16 @@ class ForwardedSegments:
             resource = header.resource if header else b""
             parts: list[RequestPart] = []
             for frame in content.frames:
-                if frame.signal in signals and _is_requested(frame.signal, header, every_process=every_process):
+                if frame.signal in signals and _is_requested(
+                    frame.signal, header, every_process=every_process
+                ):
                     parts += parts_of(frame, resource)
             return FramesToForward(parts, SegmentOffset(number, content.end))
 
     def _next_number(self, number: int, last_number: int) -> int:
-        numbers = (file.number for file in self._folder.segments() if file.instance_id == self.instance_id)
+        numbers = (
+            file.number for file in self._folder.segments() if file.instance_id == self.instance_id
+        )
         return min((later for later in numbers if later > number), default=last_number)
 
     def _header_at(self, path_number: int) -> SegmentHeader | None:

@@ -105,7 +105,9 @@ class RequestSender:
     def _note_reply(self, reply: Reply) -> None:
         """Count the items that the other end refused, and note whether that is an otel-bridge."""
         if reply.rejected:
-            self._log_line(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
+            self._log_line(
+                f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}"
+            )
             self._refused(reply.rejected)
         if self.to_bridge is None and not reply.from_bridge and self._signal is Signal.METRICS:
             self._log_line(_THIRD_PARTY_HINT)

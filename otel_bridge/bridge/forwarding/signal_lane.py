@@ -94,7 +94,9 @@ class SignalLane:
         if not self._waits:
             return
         is_rested = time.monotonic() - self._failed_s >= _NEWS_S and not self._requested_time
-        may_retry_for_news = is_rested and self.failure is not None and self.failure.state == "retrying"
+        may_retry_for_news = (
+            is_rested and self.failure is not None and self.failure.state == "retrying"
+        )
         may_flush = flush and self.requested_s <= 0
         if retry or may_flush or may_retry_for_news or self.due_in_s == 0:
             self._waits = False
@@ -105,7 +107,9 @@ class SignalLane:
             self.sender.send(datas)
         except RetryableError as exc:
             self._requested_time = exc.retry_after_s is not None
-            self._wait(self._backoff.failed(exc.retry_after_s), LaneFailure("retrying", shown(str(exc))))
+            self._wait(
+                self._backoff.failed(exc.retry_after_s), LaneFailure("retrying", shown(str(exc)))
+            )
         except SignalMissingError as exc:
             self._block(LaneFailure("blocked", shown(str(exc)), shown(exc.help), is_missing=True))
         except BlockedError as exc:

@@ -30,7 +30,9 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     if any(not one.failing and one.state != "blocked" for _, one in found):
         return False
     written = max((one.written for name, one in found if name != OTLP), default=0)
-    return position - written >= AHEAD_RECORDS and all(header.kind == "receiver" for header in processes.living())
+    return position - written >= AHEAD_RECORDS and all(
+        header.kind == "receiver" for header in processes.living()
+    )
 
 
 def writers_saturated(workers: ExporterSet, position: Position) -> bool:

@@ -54,10 +54,15 @@ class BridgeSegment:
         if self._writer is not None:
             self._writer.close()
 
-    def _append_event(self, of: SegmentHeader, event: str, attributes: list[KeyValue], time_unix_ns: int) -> None:
+    def _append_event(
+        self, of: SegmentHeader, event: str, attributes: list[KeyValue], time_unix_ns: int
+    ) -> None:
         now = time.time_ns()
         record = LogRecord(
-            time_unix_nano=time_unix_ns, observed_time_unix_nano=now, event_name=event, attributes=attributes
+            time_unix_nano=time_unix_ns,
+            observed_time_unix_nano=now,
+            event_name=event,
+            attributes=attributes,
         )
         scope = InstrumentationScope(name=semconv.SCOPE_NAME)
         request = ExportLogsServiceRequest(

@@ -103,12 +103,18 @@ class Eviction:
         oldest = self._view.oldest()
         destinations = self._view.destinations()
         named_destinations = [destination for destination in destinations if destination.named]
-        durable = min((destination.durable for destination in named_destinations), default=self._ledger.position)
+        durable = min(
+            (destination.durable for destination in named_destinations),
+            default=self._ledger.position,
+        )
         through = _half(oldest, durable)
         if through and self._pinned(destinations) < through:
             self._evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
-        written = min((destination.written for destination in named_destinations), default=self._ledger.position)
+        written = min(
+            (destination.written for destination in named_destinations),
+            default=self._ledger.position,
+        )
         through = _half(oldest, written)
         if not through:
             return ""

@@ -30,7 +30,12 @@ class ProcessMonitor:
     """
 
     def __init__(
-        self, folder: RunFolder, reader: SegmentReader, own: BridgeSegment, *, liveness_timeout_ns: int
+        self,
+        folder: RunFolder,
+        reader: SegmentReader,
+        own: BridgeSegment,
+        *,
+        liveness_timeout_ns: int,
     ) -> None:
         self._folder = folder
         self._reader = reader
@@ -67,7 +72,9 @@ class ProcessMonitor:
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, including dead ones."""
         tails = self._reader.tails.values()
-        return [tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND]
+        return [
+            tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND
+        ]
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""
@@ -78,9 +85,17 @@ class ProcessMonitor:
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
         self.check(time.time_ns())
-        other_tails = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
-        requesting = [tail for tail in other_tails if tail.header is None or any(tail.header.exporters.values())]
-        return all(tail.segments.dead and not tail.moved and not tail.behind() for tail in requesting)
+        other_tails = [
+            tail for name, tail in self._reader.tails.items() if name != header.instance_id
+        ]
+        requesting = [
+            tail
+            for tail in other_tails
+            if tail.header is None or any(tail.header.exporters.values())
+        ]
+        return all(
+            tail.segments.dead and not tail.moved and not tail.behind() for tail in requesting
+        )
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
         """Append the end of each process that died without sending one; return whether any was appended.
@@ -98,7 +113,11 @@ class ProcessMonitor:
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
-                self._own.end(tail.header, Status.KILLED, tail.cursor.last_append_ns or tail.header.created_unix_ns)
+                self._own.end(
+                    tail.header,
+                    Status.KILLED,
+                    tail.cursor.last_append_ns or tail.header.created_unix_ns,
+                )
                 appended = True
             tail.mark_ended()
         return appended
@@ -107,7 +126,8 @@ class ProcessMonitor:
         """Return whether an end must still be appended, or read."""
         tails = self._reader.tails.values()
         return any(
-            tail.segments.dead and not tail.segments.refused and not (tail.ended and tail.used_up) for tail in tails
+            tail.segments.dead and not tail.segments.refused and not (tail.ended and tail.used_up)
+            for tail in tails
         )
 
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
@@ -133,16 +153,25 @@ class ProcessMonitor:
     def _is_alive(self, header: SegmentHeader, now_unix_ns: int) -> bool:
         if header.kind == KIND:
             return header.instance_id == self._own.instance_id
-        return alive(self._folder, header, now_unix_ns, liveness_timeout_ns=self._liveness_timeout_ns)
+        return alive(
+            self._folder, header, now_unix_ns, liveness_timeout_ns=self._liveness_timeout_ns
+        )
 
     def _is_open(self, tail: SegmentTailer) -> bool:
         header = tail.header
         if header is None or header.kind not in _REPORTING:
             return False
-        facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}"))
+        facts = cast(
+            "Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}")
+        )
         return facts is not None and facts.get("status") is None
 
 
 def _is_spared(tail: SegmentTailer, pid: int) -> bool:
     header = tail.header
-    return pid > 0 and header is not None and header.pid == pid and header.boot_id == this_host().boot_id
+    return (
+        pid > 0
+        and header is not None
+        and header.pid == pid
+        and header.boot_id == this_host().boot_id
+    )

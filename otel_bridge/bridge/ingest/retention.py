@@ -99,7 +99,11 @@ class FolderRetention:
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed; return their number."""
         requested = self._selection.requested
-        discarded = [request.through for name, request in requested.given_up.items() if name in self._options.discard]
+        discarded = [
+            request.through
+            for name, request in requested.given_up.items()
+            if name in self._options.discard
+        ]
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
@@ -135,7 +139,9 @@ def delete_read_segments(
         name: _keep_from(tail, forwarded if of_all or requests_otlp(tail) else None)
         for name, tail in reader.tails.items()
     }
-    work = {name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number}
+    work = {
+        name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number
+    }
     if not work:
         return 0
     ledger.database.sync()
@@ -153,9 +159,13 @@ def delete_read_segments(
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
     """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
-    forwarded = {item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding}
+    forwarded = {
+        item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding
+    }
     return sum(
-        tail.cursor.data_end[0] - max(forwarded.get(name, (0, 0))[0], tail.segments.first_number) + 1
+        tail.cursor.data_end[0]
+        - max(forwarded.get(name, (0, 0))[0], tail.segments.first_number)
+        + 1
         for name, tail in reader.tails.items()
         if requests_otlp(tail) and forwarded.get(name, (0, 0)) < tail.cursor.data_end
     )
@@ -164,7 +174,9 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
 def requests_otlp(tail: SegmentTailer) -> bool:
     """Return whether the process requested ``otlp``; records that a bridge wrote for such processes go there too."""
     header = tail.header
-    return header is not None and (header.kind == KIND or any(OTLP in names for names in header.exporters.values()))
+    return header is not None and (
+        header.kind == KIND or any(OTLP in names for names in header.exporters.values())
+    )
 
 
 def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str) -> None:
@@ -179,7 +191,9 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
         ledger.forget_source(instance_id)
 
 
-def _delete_of(folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int) -> int:
+def _delete_of(
+    folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int
+) -> int:
     """Delete the segments of one process before number *keep*."""
     tail = reader.tails[name]
     deleted = 0

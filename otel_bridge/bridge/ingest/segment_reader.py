@@ -81,7 +81,9 @@ class SegmentListing:
             return ()
         seen_s = time.monotonic()
         young = time.time_ns() - mtime_ns < _YOUNG_NS
-        if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
+        if not (
+            now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S
+        ):
             return ()
         self._listed_mtime_ns = mtime_ns
         self._listed_s = seen_s
@@ -123,7 +125,9 @@ class SegmentReader:
         self._options = options
         self._log_line = log_line
         self._listing = SegmentListing(folder)
-        self._new_translator = partial(Translator, options=options, others=others, opened_unix_ns=time.time_ns())
+        self._new_translator = partial(
+            Translator, options=options, others=others, opened_unix_ns=time.time_ns()
+        )
         self._view = ledger.view()
         self._ticked_ns = 0
         try:
@@ -180,7 +184,9 @@ class SegmentReader:
         self.consistent = True
         with self._or_as_before():
             self._commit(batch.records)
-        self.caught_up = not batch.more  # after the commit: a writer that sees it finds the last records in the ledger
+        self.caught_up = (
+            not batch.more
+        )  # after the commit: a writer that sees it finds the last records in the ledger
 
     def falls_behind(self) -> None:
         """Record that there is more to read than any writer can use now."""
@@ -202,7 +208,9 @@ class SegmentReader:
         """
         with self._or_as_before():
             now_ns = time.time_ns()
-            records = self.translator.close(now_ns, status) if over else self.translator.pause(now_ns)
+            records = (
+                self.translator.close(now_ns, status) if over else self.translator.pause(now_ns)
+            )
             self._commit(records)
             return len(records)
 
@@ -273,7 +281,9 @@ class SegmentReader:
             records += self.translator.opened(producer, min(header.created_unix_ns, time.time_ns()))
         return records
 
-    def _by_append_time(self, filled: list[tuple[str, SegmentTailer]]) -> Iterator[tuple[SegmentTailer, Frame]]:
+    def _by_append_time(
+        self, filled: list[tuple[str, SegmentTailer]]
+    ) -> Iterator[tuple[SegmentTailer, Frame]]:
         """Yield the frames of the processes in the order of their append times; each one is used by that."""
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
@@ -310,7 +320,10 @@ class SegmentReader:
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
         now = time.time_ns()
         if frame.append_unix_ns < now:
-            if frame.append_unix_ns - self._ticked_ns > _TICK_NS and now - frame.append_unix_ns > _LATE_NS:
+            if (
+                frame.append_unix_ns - self._ticked_ns > _TICK_NS
+                and now - frame.append_unix_ns > _LATE_NS
+            ):
                 self._tick(frame.append_unix_ns, records)
             now = frame.append_unix_ns
         if tail.begin_use():
@@ -323,7 +336,9 @@ class SegmentReader:
             raise
         except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
             count(self.state, "translation_errors")
-            self._log_line(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
+            self._log_line(
+                f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}"
+            )
 
     def _gone(self, new: SegmentTailer) -> list[str]:
         """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""
@@ -332,7 +347,10 @@ class SegmentReader:
             if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
                 continue
             if tail.segments.dead or not alive(
-                self._folder, tail.header, time.time_ns(), liveness_timeout_ns=self._options.liveness_timeout_ns
+                self._folder,
+                tail.header,
+                time.time_ns(),
+                liveness_timeout_ns=self._options.liveness_timeout_ns,
             ):
                 names.append(name)
         return names

@@ -231,10 +231,22 @@ def _header_of_lost(run_id: str, instance_id: str, number: int, unix_ns: int) ->
     for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
         resource.attributes.add(key=name).value.string_value = value
     header = SegmentHeader.of_this_process(
-        "process", instance_id, run_id=run_id, project="", run_name="", resource=resource.SerializeToString()
+        "process",
+        instance_id,
+        run_id=run_id,
+        project="",
+        run_name="",
+        resource=resource.SerializeToString(),
     )
     # No pid: it counts as dead unless it holds the lock of its name.
-    return replace(header, pid=0, start_ticks=0, number=number, created_unix_ns=unix_ns, started_unix_ns=unix_ns)
+    return replace(
+        header,
+        pid=0,
+        start_ticks=0,
+        number=number,
+        created_unix_ns=unix_ns,
+        started_unix_ns=unix_ns,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +261,9 @@ class _Sender:
     def of(cls, header: SegmentHeader) -> _Sender:
         """Return the sender that *header* describes."""
         start = ProcessStart(
-            header.started_unix_ns or header.created_unix_ns, header.started_monotonic_ns, header.boot_id
+            header.started_unix_ns or header.created_unix_ns,
+            header.started_monotonic_ns,
+            header.boot_id,
         )
         producer = SegmentInfo(header.instance_id, header.kind, header.resource, header.role, start)
         return cls(header, header.to_bytes(), producer)
@@ -271,7 +285,9 @@ class SegmentTailer:
 
     def __init__(self, segments: ProcessSegments, source: SegmentPosition | None = None) -> None:
         self.segments = segments
-        number, offset = (segments.first_number, 0) if source is None else (source.number, source.offset)
+        number, offset = (
+            (segments.first_number, 0) if source is None else (source.number, source.offset)
+        )
         self.cursor = SegmentCursor(segments, number, offset)
         self.frames = self.cursor.frames
         self.ended = source is not None and source.ended
@@ -302,7 +318,9 @@ class SegmentTailer:
     @property
     def source(self) -> SegmentPosition:
         """Return the position of the used frames, for the ledger."""
-        return SegmentPosition(self.segments.instance_id, *self.cursor.used, self._sender.data, self.ended)
+        return SegmentPosition(
+            self.segments.instance_id, *self.cursor.used, self._sender.data, self.ended
+        )
 
     @property
     def moved(self) -> bool:

@@ -69,17 +69,25 @@ class StrayTraces:
         for run_id, reader in readers.items():
             strays = reader.translator.rollouts.strays() if reader.consistent else set[str]()
             if strays:
-                others = {other_id: other for other_id, other in readers.items() if other_id != run_id}
+                others = {
+                    other_id: other for other_id, other in readers.items() if other_id != run_id
+                }
                 moved |= self._move_from(run_id, reader, others, strays)
         self._next_s = time.monotonic() + _EVERY_S
         return moved
 
     def _move_from(
-        self, run_id: str, reader: SegmentReader, others: Mapping[str, SegmentReader], strays: set[str]
+        self,
+        run_id: str,
+        reader: SegmentReader,
+        others: Mapping[str, SegmentReader],
+        strays: set[str],
     ) -> bool:
         moved = False
         for closed_id in [
-            closed_id for closed_id, closed in self._closed.items() if not strays.isdisjoint(closed.trace_ids)
+            closed_id
+            for closed_id, closed in self._closed.items()
+            if not strays.isdisjoint(closed.trace_ids)
         ]:
             if closed_id not in others and self._may_join(run_id, closed_id):
                 self._reopen(self._closed.pop(closed_id).folder)  # the next round moves them
@@ -95,7 +103,9 @@ class StrayTraces:
 def _move(trace_id: str, reader: SegmentReader, owner: SegmentReader) -> bool:
     """Store a trace with its owner, then forget it here; return whether the owner has it."""
     # In this order: after a kill between both, the owner gets the spans again, and drops them by their ids.
-    with contextlib.suppress(JournalError):  # a full disk: the trace waits here, and the next round tries again
+    with contextlib.suppress(
+        JournalError
+    ):  # a full disk: the trace waits here, and the next round tries again
         owner.adopt(reader.translator.rollouts.stray(trace_id))
         reader.give_away(trace_id)
         return True

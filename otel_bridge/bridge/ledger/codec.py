@@ -82,7 +82,9 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
     if isinstance(record, MediaRecord):
         return MEDIA, _encode_media(record)
     if isinstance(record, (Config, Summary)):
-        kind, entries = (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
+        kind, entries = (
+            (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
+        )
         return kind, _dump([record.id, record.role, entries, record.time_unix_ns])
     if isinstance(record, Alert):
         return ALERT, _dump([getattr(record, name) for name in _ALERT_FIELDS])
@@ -109,7 +111,9 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
             return Evaluation(*evaluations)
         if kind in {CONFIG, SUMMARY}:
             name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
-            return (Config if kind == CONFIG else Summary)(name, role, entries, time_unix_ns, position)
+            return (Config if kind == CONFIG else Summary)(
+                name, role, entries, time_unix_ns, position
+            )
         if kind == ALERT:
             alert: list[Any] = [*_load(data), position]
             return Alert(*alert)
@@ -128,17 +132,44 @@ def _encode_row(row: Row) -> bytes:
         total = sum(cast("Iterable[float]", row.values.values()))
         if total - total == 0:
             return orjson.dumps(
-                (row.id, row.role, row.step, row.axis, row.time_unix_ns, row.values, row.steps, row.attempt)
+                (
+                    row.id,
+                    row.role,
+                    row.step,
+                    row.axis,
+                    row.time_unix_ns,
+                    row.values,
+                    row.steps,
+                    row.attempt,
+                )
             )
     except (TypeError, OverflowError):
         pass
     values = {key: _plain_value(value) for key, value in row.values.items()}
-    return _dump([row.id, row.role, row.step, row.axis, row.time_unix_ns, values, dict(row.steps), row.attempt])
+    return _dump(
+        [
+            row.id,
+            row.role,
+            row.step,
+            row.axis,
+            row.time_unix_ns,
+            values,
+            dict(row.steps),
+            row.attempt,
+        ]
+    )
 
 
 def _plain_value(value: Value) -> Json:
     if isinstance(value, Distribution):
-        parts: list[Json] = [value.count, value.sum, value.min, value.max, list(value.edges), list(value.counts)]
+        parts: list[Json] = [
+            value.count,
+            value.sum,
+            value.min,
+            value.max,
+            list(value.edges),
+            list(value.counts),
+        ]
         return {_DISTRIBUTION: parts}
     return value
 
@@ -245,7 +276,9 @@ def _decode_media(data: bytes, position: Position) -> MediaRecord:
         start += size
     if start != len(data):
         raise ValueError(f"media of {start} bytes")
-    return MediaRecord(name, role, key, step, axis, time_unix_ns, held[:shown], held[shown:], steps, position)
+    return MediaRecord(
+        name, role, key, step, axis, time_unix_ns, held[:shown], held[shown:], steps, position
+    )
 
 
 def _dump(value: object) -> bytes:

@@ -149,7 +149,16 @@ class Database:
                     sql.execute(statement)
                 sql.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
         # Reads every table once, so that damage is found when the ledger is opened, not later.
-        for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters", "timeline"):
+        for table in (
+            "meta",
+            "records",
+            "state",
+            "sources",
+            "destinations",
+            "memory",
+            "dead_letters",
+            "timeline",
+        ):
             self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608
         self._writer.execute("SELECT max(position) FROM records").fetchone()
 
@@ -158,7 +167,12 @@ class DatabaseReader:
     """Holds the read connection of one thread."""
 
     def __init__(
-        self, connection: sqlite3.Connection, lock: AbstractContextManager[bool], path: Path, *, owned: bool
+        self,
+        connection: sqlite3.Connection,
+        lock: AbstractContextManager[bool],
+        path: Path,
+        *,
+        owned: bool,
     ) -> None:
         self._connection = connection
         self._lock = lock
@@ -195,7 +209,9 @@ def open_for_reading(path: Path) -> DatabaseReader:
         raise JournalError(f"{path}: no ledger; no bridge has worked on this run yet")
     _refuse_irregular(path)
     with sqlite_errors(path):
-        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        connection = sqlite3.connect(
+            path, isolation_level=None, timeout=5.0, check_same_thread=False
+        )
         try:
             _check_version(path, connection)
         except BaseException:
@@ -231,7 +247,12 @@ def sqlite_errors(path: Path) -> Generator[None]:
         # sqlite_errorcode exists only from Python 3.11 on.
         if "disk is full" in text:
             raise JournalFullError(f"{path}: {text}; free space on that disk") from exc
-        if "malformed" in text or "not a database" in text or "no such table" in text or "no such column" in text:
+        if (
+            "malformed" in text
+            or "not a database" in text
+            or "no such table" in text
+            or "no such column" in text
+        ):
             raise LedgerDamagedError(f"{path}: the ledger is damaged: {text}") from exc
         raise JournalError(f"{path}: the ledger cannot be used: {text}") from exc
 
@@ -264,7 +285,9 @@ def _refuse_irregular(path: Path) -> None:
     """Raise `JournalError` when a path of the ledger is not a regular file: SQLite follows links and reads FIFOs."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         if os.path.lexists(name) and size_of_regular(name) is None:
-            raise JournalError(f"{name} is not a regular file; remove it, the bridge makes a new one")
+            raise JournalError(
+                f"{name} is not a regular file; remove it, the bridge makes a new one"
+            )
 
 
 def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:

@@ -74,8 +74,14 @@ class ExporterState(ExporterReport):
         """
         return not self.lacks(position) and (self.settled or self.final_position is None)
 
-    def reported(self, *, view: str, upload: str, rows_per_s: float, dead_letters: int) -> ExporterReport:
+    def reported(
+        self, *, view: str, upload: str, rows_per_s: float, dead_letters: int
+    ) -> ExporterReport:
         """Return the reported part, with the values that are known when the report is written."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(ExporterReport)}
+        values: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(ExporterReport)
+        }
         report = ExporterReport(**values)
-        return replace(report, view=view, upload=upload, rows_per_s=rows_per_s, dead_letters=dead_letters)
+        return replace(
+            report, view=view, upload=upload, rows_per_s=rows_per_s, dead_letters=dead_letters
+        )

@@ -38,7 +38,9 @@ class RecordPage:
     records: list[Record]
     through: Position
     last: Position
-    broken: list[tuple[Position, int, bytes, str]] = field(default_factory=list[tuple[Position, int, bytes, str]])
+    broken: list[tuple[Position, int, bytes, str]] = field(
+        default_factory=list[tuple[Position, int, bytes, str]]
+    )
 
     def up_to(self, position: Position) -> RecordPage:
         """Return the part of this page up to *position*, as if the ledger ended there."""
@@ -46,7 +48,10 @@ class RecordPage:
             return replace(self, last=min(self.last, position))
         records = [record for record in self.records if record.position <= position]
         return RecordPage(
-            records, position, min(self.last, position), [one for one in self.broken if one[0] <= position]
+            records,
+            position,
+            min(self.last, position),
+            [one for one in self.broken if one[0] <= position],
         )
 
 
@@ -61,7 +66,9 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             return position_of(sql)
 
-    def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage:
+    def records(
+        self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+    ) -> RecordPage:
         """Return the next records of *kinds* after *after*, at least one record if there is any."""
         marks = ",".join("?" * len(kinds))
         batch = RecordPage([], after, after)
@@ -91,7 +98,9 @@ class LedgerView:
     def oldest(self) -> Position:
         """Return the position of the oldest stored record; without records, the next position."""
         with self._reader.snapshot() as sql:
-            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            oldest = cast(
+                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+            )
             return position_of(sql) + 1 if oldest is None else oldest
 
     def state(self, *prefixes: str) -> tuple[Position, dict[str, object]]:
@@ -103,13 +112,21 @@ class LedgerView:
                     "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key",
                     (prefix, after_prefix(prefix)),
                 )
-                values |= {key: decode_value(value) for key, value in cast("Iterable[tuple[str, bytes]]", found)}
+                values |= {
+                    key: decode_value(value)
+                    for key, value in cast("Iterable[tuple[str, bytes]]", found)
+                }
             return position_of(sql), values
 
     def encoded_state(self) -> list[tuple[str, bytes]]:
         """Return every state key with its encoded value, ordered by key."""
         with self._reader.snapshot() as sql:
-            return list(cast("Iterable[tuple[str, bytes]]", sql.execute("SELECT key, value FROM state ORDER BY key")))
+            return list(
+                cast(
+                    "Iterable[tuple[str, bytes]]",
+                    sql.execute("SELECT key, value FROM state ORDER BY key"),
+                )
+            )
 
     def state_value(self, key: str) -> object | None:
         """Return one state value, ``None`` when there is none."""

@@ -98,10 +98,15 @@ class RecentRecords:
             self._chunks.append(chunk)
             self._size_bytes += size
 
-    def records(self, position: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage | None:
+    def records(
+        self, position: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+    ) -> RecordPage | None:
         """Return the same page as `LedgerView.records`; ``None`` when records after *position* are not in memory."""
         with self._lock:
-            if not self._chunks or not self._chunks[0].first <= position + 1 <= self._chunks[-1].last:
+            if (
+                not self._chunks
+                or not self._chunks[0].first <= position + 1 <= self._chunks[-1].last
+            ):
                 return None
             chunks = list(self._chunks)
         return _picked(chunks, position, kinds, limit=limit, limit_bytes=limit_bytes)

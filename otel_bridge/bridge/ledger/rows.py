@@ -78,7 +78,9 @@ def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
         "SELECT instance_id, number, offset, header, ended, forwarded_number, forwarded_offset FROM sources"
     )
     return [
-        SegmentPosition(name, number, offset, bytes(header), bool(ended), forwarded_number, forwarded_offset)
+        SegmentPosition(
+            name, number, offset, bytes(header), bool(ended), forwarded_number, forwarded_offset
+        )
         for name, number, offset, header, ended, forwarded_number, forwarded_offset in found
     ]
 

@@ -42,7 +42,8 @@ _VACUUM_PAGES: Final = 2_000
 _SPARE_PAGES: Final = 1_000
 """Free pages to keep, of 4,096 bytes each: room for about 8,000 rows of ten keys."""
 _DELIVERED: Final = (
-    "CASE WHEN destinations.ended OR NOT destinations.opened THEN destinations.written ELSE destinations.durable END"
+    "CASE WHEN destinations.ended OR NOT destinations.opened"
+    " THEN destinations.written ELSE destinations.durable END"
 )
 """`ExporterState.delivered` in SQL."""
 
@@ -162,12 +163,18 @@ class Ledger:
                 facts = {"position": encoded[-1][0], **dataclasses.asdict(counts)}
                 sql.executemany(
                     "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                    [(name, value if isinstance(value, int) else json.dumps(value)) for name, value in facts.items()],
+                    [
+                        (name, value if isinstance(value, int) else json.dumps(value))
+                        for name, value in facts.items()
+                    ],
                 )
             if changes:
                 kept = [(key, value) for key, value in changes if value is not None]
                 sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
-                sql.executemany("DELETE FROM state WHERE key = ?", [(key,) for key, value in changes if value is None])
+                sql.executemany(
+                    "DELETE FROM state WHERE key = ?",
+                    [(key,) for key, value in changes if value is None],
+                )
             for source in sources:
                 put_source(sql, source)
             self._timeline.add(sql, phases, records)
@@ -178,7 +185,13 @@ class Ledger:
         return self.position
 
     def records(
-        self, view: LedgerView, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+        self,
+        view: LedgerView,
+        after: Position,
+        kinds: Sequence[int],
+        *,
+        limit: int,
+        limit_bytes: int,
     ) -> RecordPage:
         """Return the page that `LedgerView.records` of *view* returns, from memory if the records are there."""
         recent = self.recent.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
@@ -191,7 +204,12 @@ class Ledger:
             sql.execute("DELETE FROM meta WHERE key = ?", (ahead_key(instance_id),))
 
     def forwarded(
-        self, instance_id: str, number: int, offset: int, *, ahead: Mapping[str, tuple[int, int]] | None = None
+        self,
+        instance_id: str,
+        number: int,
+        offset: int,
+        *,
+        ahead: Mapping[str, tuple[int, int]] | None = None,
     ) -> bool:
         """Store how far the segments of a process are forwarded; return whether the ledger knows the process.
 
@@ -222,14 +240,19 @@ class Ledger:
         """Return the destination; a new destination starts at the oldest record that the ledger still has."""
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
-            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            oldest = cast(
+                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+            )
             start = self.position if oldest is None else oldest - 1
             sql.execute(
                 "INSERT OR IGNORE INTO destinations (exporter, variables, written, durable, counted, missed) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (exporter, text, start, start, start, start),
             )
-            sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND variables = ?", (exporter, text))
+            sql.execute(
+                "UPDATE destinations SET named = 1 WHERE exporter = ? AND variables = ?",
+                (exporter, text),
+            )
             found = [
                 item
                 for item in destinations_of(sql)
@@ -246,7 +269,11 @@ class Ledger:
                 are.
         """
         with self.database.transaction() as sql:
-            known = [(item.id in ids, item.id) for item in destinations_of(sql) if item.exporter not in unknown]
+            known = [
+                (item.id in ids, item.id)
+                for item in destinations_of(sql)
+                if item.exporter not in unknown
+            ]
             sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", known)
 
     def save(self, destination: ExporterState) -> None:
@@ -273,7 +300,10 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 dataclasses.astuple(dead_letter),
             )
-            sql.execute("UPDATE destinations SET dead = dead + 1 WHERE id = ?", (dead_letter.destination_id,))
+            sql.execute(
+                "UPDATE destinations SET dead = dead + 1 WHERE id = ?",
+                (dead_letter.destination_id,),
+            )
             sql.execute(
                 "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
                 (DEAD_LETTERS_KEPT,),
@@ -286,10 +316,15 @@ class Ledger:
         if dead_letters:
             view = self.view()
             chosen = {
-                item.id: dead_letters[item.exporter] for item in view.destinations() if item.exporter in dead_letters
+                item.id: dead_letters[item.exporter]
+                for item in view.destinations()
+                if item.exporter in dead_letters
             }
             view.close()
-            return sum(self.remove_dead_letters(destination_id, ids) for destination_id, ids in chosen.items())
+            return sum(
+                self.remove_dead_letters(destination_id, ids)
+                for destination_id, ids in chosen.items()
+            )
         with self.database.transaction() as sql:
             ids = [(item.id,) for item in destinations_of(sql) if exporter in {None, item.exporter}]
             sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
@@ -299,8 +334,13 @@ class Ledger:
         """Delete single dead letters of one destination; return how many were deleted."""
         with self.database.transaction() as sql:
             pairs = [(destination_id, number) for number in ids]
-            found = sql.executemany("DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs).rowcount
-            sql.execute("UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?", (found, destination_id))
+            found = sql.executemany(
+                "DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs
+            ).rowcount
+            sql.execute(
+                "UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?",
+                (found, destination_id),
+            )
         return found
 
     def prune(self, through: Position) -> int:
@@ -310,7 +350,9 @@ class Ledger:
         more than deleting records.
         """
         with self.database.transaction() as sql:
-            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            oldest = cast(
+                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+            )
             deleted = 0
             if oldest is not None and oldest <= through:
                 last = min(through, oldest + _PRUNE_RECORDS - 1)
@@ -410,7 +452,9 @@ def _mark(records: Sequence[Record], first: Position) -> None:
             object.__setattr__(record, "position", position)
 
 
-def open_or_rebuild(path: Path, *, exclusive: bool = False, timeline_bytes: int = 0) -> tuple[Ledger, Path | None]:
+def open_or_rebuild(
+    path: Path, *, exclusive: bool = False, timeline_bytes: int = 0
+) -> tuple[Ledger, Path | None]:
     """Open the ledger. A damaged ledger is set aside and a new one created, to be filled from the remaining segments.
 
     Args are those of `Ledger`.

@@ -76,7 +76,9 @@ class TimelineStore:
         self._rates: set[str] = set()
         self._known_keys: set[str] = set()
 
-    def add(self, sql: sqlite3.Connection, phases: Iterable[TimelinePhase], records: Sequence[Record]) -> None:
+    def add(
+        self, sql: sqlite3.Connection, phases: Iterable[TimelinePhase], records: Sequence[Record]
+    ) -> None:
         """Store what a batch brought, in the transaction of *sql*."""
         if not self._limit:
             return
@@ -94,7 +96,9 @@ class TimelineStore:
         if self._size > self._limit:
             self._evict(sql)
 
-    def _insert(self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]) -> None:
+    def _insert(
+        self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]
+    ) -> None:
         data = encode_value([list(event) for event in events])
         start_ns = min(event.start_ns for event in events)
         end_ns = max(event.end_ns for event in events)
@@ -103,16 +107,24 @@ class TimelineStore:
         sql.execute(statement, (role, step, start_ns, end_ns, size, data))
         self._size += size
 
-    def _add_marks(self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]) -> None:
+    def _add_marks(
+        self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]
+    ) -> None:
         """Add a mark for each row of a step, and for each row with a rate, to *parts*."""
         for record in records:
             if type(record) is not Row or record.is_derived:  # a derived row does not mark a step
                 continue
             rates = self._rates_of(record)
             role = record.role or ""
-            step = record.step if record.step is not None else record.steps.get(axis_of(record.role), _NO_STEP)
+            step = (
+                record.step
+                if record.step is not None
+                else record.steps.get(axis_of(record.role), _NO_STEP)
+            )
             if record.step is not None or rates:
-                mark = TimelineEvent("mark", "", "", record.time_unix_ns, record.time_unix_ns, rates)
+                mark = TimelineEvent(
+                    "mark", "", "", record.time_unix_ns, record.time_unix_ns, rates
+                )
                 parts.setdefault((role, step), []).append(mark)
 
     def _rates_of(self, row: Row) -> dict[str, float]:
@@ -137,14 +149,17 @@ class TimelineStore:
             "GROUP BY role, step, iif(step = ?, id, 0) ORDER BY max(id) DESC",
             (_NO_STEP,),
         )
-        steps = [_StoredStep(*row) for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)]
+        steps = [
+            _StoredStep(*row) for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)
+        ]
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
         # What has no step is not a slow step either: it comes last, and stays in the order of its age.
         older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
         slowest, deleted = _within(older, room)
         sql.executemany(
-            "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?", [step[:4] for step in deleted]
+            "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
+            [step[:4] for step in deleted],
         )
         self._size = sum(step.size for step in (*newest, *slowest))
 
@@ -184,17 +199,23 @@ def _of_phase(phase: TimelinePhase) -> TimelineEvent:
         facts["outer"] = span.outer
     if phase.received_ns:
         facts["received_ns"] = phase.received_ns
-    return TimelineEvent("phase", span.name, phase.instance, span.start_unix_ns, span.end_unix_ns, facts)
+    return TimelineEvent(
+        "phase", span.name, phase.instance, span.start_unix_ns, span.end_unix_ns, facts
+    )
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
     facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
     facts = {name: value for name, value in facts.items() if value is not None}
-    yield TimelineEvent("rollout", rollout.id, "", rollout.start_unix_ns, rollout.end_unix_ns, facts)
+    yield TimelineEvent(
+        "rollout", rollout.id, "", rollout.start_unix_ns, rollout.end_unix_ns, facts
+    )
     kinds = {"generation": "turn", "tool": "tool"}
     for span in rollout.spans[1:_MAX_SPANS]:
         kind = kinds.get(span.kind, "span")
-        yield TimelineEvent(kind, span.name[:_MAX_NAME_CHARS], rollout.id, span.start_unix_ns, span.end_unix_ns, {})
+        yield TimelineEvent(
+            kind, span.name[:_MAX_NAME_CHARS], rollout.id, span.start_unix_ns, span.end_unix_ns, {}
+        )
 
 
 def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[TimelineStep]:
@@ -202,7 +223,8 @@ def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[Timelin
     steps: dict[tuple[str, int], TimelineStep] = {}
     with reader.snapshot() as sql:
         rows = sql.execute(
-            "SELECT role, step, data FROM timeline WHERE step BETWEEN ? AND ? ORDER BY role, step, id", (first, last)
+            "SELECT role, step, data FROM timeline WHERE step BETWEEN ? AND ? ORDER BY role, step, id",
+            (first, last),
         )
         for role, step, data in cast("Iterable[tuple[str, int, bytes]]", rows):
             part = steps.setdefault((role, step), TimelineStep(role, step, []))

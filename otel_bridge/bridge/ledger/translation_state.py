@@ -63,7 +63,12 @@ class LedgerState:
         if "/" in prefix:
             pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:
-            pairs = [pair for space in self._spaces.values() for pair in space.items() if pair[0].startswith(prefix)]
+            pairs = [
+                pair
+                for space in self._spaces.values()
+                for pair in space.items()
+                if pair[0].startswith(prefix)
+            ]
         pairs.sort(key=lambda pair: pair[0])
         return ((key, self._read(key) if value is _STORED else value) for key, value in pairs)
 

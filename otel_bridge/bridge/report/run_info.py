@@ -38,16 +38,28 @@ class RunDescription:
             for key, value in state.items()
             if key.startswith(_CONFIG)
         }
-        keys = {key.removeprefix(_KEY): str(axis) for key, axis in state.items() if key.startswith(_KEY) and axis}
+        keys = {
+            key.removeprefix(_KEY): str(axis)
+            for key, axis in state.items()
+            if key.startswith(_KEY) and axis
+        }
         run = self.brief(state.get(_RUN))
         return position, replace(
-            run, keys=keys, configs=configs, summaries=_summaries(state), reopened=reopened, oldest=view.oldest()
+            run,
+            keys=keys,
+            configs=configs,
+            summaries=_summaries(state),
+            reopened=reopened,
+            oldest=view.oldest(),
         )
 
     def brief(self, facts: object) -> RunInfo:
         """Return the run without keys and configs, from the state's ``run``."""
         known = cast("Mapping[str, object]", facts or {})
-        identity = {key: str(value) for key, value in cast("Mapping[str, object]", known.get("identity") or {}).items()}
+        identity = {
+            key: str(value)
+            for key, value in cast("Mapping[str, object]", known.get("identity") or {}).items()
+        }
         run_id = str(known.get("id") or self._folder.run_id)
         return RunInfo(
             id=run_id,

@@ -105,9 +105,14 @@ class ReportWriter:
         seen_s, due_s = time.monotonic(), self._due_s
         if due_s is None:
             return
-        if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
+        if not now and (
+            seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)
+        ):
             return
-        self._due_s, self._written_s = None, seen_s  # before the report is built: later changes make it due again
+        self._due_s, self._written_s = (
+            None,
+            seen_s,
+        )  # before the report is built: later changes make it due again
         try:
             report = self._report(workers, selection, ended)
             write_report(self._folder, report)
@@ -120,7 +125,9 @@ class ReportWriter:
         """Close the connection to the ledger."""
         self._view.close()
 
-    def _report(self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool) -> Report:
+    def _report(
+        self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool
+    ) -> Report:
         # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
         states = {name: worker.exporter_state for name, worker in workers.items()}
         position, sources, destinations = self._view.overview()
@@ -139,9 +146,14 @@ class ReportWriter:
             generated=self._describe.generated(state.get("run")),
             bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
             processes=self._processes(sources),
-            roles={role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()},
+            roles={
+                role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()
+            },
             position=position,
-            exporters={name: self._exporter(state, stored.get(state.id), run) for name, state in states.items()},
+            exporters={
+                name: self._exporter(state, stored.get(state.id), run)
+                for name, state in states.items()
+            },
             former=self._former(destinations, workers),
             drops=_counts(state.items(_DROP), _DROP),
             drop_keys=_texts(state.items(FIRST_KEY), FIRST_KEY),
@@ -164,12 +176,19 @@ class ReportWriter:
             owed=owed,
             unchosen=selection.unchosen,
             destinations=len(destinations),
-            discarded={name: records.discarded for name, records in given_up.items() if records.discarded},
-            evicted={name: records.evicted for name, records in given_up.items() if records.evicted},
+            discarded={
+                name: records.discarded for name, records in given_up.items() if records.discarded
+            },
+            evicted={
+                name: records.evicted for name, records in given_up.items() if records.evicted
+            },
             launcher=self._launcher,
             media=_int(state.get(COUNTED)),
             alerts=_int(state.get(RAISED)),
-            awaited_ranks={role: _awaited(rank) for role, rank in translator.awaited_ranks(time.time_ns()).items()},
+            awaited_ranks={
+                role: _awaited(rank)
+                for role, rank in translator.awaited_ranks(time.time_ns()).items()
+            },
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )
@@ -189,13 +208,19 @@ class ReportWriter:
             for source in sources
         }
 
-    def _former(self, destinations: Sequence[ExporterState], present: Container[str]) -> dict[str, ExporterReport]:
+    def _former(
+        self, destinations: Sequence[ExporterState], present: Container[str]
+    ) -> dict[str, ExporterReport]:
         """Return the last report of each exporter that is not *present* any more."""
         return {
-            name: _former(name, report, destinations) for name, report in self._known.items() if name not in present
+            name: _former(name, report, destinations)
+            for name, report in self._known.items()
+            if name not in present
         }
 
-    def _exporter(self, state: ExporterState, stored: ExporterState | None, run: RunInfo) -> ExporterReport:
+    def _exporter(
+        self, state: ExporterState, stored: ExporterState | None, run: RunInfo
+    ) -> ExporterReport:
         """Return the report of an exporter, whose dead letters others may have discarded in the ledger."""
         settings = state.settings
         return state.reported(
@@ -213,7 +238,9 @@ class ReportWriter:
         return tail.producer.role, not tail.segments.dead and not own, own
 
 
-def _former(name: str, report: ExporterReport, destinations: Iterable[ExporterState]) -> ExporterReport:
+def _former(
+    name: str, report: ExporterReport, destinations: Iterable[ExporterState]
+) -> ExporterReport:
     """Return the last report of an exporter that left, with what it wrote after that report."""
     stored = max(
         (
@@ -283,4 +310,8 @@ class Rates:
         if not samples or now_s - samples[-1][0] >= _SAMPLE_S:
             samples.append((now_s, count))
         since_s, before = samples[0]
-        return round(max(count - before, 0) / (now_s - since_s), 1) if now_s - since_s >= _SAMPLE_S else 0.0
+        return (
+            round(max(count - before, 0) / (now_s - since_s), 1)
+            if now_s - since_s >= _SAMPLE_S
+            else 0.0
+        )

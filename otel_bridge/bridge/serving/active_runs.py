@@ -25,7 +25,12 @@ from otel_bridge.bridge.serving.rotation import Rotation
 from otel_bridge.bridge.serving.run_failures import RunFailures
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.stall_watch import StallWatch
-from otel_bridge.errors import FolderLockedError, FormatVersionError, LedgerDamagedError, OtelBridgeError
+from otel_bridge.errors import (
+    FolderLockedError,
+    FormatVersionError,
+    LedgerDamagedError,
+    OtelBridgeError,
+)
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Status
@@ -78,7 +83,9 @@ class RunOpener:
         log_line: Takes one line for the log.
     """
 
-    def __init__(self, options: BridgeOptions, wake: Callable[[], None], log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: BridgeOptions, wake: Callable[[], None], log_line: Callable[[str], None]
+    ) -> None:
         self._options, self._wake, self._log_line = options, wake, log_line
         self._fullness: dict[Path, Fullness] = {}
 
@@ -91,7 +98,9 @@ class RunOpener:
         if folder.base not in self._fullness:
             self._fullness[folder.base] = fullness_of(folder, self._options)
         fullness = self._fullness[folder.base]
-        return RunBridge.open(folder, self._options, wake=self._wake, log_line=log_line, lock=lock, fullness=fullness)
+        return RunBridge.open(
+            folder, self._options, wake=self._wake, log_line=log_line, lock=lock, fullness=fullness
+        )
 
 
 class ActiveRuns:
@@ -182,24 +191,38 @@ class ActiveRuns:
     def allow_leave(self) -> bool:
         """Close runs whose writers have closed, and let more runs give way; return whether any was closed."""
         until_s, closed = time.monotonic() + _ROUND_S, False
-        for one in [one for one in self._leaving.values() if one.run.stopped() or time.monotonic() >= one.by_s]:
+        for one in [
+            one
+            for one in self._leaving.values()
+            if one.run.stopped() or time.monotonic() >= one.by_s
+        ]:
             self._close(one)
             closed = True
             if time.monotonic() >= until_s:
                 break
-        for run in self.rotation.to_give_way(self, leaving=len(self._leaving)) if not self._leaving_many() else ():
+        for run in (
+            self.rotation.to_give_way(self, leaving=len(self._leaving))
+            if not self._leaving_many()
+            else ()
+        ):
             self._leave(run, self._gave_way)
         return closed
 
     def nothing_left(self) -> bool:
         """Return whether no folder is open, waits in the queue, or needs work."""
-        return not (self._runs or self._leaving or self.rotation.waiting or self._discovery.finds_any())
+        return not (
+            self._runs or self._leaving or self.rotation.waiting or self._discovery.finds_any()
+        )
 
     def idle(self) -> bool:
         """Return whether nothing is left to do; while the host drains, whether nothing can be delivered now."""
         if not self._requested.draining:
             return self.nothing_left()
-        over = not self._leaving and not self.rotation.waiting and all(map(drained, self._runs.values()))
+        over = (
+            not self._leaving
+            and not self.rotation.waiting
+            and all(map(drained, self._runs.values()))
+        )
         return over and not self._discovery.finds_any()
 
     # --- requests to the host -----------------------------------------------------------------------------------------
@@ -367,7 +390,9 @@ class ActiveRuns:
         try:
             leaving.then(run, time.monotonic())
         except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
-            with contextlib.suppress(Exception):  # its files must be closed, whatever failed before or fails now
+            with contextlib.suppress(
+                Exception
+            ):  # its files must be closed, whatever failed before or fails now
                 run.close(time.monotonic())
             run.lease.release()
             self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))
@@ -376,7 +401,9 @@ class ActiveRuns:
         """Close a folder with nothing left to do; data that arrived meanwhile puts the folder in the queue again."""
         remaining = run.remaining()
         self._close_run(run, deadline_s)
-        self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, time.monotonic() + AGAIN_S)
+        self._discovery.closed[run.folder.path] = ClosedRun(
+            remaining, run.segments_read, time.monotonic() + AGAIN_S
+        )
         # The lock is free now. Data from before that is found here; a process that comes later finds the lock free.
         if remaining.outcome in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
             self.rotation.wait(run.folder, first=True)
@@ -384,8 +411,12 @@ class ActiveRuns:
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
         remaining = run.remaining()
         # A run that was about to sleep when the host began to drain was not drained: it wakes for that.
-        self.hanging += self._idle_runs.put(run, deadline_s, drained=self._requested.draining and drained(run))
-        self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, float("inf"))
+        self.hanging += self._idle_runs.put(
+            run, deadline_s, drained=self._requested.draining and drained(run)
+        )
+        self._discovery.closed[run.folder.path] = ClosedRun(
+            remaining, run.segments_read, float("inf")
+        )
 
     def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
         """Put a run to sleep in favour of waiting ones; an unfinished run goes to the end of the queue."""
@@ -402,7 +433,9 @@ class ActiveRuns:
         self._close_run(run, time.monotonic() + CLOSE_S)
         try:
             aside = set_aside(folder.ledger_path)
-            self._log_line(f"{folder.run_id}: the ledger was renamed to {aside}, the remaining segments are read again")
+            self._log_line(
+                f"{folder.run_id}: the ledger was renamed to {aside}, the remaining segments are read again"
+            )
         except OtelBridgeError as failed:
             self._log_line(f"{folder.run_id}: {failed}")
         self._open(folder)

@@ -36,7 +36,9 @@ class Companions:
         """Take the lock; return whether no other bridge has it."""
         try:
             return self._lock.acquire()
-        except JournalError:  # the folder is gone, or its file system has no locks: each run gets a bridge of its own
+        except (
+            JournalError
+        ):  # the folder is gone, or its file system has no locks: each run gets a bridge of its own
             return False
 
     def folders(self) -> list[RunFolder]:
@@ -80,7 +82,9 @@ class Companions:
             if mark == self._mark or not (pid.isdecimal() and ticks.isdecimal()):
                 continue
             with contextlib.suppress(OSError, JournalError):
-                if start_ticks(int(pid)) != int(ticks) and not probe(self._leader.companions_lock_path(mark)):
+                if start_ticks(int(pid)) != int(ticks) and not probe(
+                    self._leader.companions_lock_path(mark)
+                ):
                     shutil.rmtree(path)
 
     def _names(self) -> list[str]:

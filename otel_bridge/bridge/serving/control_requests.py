@@ -30,7 +30,11 @@ class ControlRequests:
     """
 
     def __init__(
-        self, folder: RunFolder, pipeline: RunPipeline, shutdown: ShutdownState, log_line: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        pipeline: RunPipeline,
+        shutdown: ShutdownState,
+        log_line: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._pipeline = pipeline
@@ -69,7 +73,9 @@ class ControlRequests:
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
                 delete_control_request(self._folder, request)
-                if not (self._folder.control_dir / name).exists():  # otherwise it would be carried out again
+                if not (
+                    self._folder.control_dir / name
+                ).exists():  # otherwise it would be carried out again
                     del self._acted_on[name]
 
     def _carry_out(self, request: ControlRequest) -> None:
@@ -97,7 +103,9 @@ class ControlRequests:
         if request.values.get("what") == "waiting":
             ledger.evict_from_unnamed(ledger.position)
         else:
-            ledger.discard_dead_letters(None if exporter is None else str(exporter), request.dead_letters)
+            ledger.discard_dead_letters(
+                None if exporter is None else str(exporter), request.dead_letters
+            )
 
     def _malformed(self, reason: str) -> None:
         """Count and report a malformed request; other requests are carried out."""
@@ -109,5 +117,7 @@ class ControlRequests:
             return self._shutdown.requested_status is None
         if request.kind == "retry":
             workers = self._pipeline.workers.by_name.values()
-            return not (self._dead_letters or any(worker.dead_letters_waiting() for worker in workers))
+            return not (
+                self._dead_letters or any(worker.dead_letters_waiting() for worker in workers)
+            )
         return True

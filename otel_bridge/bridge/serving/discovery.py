@@ -122,7 +122,11 @@ class Discovery:
             return self._is_due(closed)
         if is_requested(folder) or self._has_more(folder, closed):
             return True
-        return closed is not None and closed.remaining.outcome is Outcome.PARKED and self._is_due(closed)
+        return (
+            closed is not None
+            and closed.remaining.outcome is Outcome.PARKED
+            and self._is_due(closed)
+        )
 
     def _is_due(self, closed: ClosedRun) -> bool:
         """Return whether a run that was closed with something left to do is served again now."""

@@ -137,7 +137,8 @@ def drained(run: RunBridge) -> bool:
     if found and all(one.state == "blocked" for one in found):
         return True  # no exporter would take the data that is not read yet
     return run.shutdown.paused and all(
-        one.state == "blocked" or (one.resolved and one.has_all(position) and not one.failing) for one in found
+        one.state == "blocked" or (one.resolved and one.has_all(position) and not one.failing)
+        for one in found
     )
 
 
@@ -146,5 +147,7 @@ def has_nothing_to_do(run: RunBridge) -> bool:
     if not run.reader.caught_up or not run.delivered()[0]:
         return False
     waiting = run.reader.translator.waiting()
-    waits = waiting.rows or waiting.traces or waiting.rollouts or run.processes.has_unreported_ends()
+    waits = (
+        waiting.rows or waiting.traces or waiting.rollouts or run.processes.has_unreported_ends()
+    )
     return not waits

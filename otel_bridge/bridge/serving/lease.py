@@ -32,7 +32,9 @@ class FolderLease:
         lost: Whether the folder was moved or deleted; a folder at its path now belongs to another bridge.
     """
 
-    def __init__(self, folder: RunFolder, lock: RecordLock, log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: RunFolder, lock: RecordLock, log_line: Callable[[str], None]
+    ) -> None:
         self._folder = folder
         self._log_line = log_line
         self._lock: RecordLock | None = lock
@@ -101,7 +103,9 @@ class FolderLease:
     def release(self) -> None:
         """Release the lock; a lost lock holds a file open too."""
         if self._lock is not None:
-            if self._heartbeat_s and not self.lost:  # so that another host need not wait until this heartbeat is old
+            if (
+                self._heartbeat_s and not self.lost
+            ):  # so that another host need not wait until this heartbeat is old
                 with contextlib.suppress(JournalError):
                     self._folder.write_heartbeat(self._lock, 0)
             self._lock.release()
@@ -110,7 +114,9 @@ class FolderLease:
 OTHER_HOST_NS: Final = 60 * 10**9
 
 
-def take_lock(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> RecordLock:
+def take_lock(
+    folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
+) -> RecordLock:
     """Take the lock of a run folder, from another bridge if the options allow that.
 
     Raises:
@@ -130,7 +136,9 @@ def take_lock(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str
             return lock
     holder = folder.holder()
     owner = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-    raise FolderLockedError(f"{folder.path} is in use by {owner}; wait for it to finish, or stop it")
+    raise FolderLockedError(
+        f"{folder.path} is in use by {owner}; wait for it to finish, or stop it"
+    )
 
 
 def _refuse_other_host(folder: RunFolder) -> None:
@@ -145,14 +153,22 @@ def _refuse_other_host(folder: RunFolder) -> None:
         )
 
 
-def _kill_holder(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> None:
+def _kill_holder(
+    folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
+) -> None:
     """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
     holder = folder.holder()
     report = read_report(folder)
     if report is not None and report.launcher:
         return
-    if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
-        log_line(f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed")
+    if (
+        holder is not None
+        and holder.boot_id == this_host().boot_id
+        and holder.pid not in {0, os.getpid()}
+    ):
+        log_line(
+            f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed"
+        )
         with contextlib.suppress(OSError):
             os.kill(holder.pid, signal.SIGKILL)
 

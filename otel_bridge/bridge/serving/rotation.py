@@ -55,7 +55,10 @@ class Rotation:
     def limit(self) -> int:
         """Return the most active runs at present: fewer for a while after no more files could be opened."""
         if self._limit < self._most and time.monotonic() - self._limited_s >= _GROW_S:
-            self._limit, self._limited_s = min(self._limit + max(self._limit // 4, 1), self._most), time.monotonic()
+            self._limit, self._limited_s = (
+                min(self._limit + max(self._limit // 4, 1), self._most),
+                time.monotonic(),
+            )
         return self._limit
 
     @property
@@ -88,7 +91,10 @@ class Rotation:
     def files_ran_out(self, at_work: int, *, pause_s: float = 0.0) -> None:
         """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds."""
         self._open_again_s = max(self._open_again_s, time.monotonic() + pause_s)
-        self._limit, self._limited_s = max(min(self._limit, at_work - max(at_work // 8, 1)), 1), time.monotonic()
+        self._limit, self._limited_s = (
+            max(min(self._limit, at_work - max(at_work // 8, 1)), 1),
+            time.monotonic(),
+        )
 
     def began(self, path: Path) -> None:
         """Store when a run became active."""
@@ -111,16 +117,28 @@ class Rotation:
         if wanted <= 0 or now_s - self._decided_s < _DECIDE_S:
             return []
         self._decided_s = now_s
-        ranked = [(rank, self._stints[run.folder.path].moved_s, run) for run in at_work if (rank := self._rank(run))]
+        ranked = [
+            (rank, self._stints[run.folder.path].moved_s, run)
+            for run in at_work
+            if (rank := self._rank(run))
+        ]
         ranked.sort(key=lambda one: one[:2])
         busy = max(self.limit // _SHARE, 1) - leaving
-        return [run for number, (rank, _, run) in enumerate(ranked[:wanted]) if rank == 1 or number < busy]
+        return [
+            run
+            for number, (rank, _, run) in enumerate(ranked[:wanted])
+            if rank == 1 or number < busy
+        ]
 
     def _rank(self, run: RunBridge) -> int:
         """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
         now_s = time.monotonic()
         stint = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
-        position = (run.reader.known(), run.ledger.position, [one.written for one in run.exporter_states().values()])
+        position = (
+            run.reader.known(),
+            run.ledger.position,
+            [one.written for one in run.exporter_states().values()],
+        )
         if position != stint.position:
             stint.position, stint.moved_s = position, now_s
         if has_nothing_to_do(run):

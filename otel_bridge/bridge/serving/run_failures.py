@@ -50,7 +50,9 @@ class RunFailures:
         failing.until_s = time.monotonic() + wait_s
         is_expected = isinstance(exc, OtelBridgeError)
         details = str(exc) if is_expected else "".join(traceback.format_exception(exc))
-        self._report(failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {details}")
+        self._report(
+            failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {details}"
+        )
         return wait_s
 
     def report(self, path: Path, line: str) -> None:

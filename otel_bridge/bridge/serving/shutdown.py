@@ -73,7 +73,9 @@ class ShutdownState:
 
     def due(self, processes: ProcessMonitor) -> bool:
         """Return whether waiting data can be released now."""
-        return not self.paused and (self.draining or (self.closing and not self.waits_for(processes)))
+        return not self.paused and (
+            self.draining or (self.closing and not self.waits_for(processes))
+        )
 
     def done(self) -> None:
         """Mark the waiting data as released."""

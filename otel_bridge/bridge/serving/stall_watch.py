@@ -53,7 +53,9 @@ class StallWatch:
         text = f"{type(exc).__name__}: {exc}"
         if text != self._failure:
             self._failure = text
-            self._log_line(f"reading run folders failed, tried again: {''.join(traceback.format_exception(exc))}")
+            self._log_line(
+                f"reading run folders failed, tried again: {''.join(traceback.format_exception(exc))}"
+            )
         return min(self._backoff.failed(), LONGEST_PAUSE_S)
 
     def round_done(self) -> None:
@@ -68,7 +70,9 @@ class StallWatch:
         reasons: list[str] = []
         if self.age_s() > self._stall_s:
             place = f" at run {self._where}" if self._where else ""
-            reasons.append(f"the thread that reads run folders has stood still{place} for {self.age_s():.0f} s")
+            reasons.append(
+                f"the thread that reads run folders has stood still{place} for {self.age_s():.0f} s"
+            )
         if self._failure and self._backoff.failures >= 3:
             reasons.append(f"reading run folders fails: {self._failure}")
         return reasons

@@ -28,7 +28,9 @@ class _FirstImport:
 
     def __init__(self, names: "list[str]") -> None:
         self.otel_bridge_names = names
-        self._packages: set[str] = {package for name in names for package in _PACKAGES.get(name, ())}
+        self._packages: set[str] = {
+            package for name in names for package in _PACKAGES.get(name, ())
+        }
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Hand over to the import hook; without otel-bridge, print one line and leave the import as it is."""

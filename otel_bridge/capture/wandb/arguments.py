@@ -87,7 +87,9 @@ class WandbArguments:
     @property
     def resumes(self) -> bool:
         """Return whether a run that exists is resumed."""
-        return (bool(self["resume"]) and self["resume"] != "never") or self["resume_from"] is not None
+        return (bool(self["resume"]) and self["resume"] != "never") or self[
+            "resume_from"
+        ] is not None
 
     @property
     def first_step(self) -> int | None:
@@ -102,7 +104,11 @@ class WandbArguments:
         given = self._arguments.get(name)
         if given is None:
             given = _explicit(self._settings, _OF_SETTINGS[name])
-        if given is None and name == "id" and (moment := _run_moment(self["resume_from"])) is not None:
+        if (
+            given is None
+            and name == "id"
+            and (moment := _run_moment(self["resume_from"])) is not None
+        ):
             given = moment[0]
         if given is None and not _is_chosen(name):
             given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
@@ -128,7 +134,11 @@ def _explicit(settings: Any, field: str) -> Any:
 
 def _run_moment(given: Any) -> tuple[str, int] | None:
     """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
-    text = given if isinstance(given, str) else f"{getattr(given, 'run', '')}?_step={getattr(given, 'value', '')}"
+    text = (
+        given
+        if isinstance(given, str)
+        else f"{getattr(given, 'run', '')}?_step={getattr(given, 'value', '')}"
+    )
     found = _MOMENT.fullmatch(text)
     return None if found is None else (found[1], int(float(found[2])))
 
@@ -213,7 +223,9 @@ def _printable(text: Any) -> str | None:
     """Return a name as otel-bridge accepts it; W&B accepts any text."""
     if text is None:
         return None
-    return "".join(char for char in str(text).strip() if char.isprintable())[:MAX_NAME_CHARS] or None
+    return (
+        "".join(char for char in str(text).strip() if char.isprintable())[:MAX_NAME_CHARS] or None
+    )
 
 
 def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> bool:
@@ -223,7 +235,11 @@ def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> 
     """
     recorder, reinit = current.run.recorder, asked["reinit"]
     if recorder is not None and recorder.forked:
-        named = ((asked["name"], facts.name), (asked["id"], facts.id), (asked["project"], facts.project))
+        named = (
+            (asked["name"], facts.name),
+            (asked["id"], facts.id),
+            (asked["project"], facts.project),
+        )
         return all(given in {None, known} for given, known in named)
     ends = str(reinit).lower() in _FINISHES or (reinit in (None, "default") and hasattr(sys, "ps1"))
     return not ends

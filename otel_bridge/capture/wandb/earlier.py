@@ -55,7 +55,9 @@ def earlier_run(run: Run) -> EarlierRun | None:
     if last is None and saved is None:
         return None
     held = saved or {"config": {}, "summary": {}}
-    return EarlierRun(_plain(held["config"]), _plain(held["summary"]), None if last is None else last + 1)
+    return EarlierRun(
+        _plain(held["config"]), _plain(held["summary"]), None if last is None else last + 1
+    )
 
 
 class SavedRun:
@@ -82,7 +84,9 @@ class SavedRun:
         given = {"config": self._config, "summary": summary}
         try:  # what other processes of the run saved stays
             held = _read(self._path) or {"config": {}, "summary": {}}
-            found = {part: held[part] | config_of(values, _ignore) for part, values in given.items()}
+            found = {
+                part: held[part] | config_of(values, _ignore) for part, values in given.items()
+            }
             put_file(self._path, orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))
         except any_error():  # values of the user's, or the disk
             pass

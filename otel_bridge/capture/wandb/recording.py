@@ -44,7 +44,9 @@ class WandbRecording:
         last: The summary: the last value of each key.
     """
 
-    def __init__(self, run: Run, earlier: EarlierRun | None = None, first_step: int | None = None) -> None:
+    def __init__(
+        self, run: Run, earlier: EarlierRun | None = None, first_step: int | None = None
+    ) -> None:
         counts.captured("wandb.init", run=run)
         self.run = run
         last = run.last_step()
@@ -93,9 +95,15 @@ class WandbRecording:
             self._take(key, value, step, found.row)
         if not found.media:
             self._row = tuple(given)
-        texts = {key: value for key, value in found.shown.items() if value is None or isinstance(value, str)}
+        texts = {
+            key: value
+            for key, value in found.shown.items()
+            if value is None or isinstance(value, str)
+        }
         plain, results = self._summaries.of_row(texts)
-        self.last.show({key: value for key, value in found.shown.items() if key in plain or key not in texts})
+        self.last.show(
+            {key: value for key, value in found.shown.items() if key in plain or key not in texts}
+        )
         self.last.replace(results)
         return found.row
 
@@ -109,7 +117,12 @@ class WandbRecording:
         self._saved.save(self.last)
 
     def define_metric(
-        self, name: str, step_metric: str | None = None, summary: Collection[str] = (), *, overwrite: bool = False
+        self,
+        name: str,
+        step_metric: str | None = None,
+        summary: Collection[str] = (),
+        *,
+        overwrite: bool = False,
     ) -> None:
         """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
         counts.captured("wandb.define_metric", run=self.run)
@@ -139,7 +152,9 @@ class WandbRecording:
             self._saved.note_config(shown)
             self._saved.save(self.last)
 
-    def config_callback(self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
+    def config_callback(
+        self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Record a change of a ``wandb.Config``: one entry, or several."""
         self.config({str(key): val} if data is None else data)
 
@@ -184,7 +199,9 @@ class WandbRecording:
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
             logged = (*self.last, *self.rows.pending_keys)
-            if is_table and self._tables.record(key, one, place, logged=logged, row_keys=(row, self._row)):
+            if is_table and self._tables.record(
+                key, one, place, logged=logged, row_keys=(row, self._row)
+            ):
                 return
         except any_error():  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)

@@ -55,7 +55,10 @@ def behave_as_logged(artifact: Any) -> None:
         del timeout
         return self
 
-    shown = {"version": property(lambda _self: _FIRST_VERSION), "aliases": property(lambda _self: [])}
+    shown = {
+        "version": property(lambda _self: _FIRST_VERSION),
+        "aliases": property(lambda _self: []),
+    }
     artifact.__class__ = type(kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **shown})
 
 
@@ -66,18 +69,29 @@ def run_class(package: Any) -> Any:
         package: The package ``wandb``.
     """
 
-    def begin(self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any) -> None:
+    def begin(
+        self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any
+    ) -> None:
         package.Run.__init__(self, settings=settings)
         self.recording, self.facts = recording, facts
         self.summary = recording.last
-        self._config, self._start_time, self._starting_step = config, time.time(), recording.rows.step
+        self._config, self._start_time, self._starting_step = (
+            config,
+            time.time(),
+            recording.rows.step,
+        )
         self._interface = self._backend = self._attach_id = None
         self._is_finished = self._is_attached = False
         self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
         config._set_callback(self._config_callback)
         recording.last.record_by(self._summary_update_callback)
 
-    body: dict[str, Any] = {"__init__": begin, "__exit__": _leave, **_recorded(package), **_callbacks(package)}
+    body: dict[str, Any] = {
+        "__init__": begin,
+        "__exit__": _leave,
+        **_recorded(package),
+        **_callbacks(package),
+    }
     body |= _shown_facts(package)
     for name, result in NEUTRAL.items():
         if hasattr(package.Run, name):
@@ -93,7 +107,9 @@ def run_class(package: Any) -> Any:
 def _recorded(package: Any) -> dict[str, Any]:
     """Return the methods that record."""
 
-    def log(self: Any, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None) -> None:
+    def log(
+        self: Any, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None
+    ) -> None:
         """Record a row, by W&B's rules for *step* and *commit*."""
         del sync
         self.recording.log(data, step, commit)
@@ -107,7 +123,9 @@ def _recorded(package: Any) -> dict[str, Any]:
         if package.run is self:
             package.sdk.lib.module.unset_globals()
 
-    def alert(self: Any, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None) -> None:
+    def alert(
+        self: Any, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None
+    ) -> None:
         """Record an alert, at most one of a title in *wait_duration*; its level is ``info`` unless *level* is given."""
         self.recording.alert(title, text, level, wait_duration)
 
@@ -145,7 +163,9 @@ def _callbacks(package: Any) -> dict[str, Any]:
         self.recording.not_captured("wandb.run.status")
         return package.sdk.wandb_run.RunStatus()
 
-    def record_config(self: Any, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
+    def record_config(
+        self: Any, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Record a change of the config."""
         self.recording.config_callback(key, val, data)
 
@@ -177,7 +197,9 @@ def _shown_facts(package: Any) -> dict[str, Any]:
 
     def sweep_url(self: Any) -> str | None:
         """Return the page of the trial's sweep, as W&B's settings name it."""
-        shown = self._settings.model_copy(update={"entity": self.facts.entity, "project": self.facts.project})
+        shown = self._settings.model_copy(
+            update={"entity": self.facts.entity, "project": self.facts.project}
+        )
         return shown.sweep_url or None
 
     read: dict[str, Callable[[Any], Any]] = {
@@ -194,7 +216,8 @@ def _shown_facts(package: Any) -> dict[str, Any]:
         "sync_dir": folder,
     }  # fmt: skip
     facts = {
-        name: property(_fact(name)) for name in ("id", "project", "entity", "group", "job_type", "path", "resumed")
+        name: property(_fact(name))
+        for name in ("id", "project", "entity", "group", "job_type", "path", "resumed")
     }
     refuse = package.sdk.wandb_run._raise_if_finished
     settable = {name: _settable(name, refuse) for name in ("name", "notes", "tags")}

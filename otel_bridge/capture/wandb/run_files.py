@@ -45,7 +45,10 @@ class RunFiles:
             counts.not_captured("files in wandb.run.dir")
             self._count(f"wandb.run.dir: {name}")
         if names:
-            notify(f"files in wandb.run.dir are not recorded; they are kept in {self._folder}", always=True)
+            notify(
+                f"files in wandb.run.dir are not recorded; they are kept in {self._folder}",
+                always=True,
+            )
 
     def _files(self) -> Iterator[str]:
         return (name for _, _, found in os.walk(self._folder) for name in found)

@@ -17,7 +17,14 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import tensorboard
-from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, recording_of
+from otel_bridge.capture.wandb.arguments import (
+    RunFacts,
+    WandbArguments,
+    begin,
+    facts_of,
+    goes_on,
+    recording_of,
+)
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.capture.wandb.run import run_class
@@ -34,7 +41,15 @@ _CHECKED: Final = {
     "resume_from": "resume_from",
 }  # fmt: skip
 """Arguments that W&B refuses when they are wrong, and the fields of its settings that check them, in its order."""
-_NOT_FOR_CONFIG: Final = ("resume", "resume_from", "fork_from", "sync_tensorboard", "tensorboard", "monitor_gym", "dir")
+_NOT_FOR_CONFIG: Final = (
+    "resume",
+    "resume_from",
+    "fork_from",
+    "sync_tensorboard",
+    "tensorboard",
+    "monitor_gym",
+    "dir",
+)
 """Arguments that act on W&B's own run only."""
 _GLOBALS: Final = (
     "run", "config", "summary", "log", "save", "alert", "use_artifact", "log_artifact", "define_metric", "watch",
@@ -105,7 +120,9 @@ class _Capture:
             before = self._package.run
             run = self._real_init(*given, **named)
             if run is not before:
-                recording = WandbRecording(begin(asked, name=run.name, id_=run.id, project=run.project))
+                recording = WandbRecording(
+                    begin(asked, name=run.name, id_=run.id, project=run.project)
+                )
                 if asked["sync_tensorboard"]:
                     tensorboard.sync(recording.run)
                 copy_too(self._package, run, recording)
@@ -132,7 +149,9 @@ class _Capture:
         env = environment()
         if launcher_alive(env) and "wandb" in _exporters():
             # The launcher has another environment. It reads the files in which W&B's own call stores both.
-            with suppress(AttributeError, OSError):  # of a W&B below 0.25, which stores them by other functions
+            with suppress(
+                AttributeError, OSError
+            ):  # of a W&B below 0.25, which stores them by other functions
                 self._store_login(key, host)
         return True
 
@@ -171,7 +190,13 @@ class _Capture:
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
         given, make = arguments.get("settings"), self._package.Settings
-        made = make(**given) if isinstance(given, dict) else make() if given is None else given.model_copy()
+        made = (
+            make(**given)
+            if isinstance(given, dict)
+            else make()
+            if given is None
+            else given.model_copy()
+        )
         for name, field in _CHECKED.items():
             if arguments.get(name) is not None:
                 setattr(made, field, arguments[name])
@@ -196,7 +221,9 @@ class _Capture:
             return None
         return current
 
-    def _begin(self, asked: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None) -> Any:
+    def _begin(
+        self, asked: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None
+    ) -> Any:
         config, settings = self._parsed(arguments)
         if trial is not None:
             trial.lock_config(config)
@@ -241,7 +268,11 @@ class _Capture:
         return config, disabled.settings
 
     def _set_global(self, run: Any) -> None:
-        shown = {name: getattr(run, name) for name in _GLOBALS if hasattr(run, name) and hasattr(self._package, name)}
+        shown = {
+            name: getattr(run, name)
+            for name in _GLOBALS
+            if hasattr(run, name) and hasattr(self._package, name)
+        }
         self._package.__dict__.update({**shown, "run": run})
 
 

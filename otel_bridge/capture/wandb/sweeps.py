@@ -76,7 +76,9 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
         before = _drop_count(run)
         log(*given, **named)
         if getattr(threading.current_thread(), "_terminated", False) and _drop_count(run) > before:
-            raise Exception("the sweep's agent stopped this trial")  # the class that the agent raises
+            raise Exception(
+                "the sweep's agent stopped this trial"
+            )  # the class that the agent raises
 
     return logged
 
@@ -102,5 +104,7 @@ def current_trial(package: Any) -> SweepTrial | None:
 def _parameters(package: Any, path: str | None) -> Mapping[str, Any]:
     if not path:
         return {}
-    read: Mapping[str, Any] = package.sdk.lib.config_util.dict_from_config_file(path, must_exist=True)
+    read: Mapping[str, Any] = package.sdk.lib.config_util.dict_from_config_file(
+        path, must_exist=True
+    )
     return read

@@ -56,10 +56,14 @@ def versions(exporters: Mapping[str, Exporter]) -> Finding:
     found = Finding()
     for name, exporter in exporters.items():
         for package in exporter.requires if exporter.tested_with else ():
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the exporter reports it itself
+            with contextlib.suppress(
+                importlib.metadata.PackageNotFoundError
+            ):  # the exporter reports it itself
                 version = importlib.metadata.version(package)
                 of = "" if name == package else f"{name}: "
-                found.shown.append(f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}")
+                found.shown.append(
+                    f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}"
+                )
     return found
 
 

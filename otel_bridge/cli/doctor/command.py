@@ -47,9 +47,14 @@ _MIN_FREE_BYTES: Final = 1 << 30
 
 
 @click.command("doctor", epilog="Example: otel-bridge doctor --send")
-@click.option("--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back.")
 @click.option(
-    "--all", "whole", is_flag=True, help="Show also settings that are not set, other exporters, packages, ports."
+    "--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back."
+)
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Show also settings that are not set, other exporters, packages, ports.",
 )
 def command(*, sending: bool, whole: bool) -> None:
     """Check whether this machine and its trackers can work: the verdict, then what is set."""
@@ -107,7 +112,9 @@ class _Findings:
                 after_table = True
         if not self.whole:
             console.print()
-            console.print_line("`otel-bridge doctor --all` shows every setting, exporter, package and port", "dim")
+            console.print_line(
+                "`otel-bridge doctor --all` shows every setting, exporter, package and port", "dim"
+            )
 
 
 def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> None:
@@ -117,7 +124,9 @@ def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> 
     if wrong and not chosen:
         console.print_line(advice)
     elif not wrong:
-        console.print_line("✓ nothing is wrong" if chosen else f"✓ nothing is wrong, but {advice}", "green")
+        console.print_line(
+            "✓ nothing is wrong" if chosen else f"✓ nothing is wrong, but {advice}", "green"
+        )
 
 
 def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
@@ -154,7 +163,9 @@ def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
 def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
     """Show the settings that are set, or all of them with where each comes from."""
     columns = (
-        ("setting (-: not set)", "value", "from", "meaning") if findings.whole else ("setting", "value", "meaning")
+        ("setting (-: not set)", "value", "from", "meaning")
+        if findings.whole
+        else ("setting", "value", "meaning")
     )
     table = _Table(*columns)
     for setting in all_settings():
@@ -183,7 +194,9 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
     for name in known:
         try:
             where = " ".join(_destination(name, env))
-            lacking = "" if name == exporter.OTLP else exporter.missing_of(name, exporter.described(name))
+            lacking = (
+                "" if name == exporter.OTLP else exporter.missing_of(name, exporter.described(name))
+            )
         except OtelBridgeError as exc:
             where = str(exc)
             lacking = ""
@@ -193,12 +206,18 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
             table.add(name, "yes" if name in chosen else "", lacking or where)
         elif name in chosen:
             table.add(name, lacking or where)
-    findings.wrong += [exporter.unknown(name) for name in chosen if name not in {*known, exporter.NONE}]
+    findings.wrong += [
+        exporter.unknown(name) for name in chosen if name not in {*known, exporter.NONE}
+    ]
     findings.show(table)
-    _bridge_environment(findings, env, {name: missing.get(name, "") for name in chosen if name in known})
+    _bridge_environment(
+        findings, env, {name: missing.get(name, "") for name in chosen if name in known}
+    )
 
 
-def _bridge_environment(findings: _Findings, env: Mapping[str, str], lacking: Mapping[str, str]) -> None:
+def _bridge_environment(
+    findings: _Findings, env: Mapping[str, str], lacking: Mapping[str, str]
+) -> None:
     """Show in which other Python environment the bridge would run, or what is wrong with that environment.
 
     Args:
@@ -219,7 +238,12 @@ def _bridge_environment(findings: _Findings, env: Mapping[str, str], lacking: Ma
 
 def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the exporters that the environment chooses for any signal."""
-    lists = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER, settings.EXPORTERS)
+    lists = (
+        settings.METRICS_EXPORTER,
+        settings.TRACES_EXPORTER,
+        settings.LOGS_EXPORTER,
+        settings.EXPORTERS,
+    )
     names = tuple(dict.fromkeys(name for setting in lists for name in setting.read(env)))
     if not names and destination.signals_with_endpoint(env):
         return (exporter.OTLP,)
@@ -228,7 +252,10 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     if name == exporter.OTLP:
-        return [f"{signal}={destination.endpoint_for(signal, env).address}" for signal in destination.signals_sent(env)]
+        return [
+            f"{signal}={destination.endpoint_for(signal, env).address}"
+            for signal in destination.signals_sent(env)
+        ]
     chosen = exporter.described(name).read_settings(env, Path.cwd())
     found = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
     return found or [_WITHOUT_VARIABLES.get(name, "")]
@@ -243,7 +270,9 @@ def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
     if base.file_system:
         findings.show(f"  the requested folder is on {base.file_system}, a network file system")
     if not os.access(existing, os.W_OK | os.X_OK):
-        findings.wrong.append(f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder")
+        findings.wrong.append(
+            f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder"
+        )
     if free_bytes < _MIN_FREE_BYTES:
         lack = f"{existing} has {free_bytes >> 20} MiB left; free some, or set OTEL_BRIDGE_DIR to another disk"
         findings.wrong.append(lack)

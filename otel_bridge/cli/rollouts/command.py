@@ -51,8 +51,15 @@ class _Filter:
         wanted = {"group": self.group, "role": self.role, "split": self.split}
         return (
             (not self.steps or facts.get("step") in self.steps)
-            and all(value is None or value == (facts.get(key) or _UNNAMED.get(key)) for key, value in wanted.items())
-            and (self.trace is None or str(facts["id"]).startswith(self.trace) or facts["rollout_id"] == self.trace)
+            and all(
+                value is None or value == (facts.get(key) or _UNNAMED.get(key))
+                for key, value in wanted.items()
+            )
+            and (
+                self.trace is None
+                or str(facts["id"]).startswith(self.trace)
+                or facts["rollout_id"] == self.trace
+            )
             and (not self.errors or bool(facts["failed"]))
             and (self.consumed is None or self.consumed in trained_steps)
             and not (self.unused and trained_steps)
@@ -61,29 +68,65 @@ class _Filter:
 
 @click.command("rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full")
 @click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
-@click.option("--step", "steps", type=int, multiple=True, help="Only this step; may be given several times.")
+@click.option(
+    "--step", "steps", type=int, multiple=True, help="Only this step; may be given several times."
+)
 @click.option("--group", help="Only this group: the samples of one prompt.")
 @click.option("--role", help="Only this role.")
 @click.option("--split", help="Only this split, e.g. eval.")
-@click.option("--id", "trace", metavar="ID", help="Only the rollout with this trace id, beginning of it, or own id.")
-@click.option("--run", "run", metavar="NAME", help="Only this run: its name, its id, or the beginning of its id.")
 @click.option(
-    "--errors", is_flag=True, help="Only failed rollouts: with an error, a failed tool call, or without an end."
+    "--id",
+    "trace",
+    metavar="ID",
+    help="Only the rollout with this trace id, beginning of it, or own id.",
 )
-@click.option("--consumed", metavar="STEP", type=int, help="Only rollouts that this training step consumed.")
+@click.option(
+    "--run",
+    "run",
+    metavar="NAME",
+    help="Only this run: its name, its id, or the beginning of its id.",
+)
+@click.option(
+    "--errors",
+    is_flag=True,
+    help="Only failed rollouts: with an error, a failed tool call, or without an end.",
+)
+@click.option(
+    "--consumed", metavar="STEP", type=int, help="Only rollouts that this training step consumed."
+)
 @click.option("--unused", is_flag=True, help="Only rollouts that no training step has consumed.")
 @click.option(
-    "--sort", type=click.Choice(_SORT), default="newest", show_default=True, help="Sort by this, highest first."
+    "--sort",
+    type=click.Choice(_SORT),
+    default="newest",
+    show_default=True,
+    help="Sort by this, highest first.",
 )
 @click.option("--reverse", is_flag=True, help="Sort lowest first.")
-@click.option("--limit", type=click.IntRange(min=0), help=f"Show at most N; 0: all. [default: {_LIMIT}; --json: all]")
-@click.option("--full", is_flag=True, help="Do not clip long messages on a terminal.")
-@click.option("--tokens", "overlay", metavar="NAME", help="Color tokens by entropy, mismatch, advantage, mask, …")
 @click.option(
-    "--html", "as_html", is_flag=True, help="Write the token view of one rollout as a page. DIR may be its ID."
+    "--limit",
+    type=click.IntRange(min=0),
+    help=f"Show at most N; 0: all. [default: {_LIMIT}; --json: all]",
 )
-@click.option("-o", "output", type=click.Path(path_type=Path), help="With --html: the file. [default: stdout]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rollout, complete.")
+@click.option("--full", is_flag=True, help="Do not clip long messages on a terminal.")
+@click.option(
+    "--tokens",
+    "overlay",
+    metavar="NAME",
+    help="Color tokens by entropy, mismatch, advantage, mask, …",
+)
+@click.option(
+    "--html",
+    "as_html",
+    is_flag=True,
+    help="Write the token view of one rollout as a page. DIR may be its ID.",
+)
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="With --html: the file. [default: stdout]"
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per rollout, complete."
+)
 def command(
     *,
     directory: Path | None,
@@ -136,7 +179,9 @@ def _check_forms(output: Path | None, overlay: str | None, *, as_html: bool, as_
     if output is not None and not as_html:
         raise WrongCallError("-o FILE is for the page of a rollout: add --html")
     if as_html and (as_json or overlay):
-        raise WrongCallError("--html writes a page with all values of the tokens: leave out --json and --tokens")
+        raise WrongCallError(
+            "--html writes a page with all values of the tokens: leave out --json and --tokens"
+        )
     if as_json and overlay:
         raise WrongCallError("--tokens colors text: leave out --json")
 
@@ -184,7 +229,9 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     named = [(folder, _name_of(folder)) for folder in folders]
     found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
     if not found:
-        there = ", ".join(f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20])
+        there = ", ".join(
+            f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20]
+        )
         raise WrongCallError(f"{where}: no run {run!r} here; there are {there}")
     return found
 
@@ -249,7 +296,9 @@ def _notify_rest(rollouts: RolloutListing, matching: int, shown: int) -> None:
     """Print on stderr how many rollouts are not shown, and why."""
     here = len(rollouts.found)
     parts = [
-        f"{shown} of {here} rollouts shown" if matching == here else f"{shown} of {matching} that match, {here} here"
+        f"{shown} of {here} rollouts shown"
+        if matching == here
+        else f"{shown} of {matching} that match, {here} here"
     ]
     if rollouts.gone:
         parts.append(

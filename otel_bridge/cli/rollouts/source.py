@@ -77,7 +77,11 @@ class RolloutSource:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder.path / "file"
         self._files = sorted(self._folder.glob("records-*.jsonl"))
-        self._view = LedgerView(open_for_reading(folder.ledger_path)) if folder.ledger_path.exists() else None
+        self._view = (
+            LedgerView(open_for_reading(folder.ledger_path))
+            if folder.ledger_path.exists()
+            else None
+        )
 
     def __enter__(self) -> RolloutSource:
         return self
@@ -94,7 +98,9 @@ class RolloutSource:
         for source, entries_read in (("file", self._of_files()), ("ledger", self._of_ledger())):
             for payload, read in entries_read:
                 if payload["kind"] == "evaluation":
-                    evaluations.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = payload
+                    evaluations.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = (
+                        payload
+                    )
                 else:
                     counted = _counted(payload)
                     light = {key: value for key, value in counted.items() if key not in _HEAVY}
@@ -120,7 +126,10 @@ class RolloutSource:
             if page is not None:
                 pages[trace_id] = page
         for record in self._records(MEDIA):
-            if isinstance(record, MediaRecord) and (trace_id := _trace_id_of_page(record.id)) in trace_ids:
+            if (
+                isinstance(record, MediaRecord)
+                and (trace_id := _trace_id_of_page(record.id)) in trace_ids
+            ):
                 pages[trace_id] = record.items[0].data.decode("utf-8", "replace")
         return pages
 
@@ -135,7 +144,10 @@ class RolloutSource:
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for path, offset, line in self._lines():
-            if any(line.startswith(mark) for mark in _MARKS) and (payload := _parsed(line)) is not None:
+            if (
+                any(line.startswith(mark) for mark in _MARKS)
+                and (payload := _parsed(line)) is not None
+            ):
                 yield payload, partial(_line_at, path, offset)
 
     def _lines(self) -> Iterator[tuple[Path, int, bytes]]:
@@ -160,9 +172,15 @@ class RolloutSource:
     def _rollout_at(self, position: int) -> Payload | None:
         if self._view is None:
             return None
-        records = self._view.records(position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES).records
+        records = self._view.records(
+            position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES
+        ).records
         record = records[0] if records else None
-        return rollout_payload(record) if isinstance(record, RolloutRecord) and record.position == position else None
+        return (
+            rollout_payload(record)
+            if isinstance(record, RolloutRecord) and record.position == position
+            else None
+        )
 
     def _records(self, *kinds: int) -> Iterator[Record]:
         """Yield the records of *kinds* that the ledger has, in their order."""
@@ -177,7 +195,9 @@ class RolloutSource:
 
 def _trace_id_of_page(media_id: str) -> str:
     """Return the id of the rollout whose page of tokens has *media_id*; of other media an empty text."""
-    return media_id.removeprefix(TOKENS_ID).partition(":")[0] if media_id.startswith(TOKENS_ID) else ""
+    return (
+        media_id.removeprefix(TOKENS_ID).partition(":")[0] if media_id.startswith(TOKENS_ID) else ""
+    )
 
 
 def _line_at(path: Path, offset: int) -> Payload | None:
@@ -205,10 +225,16 @@ def _counted(payload: Payload) -> Payload:
     return {
         **payload,
         "rollout_id": metadata.get("rollout_id") if isinstance(metadata, dict) else None,
-        "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label")) if isinstance(metadata, dict) else [],
+        "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label"))
+        if isinstance(metadata, dict)
+        else [],
         "turns": sum(message.get("role") == "assistant" for message in messages),
         "tool_calls": sum(span.get("kind") == "tool" for span in spans),
-        "failed": bool(payload.get("error") or payload.get("incomplete") or any(span.get("error") for span in spans)),
+        "failed": bool(
+            payload.get("error")
+            or payload.get("incomplete")
+            or any(span.get("error") for span in spans)
+        ),
     }
 
 

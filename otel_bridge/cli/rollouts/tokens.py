@@ -19,11 +19,15 @@ from otel_bridge.text.printable import printable
 from otel_bridge.tokens.view import TokenView, shade
 
 _LARGEST: Final = 5
-_NO_TOKENS: Final = "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
+_NO_TOKENS: Final = (
+    "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
+)
 _NO_ROLLOUT: Final = "no rollout here matches; see which there are with: otel-bridge rollouts"
 
 
-def write_page(folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bool], output: Path | None) -> None:
+def write_page(
+    folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bool], output: Path | None
+) -> None:
     """Write the page of the one rollout that *takes* chooses to *output*, else to stdout.
 
     Raises:
@@ -56,7 +60,9 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
         return
     values = view.overlays.get(overlay)
     if values is None:
-        terminal.print_line(f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}", style="dim")
+        terminal.print_line(
+            f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}", style="dim"
+        )
         return
     numbers = {index: value for index, value in enumerate(values) if value is not None}
     highest = max(map(abs, numbers.values()), default=0.0)
@@ -68,7 +74,9 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
     terminal.print(colored)
     ordered = sorted(numbers, key=lambda index: -abs(numbers[index]))
     for index in ordered[:_LARGEST]:
-        terminal.print_line(f"    token {index} {printable(view.tokens[index])!r}: {overlay} {numbers[index]:.4g}")
+        terminal.print_line(
+            f"    token {index} {printable(view.tokens[index])!r}: {overlay} {numbers[index]:.4g}"
+        )
 
 
 def _style(strength: float | None) -> str:

@@ -19,7 +19,13 @@ from otel_bridge.records import Json
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
 
-_ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "developer": "magenta"}
+_ROLES: Final = {
+    "system": "magenta",
+    "user": "cyan",
+    "assistant": "green",
+    "tool": "yellow",
+    "developer": "magenta",
+}
 _LINES: Final = 12
 """Lines of one message on a terminal."""
 _INDENT: Final = "    "
@@ -34,7 +40,11 @@ class RolloutView:
 
     def run(self, run_id: str, report: Report | None) -> None:
         """Print the heading of the run whose rollouts follow."""
-        name = f"{report.project}/{report.name} ({run_id})" if report is not None and report.name else run_id
+        name = (
+            f"{report.project}/{report.name} ({run_id})"
+            if report is not None and report.name
+            else run_id
+        )
         self._console.print(Text(_one_line(name), style="bold"))
 
     def rollout(self, payload: Payload) -> None:
@@ -44,16 +54,24 @@ class RolloutView:
         for line in _remarks(payload):
             self._console.print(line)
         messages = entries(payload.get("messages"))
-        names = {str(call.get("id")): _function(call)[0] for one in messages for call in entries(one.get("tool_calls"))}
+        names = {
+            str(call.get("id")): _function(call)[0]
+            for one in messages
+            for call in entries(one.get("tool_calls"))
+        }
         for message in messages:
             self._message(message, names)
         if not messages:
-            self._console.print(Text("  no messages: none were sent, or their content is switched off", style="dim"))
+            self._console.print(
+                Text("  no messages: none were sent, or their content is switched off", style="dim")
+            )
 
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
         role = str(message.get("role") or "message")
         tool = str(message.get("name") or names.get(str(message.get("tool_call_id"))) or "")
-        self._console.print(Text(_one_line(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold")))
+        self._console.print(
+            Text(_one_line(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold"))
+        )
         lines = [line for text in _texts(message) for line in _shown(text).split("\n")]
         for line in self._clipped(lines):
             self._console.print(line)
@@ -64,10 +82,15 @@ class RolloutView:
             yield from (Text(_INDENT + line) for line in lines)
             return
         width = max(self._console.width - len(_INDENT), 20)
-        folded = [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
+        folded = [
+            line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)
+        ]
         yield from (Text(_INDENT + line) for line in folded[:_LINES])
         if len(folded) > _LINES:
-            yield Text(f"{_INDENT}… {len(folded) - _LINES} more lines; --full or --json shows all", style="dim")
+            yield Text(
+                f"{_INDENT}… {len(folded) - _LINES} more lines; --full or --json shows all",
+                style="dim",
+            )
 
 
 def _shown(text: str) -> str:
@@ -82,9 +105,13 @@ def _one_line(text: str) -> str:
 
 def _heading(payload: Payload) -> Text:
     facts: list[tuple[str, str]] = [(str(payload.get("key") or "rollouts"), "bold")]
-    facts += [(f"{name} {payload[key]}", "") for name, key in _NAMES if payload.get(key) not in {None, ""}]
+    facts += [
+        (f"{name} {payload[key]}", "") for name, key in _NAMES if payload.get(key) not in {None, ""}
+    ]
     if payload.get("reward") is not None:
-        facts.append((f"reward {_number(payload['reward'])}{_parts(payload.get('rewards'))}", "bold"))
+        facts.append(
+            (f"reward {_number(payload['reward'])}{_parts(payload.get('rewards'))}", "bold")
+        )
     elif payload.get("rewards"):
         facts.append((f"rewards{_parts(payload.get('rewards'))}", "bold"))
     if payload.get("advantage") is not None:
@@ -127,7 +154,9 @@ def _duration(payload: Payload) -> str:
 def _counts(payload: Payload) -> str:
     counts = ((payload.get("turns"), "turn"), (payload.get("tool_calls"), "tool call"))
     return ", ".join(
-        f"{count} {name}{'s' * (count != 1)}" for count, name in counts if isinstance(count, int) and count
+        f"{count} {name}{'s' * (count != 1)}"
+        for count, name in counts
+        if isinstance(count, int) and count
     )
 
 
@@ -142,9 +171,15 @@ def _remarks(payload: Payload) -> Iterator[Text]:
         yield Text("  incomplete: its root span never arrived", style="red")
     clipped = payload.get("clipped_bytes")
     if isinstance(clipped, int) and clipped:
-        yield Text(f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow")
+        yield Text(
+            f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow"
+        )
     for value in entries(payload.get("evaluations")):
-        parts = [str(value[key]) for key in ("value", "label", "explanation") if value.get(key) is not None]
+        parts = [
+            str(value[key])
+            for key in ("value", "label", "explanation")
+            if value.get(key) is not None
+        ]
         yield Text(_one_line(f"  later: {value.get('name')} {' · '.join(parts)}"), style="dim")
 
 
@@ -157,7 +192,9 @@ def _texts(message: Payload) -> Iterator[str]:
         if content or not message.get("tool_calls"):
             yield content
     elif content is not None:
-        yield from (part_text(part) for part in (content if isinstance(content, list) else [content]))
+        yield from (
+            part_text(part) for part in (content if isinstance(content, list) else [content])
+        )
     for call in entries(message.get("tool_calls")):
         name, arguments = _function(call)
         yield f"→ {name}({arguments})"
@@ -167,7 +204,9 @@ def _function(call: Payload) -> tuple[str, str]:
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
     arguments = inner.get("arguments")
-    return str(inner.get("name") or "tool"), arguments if isinstance(arguments, str) else _json(arguments)
+    return str(inner.get("name") or "tool"), arguments if isinstance(arguments, str) else _json(
+        arguments
+    )
 
 
 def _json(value: Json) -> str:

@@ -32,7 +32,9 @@ class CaptureTable:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._names = variables.get(CAPTURE.name, "")
-        self._folder = Path(tempfile.mkdtemp(prefix="otel-bridge-capture-")) if self._names else None
+        self._folder = (
+            Path(tempfile.mkdtemp(prefix="otel-bridge-capture-")) if self._names else None
+        )
         folder = {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
         self.environment = {**variables, **folder}
 
@@ -43,10 +45,14 @@ class CaptureTable:
         totals = totals_in(self._folder)
         self.remove()
         if not recorded:
-            console.print_line(f"captured: nothing; the exporters are none, and calls of {self._names} have no effect")
+            console.print_line(
+                f"captured: nothing; the exporters are none, and calls of {self._names} have no effect"
+            )
             return
         if not totals.processes:
-            console.print_line(f"captured: nothing; no Python program of the command used {self._names}")
+            console.print_line(
+                f"captured: nothing; no Python program of the command used {self._names}"
+            )
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
         columns = [_cells(totals.captured)]

@@ -15,7 +15,14 @@ import click
 
 from otel_bridge.records import Status
 
-_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 _LOOK_S: Final = 0.2
 
@@ -41,7 +48,9 @@ class Child:
         try:
             self._process = subprocess.Popen(list(command), env=dict(env))
         except OSError as exc:
-            raise NotStartedError(f"{command[0]}: {exc.strerror}; expected a program that can be run") from exc
+            raise NotStartedError(
+                f"{command[0]}: {exc.strerror}; expected a program that can be run"
+            ) from exc
         for number in _FORWARDED:
             signal.signal(number, self._forward)
 

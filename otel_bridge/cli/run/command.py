@@ -23,7 +23,12 @@ from otel_bridge.cli.directory import made
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
-from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment, replaced_trackers
+from otel_bridge.cli.run.environment import (
+    capture_of,
+    child_environment,
+    own_environment,
+    replaced_trackers,
+)
 from otel_bridge.cli.run.launched_runs import LaunchedRuns
 from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.cli.terminal import Terminal, echo
@@ -48,10 +53,21 @@ _LAST_DATA_S: Final = 0.5
     context_settings={"allow_interspersed_args": False},
     epilog="Example: otel-bridge run --exporters trackio,mlflow -- python train.py",
 )
-@click.option("--exporters", default="", help="Exporters of all signals, e.g. trackio,mlflow; overrides all variables.")
-@click.option("--new", "new_run", is_flag=True, help="Start a new run even if one of this name exists.")
+@click.option(
+    "--exporters",
+    default="",
+    help="Exporters of all signals, e.g. trackio,mlflow; overrides all variables.",
+)
+@click.option(
+    "--new", "new_run", is_flag=True, help="Start a new run even if one of this name exists."
+)
 @click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
-@click.option("--listen", default="", metavar="HOST:PORT", help="Receive OTLP here: gRPC on PORT, HTTP on PORT + 1.")
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Receive OTLP here: gRPC on PORT, HTTP on PORT + 1.",
+)
 @click.option(
     "--capture",
     "captured",
@@ -60,7 +76,9 @@ _LAST_DATA_S: Final = 0.5
     help="Capture what CMD logs to wandb, trackio or tensorboard, the rollouts of open_instruct, and the timers of "
     "slime. Without --tee the tracker itself gets nothing.",
 )
-@click.option("--tee", is_flag=True, help="With --capture: the tracker itself gets everything as well.")
+@click.option(
+    "--tee", is_flag=True, help="With --capture: the tracker itself gets everything as well."
+)
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def command(
@@ -101,7 +119,9 @@ def command(
         made(base)
     runs = LaunchedRuns(base)
     collect_less_often()
-    host = BridgeSupervisor(base, options, folders=runs.folders, may_join=lambda _run, _other: True, log_line=_notify)
+    host = BridgeSupervisor(
+        base, options, folders=runs.folders, may_join=lambda _run, _other: True, log_line=_notify
+    )
     receiver = LauncherReceiver(env, base, listen)
     host.start()
     if line := replaced_trackers(capture, choice):

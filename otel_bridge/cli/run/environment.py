@@ -46,7 +46,9 @@ def child_environment(
     receiver: LauncherReceiver,
 ) -> dict[str, str]:
     """Return the children's environment: launcher, run name, and this receiver instead of the user's OTLP endpoint."""
-    child = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    child = {
+        name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")
+    }
     for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
         child.pop(setting.name, None)
     child |= {
@@ -79,7 +81,9 @@ def child_environment(
     if identity.name_generated:
         child[settings.GENERATED_NAME.name] = identity.name
         attributes[semconv.RUN_NAME_GENERATED] = "true"
-    child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(f"{key}={quote(value)}" for key, value in attributes.items())
+    child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(
+        f"{key}={quote(value)}" for key, value in attributes.items()
+    )
     return child | receiver.environment
 
 
@@ -119,7 +123,11 @@ def replaced_trackers(variables: Mapping[str, str], choice: RequestedDestination
     if variables.get(settings.CAPTURE_MODE.name) != "replace":
         return ""
     captured_names = settings.CAPTURE.read(variables)
-    titles = [title for name, title in _TRACKER_NAMES.items() if name in captured_names and name not in choice.names]
+    titles = [
+        title
+        for name, title in _TRACKER_NAMES.items()
+        if name in captured_names and name not in choice.names
+    ]
     if not titles:
         return ""
     subject = " and ".join(f"{title} itself" for title in titles)

@@ -119,7 +119,9 @@ class _LauncherSegment:
             semconv.RUN_ID: of.run_id,
             semconv.INSTANCE_ID: self._instance_id,
         }
-        attributes = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()]
+        attributes = [
+            KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+        ]
         flags = [semconv.LAUNCHER]
         flags += [semconv.PROJECT_GENERATED] if "project" in of.generated else []
         flags += [semconv.RUN_NAME_GENERATED] if "run_name" in of.generated else []

@@ -46,7 +46,10 @@ class LauncherReceiver:
         self._receiver = Receiver(chosen)
         http_endpoint = _for_others(self._receiver.http_endpoint, host)
         grpc_endpoint = _for_others(self._receiver.grpc_endpoint, host)
-        self.environment = {f"{PREFIX}ENDPOINT": http_endpoint, f"{PREFIX}PROTOCOL": "http/protobuf"}
+        self.environment = {
+            f"{PREFIX}ENDPOINT": http_endpoint,
+            f"{PREFIX}PROTOCOL": "http/protobuf",
+        }
         for signal in SIGNALS:
             self.environment[f"OTEL_{signal.upper()}_EXPORTER"] = "otlp"
             self.environment |= _variables_of(signal, env, http_endpoint, grpc_endpoint)
@@ -60,7 +63,9 @@ class LauncherReceiver:
         self._receiver.stop()
 
 
-def _variables_of(signal: str, env: Mapping[str, str], http_endpoint: str, grpc_endpoint: str) -> dict[str, str]:
+def _variables_of(
+    signal: str, env: Mapping[str, str], http_endpoint: str, grpc_endpoint: str
+) -> dict[str, str]:
     """Return the endpoint and protocol of *signal*, which agree: gRPC where the user chose it and the receiver has it.
 
     vLLM's server reads the variables of traces only, and takes gRPC when their protocol is not set.
@@ -68,7 +73,10 @@ def _variables_of(signal: str, env: Mapping[str, str], http_endpoint: str, grpc_
     prefix = f"{PREFIX}{signal.upper()}_"
     if grpc_endpoint and env.get(f"{prefix}PROTOCOL", "").strip().lower() == "grpc":
         return {f"{prefix}ENDPOINT": grpc_endpoint, f"{prefix}PROTOCOL": "grpc"}
-    return {f"{prefix}ENDPOINT": f"{http_endpoint}/v1/{signal}", f"{prefix}PROTOCOL": "http/protobuf"}
+    return {
+        f"{prefix}ENDPOINT": f"{http_endpoint}/v1/{signal}",
+        f"{prefix}PROTOCOL": "http/protobuf",
+    }
 
 
 def _for_others(endpoint: str, host: str) -> str:
@@ -77,7 +85,9 @@ def _for_others(endpoint: str, host: str) -> str:
         return endpoint
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737; sends nothing, and shows the address of the outgoing interface
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # RFC 5737; sends nothing, and shows the address of the outgoing interface
             own: str = probe.getsockname()[0]
         except OSError:
             own = socket.gethostname()

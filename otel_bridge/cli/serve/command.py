@@ -51,7 +51,11 @@ _NAMED_RUNS: Final = 5
 
 
 @click.command("serve", epilog="Example: otel-bridge serve --exporters mlflow --http 0.0.0.0:4318")
-@click.option("--exporters", default="", help="Exporters of all signals, e.g. wandb,mlflow; overrides all variables.")
+@click.option(
+    "--exporters",
+    default="",
+    help="Exporters of all signals, e.g. wandb,mlflow; overrides all variables.",
+)
 @click.option("--grpc", "grpc_address", default="127.0.0.1:4317", metavar="HOST:PORT", show_default=True,
               help="Where to receive OTLP over gRPC; off disables it.")  # fmt: skip
 @click.option("--http", "http_address", default="127.0.0.1:4318", metavar="HOST:PORT", show_default=True,
@@ -65,7 +69,9 @@ _NAMED_RUNS: Final = 5
     show_default=True,
     help="Format of the log on stderr, one line per event.",
 )
-def command(exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str) -> None:
+def command(
+    exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str
+) -> None:
     """Receive OTLP and deliver every run below one directory to the trackers, until SIGTERM or SIGINT.
 
     After the signal, new data is refused: clients send it again later. Incomplete data is released, and stored
@@ -91,7 +97,9 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
         code = service.run()
         sys.stdout.flush()
         if service.hanging or _others_at_work():
-            os._exit(code)  # a writer, a disk or an HTTP request that hangs must not keep the service from exiting
+            os._exit(
+                code
+            )  # a writer, a disk or an HTTP request that hangs must not keep the service from exiting
     sys.exit(code)
 
 
@@ -134,7 +142,11 @@ def _others_at_work() -> bool:
     An HTTP request that reads from a disk that hangs is such a thread.
     """
     until_s = time.monotonic() + _THREADS_S
-    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    others = [
+        one
+        for one in threading.enumerate()
+        if not one.daemon and one is not threading.main_thread()
+    ]
     for thread in others:
         thread.join(max(until_s - time.monotonic(), 0.0))
     return any(thread.is_alive() for thread in others)
@@ -143,22 +155,32 @@ def _others_at_work() -> bool:
 class _Service:
     """Runs the bridge supervisor of all run folders and the receiver, and shuts both down in order."""
 
-    def __init__(self, env: Mapping[str, str], cwd: Path, base: Path, *, exporters: str, log: ServiceLog) -> None:
+    def __init__(
+        self, env: Mapping[str, str], cwd: Path, base: Path, *, exporters: str, log: ServiceLog
+    ) -> None:
         self._env, self._base, self._log = env, base, log
         named = {**env, settings.EXPORTERS.name: exporters} if exporters else dict(env)
         if exporters:
-            for setting in (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER):
+            for setting in (
+                settings.METRICS_EXPORTER,
+                settings.TRACES_EXPORTER,
+                settings.LOGS_EXPORTER,
+            ):
                 named.pop(setting.name, None)
         self._choice: RequestedDestinations = choose(None, named, cwd)
         options = dataclasses.replace(
             BridgeOptions.read(bridge_environment(env), cwd),
-            exporters=self._choice.by_signal if self._choice.names or self._choice.refused else None,
+            exporters=self._choice.by_signal
+            if self._choice.names or self._choice.refused
+            else None,
             idle_s=IDLE_S,
             lazy=True,
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
         self._one_token = len(settings.TOKEN.read(env)) <= 1
-        self._host = BridgeSupervisor(base, options, may_join=self._may_join, log_line=log.log_run_line)
+        self._host = BridgeSupervisor(
+            base, options, may_join=self._may_join, log_line=log.log_run_line
+        )
         self._states = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
         self._receiver: Receiver | None = None
         self._end_own_metrics: Callable[[], None] = lambda: None
@@ -172,7 +194,9 @@ class _Service:
 
     def _may_join(self, run_id: str, other_run_id: str) -> bool:
         """Return whether whatever sent one of the runs may send the other, so that its spans may move there."""
-        return self._one_token or (self._receiver is not None and self._receiver.same_token(run_id, other_run_id))
+        return self._one_token or (
+            self._receiver is not None and self._receiver.same_token(run_id, other_run_id)
+        )
 
     def listen(self, grpc_address: str, http_address: str) -> None:
         """Begin to receive.
@@ -184,7 +208,9 @@ class _Service:
         if grpc is None and http is None:
             return
         if grpc is not None and importlib.util.find_spec("grpc") is None:
-            raise MissingExtraError("--grpc needs the extra: pip install 'otel-bridge[collector]', or set it to off")
+            raise MissingExtraError(
+                "--grpc needs the extra: pip install 'otel-bridge[collector]', or set it to off"
+            )
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only where it listens
 
         chosen = ReceiverSettings.from_environment(
@@ -198,7 +224,9 @@ class _Service:
         if chosen.in_clear:
             line = "data arrives unencrypted: set OTEL_BRIDGE_TLS_CERT and _KEY, or put a proxy with TLS in front"
             self._log.log_line(line, level="warning")
-        self._receiver = Receiver(chosen, metrics=self._metrics, status=self._status, warnings=self._host.warnings)
+        self._receiver = Receiver(
+            chosen, metrics=self._metrics, status=self._status, warnings=self._host.warnings
+        )
 
     def run(self) -> int:
         """Serve until a signal arrives; return the exit code."""
@@ -214,16 +242,23 @@ class _Service:
     def _log_begin(self) -> None:
         where = "nowhere"
         if self._receiver is not None:
-            where = " and ".join(one for one in (self._receiver.grpc_endpoint, self._receiver.http_endpoint) if one)
+            where = " and ".join(
+                one for one in (self._receiver.grpc_endpoint, self._receiver.http_endpoint) if one
+            )
         names = ", ".join(self._choice.names)
-        self._log.log_line(f"receives at {where}; run folders in {self._base}; delivers to {names or 'no exporter'}")
+        self._log.log_line(
+            f"receives at {where}; run folders in {self._base}; delivers to {names or 'no exporter'}"
+        )
         if not names:
             self._log.log_line(
-                "no exporter is chosen: data is stored only; pass --exporters, or drain it later", level="warning"
+                "no exporter is chosen: data is stored only; pass --exporters, or drain it later",
+                level="warning",
             )
 
     def _send_own_metrics(self) -> None:
-        is_sent = "metrics" in self._choice.signals_of(OTLP) and "metrics" in signals_sent(self._env)
+        is_sent = "metrics" in self._choice.signals_of(OTLP) and "metrics" in signals_sent(
+            self._env
+        )
         if is_sent and self._receiver is not None:
             from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
 
@@ -240,7 +275,9 @@ class _Service:
 
     def _end(self) -> int:
         limit_s = DRAIN_S if self._drain_s is None else self._drain_s
-        self._log.log_line(f"shutting down: refusing new data, delivering what is stored for at most {limit_s:g} s")
+        self._log.log_line(
+            f"shutting down: refusing new data, delivering what is stored for at most {limit_s:g} s"
+        )
         self._end_own_metrics()
         if self._receiver is not None:
             self._receiver.refuse("the service is shutting down; send it again")
@@ -250,11 +287,17 @@ class _Service:
         remaining = self._host.stop(_STOP_S)
         if self._receiver is not None:
             self._try(self._receiver.stop)
-        lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in undelivered(run, self._host.hanging)]
+        lines = [
+            f"{run.run_id}: {line}"
+            for run in remaining.values()
+            for line in undelivered(run, self._host.hanging)
+        ]
         for line in lines:
             self._log.log_line(line, level="warning")
         rest = (
-            f"not everything is delivered, the remaining records stay in {self._base}" if lines else "nothing remains"
+            f"not everything is delivered, the remaining records stay in {self._base}"
+            if lines
+            else "nothing remains"
         )
         self._log.log_line(f"ended; {rest}")
         return 1 if lines else 0
@@ -263,14 +306,19 @@ class _Service:
         try:
             end()
         except Exception as exc:  # noqa: BLE001  # the other parts must be shut down too
-            self._log.log_line(f"the receiver failed to shut down: {type(exc).__name__}: {exc}", level="warning")
+            self._log.log_line(
+                f"the receiver failed to shut down: {type(exc).__name__}: {exc}", level="warning"
+            )
 
     def _metrics(self) -> list[Metric]:
         from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
         folders = run_folders(self._base)
         reports = {folder.run_id: self._states.reports.read(folder) for folder in folders}
-        unread = {folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id]) for folder in folders}
+        unread = {
+            folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id])
+            for folder in folders
+        }
         shown = {name: one for name, one in reports.items() if one is not None}
         return [*of_host(self._host.state()), *of_runs(shown, time.time_ns(), unread=unread)]
 

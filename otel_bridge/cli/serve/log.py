@@ -66,7 +66,9 @@ class ServiceLog(logging.Handler):
             sys.stdout, sys.stderr = (self._lines_of(stream) for stream in streams)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+    ) -> None:
         """Close the log. With JSON, first log the exception that ends the service, or Python prints it as text."""
         logging.getLogger().removeHandler(self)
         if self._streams is None:
@@ -90,10 +92,14 @@ class ServiceLog(logging.Handler):
 
     def _log_to(self, stream: TextIO, line: str, level: str, facts: dict[str, object]) -> None:
         now_s = time.time()
-        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
+        stamp = (
+            f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
+        )
         if self._as_json:
             entry = {"time": stamp, "level": level, "message": line, **facts}
-            written = orjson.dumps({name: _without_surrogates(value) for name, value in entry.items()}).decode()
+            written = orjson.dumps(
+                {name: _without_surrogates(value) for name, value in entry.items()}
+            ).decode()
         else:
             written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
         with self._writing, contextlib.suppress(OSError, ValueError):
@@ -118,7 +124,9 @@ class PrintedLines:
 
     def __init__(self, stream: TextIO, log: Callable[[str], None]) -> None:
         self._stream, self._log = stream, log
-        self._unfinished: dict[int, str] = {}  # by thread: two that print at a time would mix their lines
+        self._unfinished: dict[
+            int, str
+        ] = {}  # by thread: two that print at a time would mix their lines
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)

@@ -25,7 +25,13 @@ from otel_bridge.cli.status.source import (
     is_url,
     overview_of,
 )
-from otel_bridge.cli.status.view import next_commands, overview_view, run_view, space_line, state_line
+from otel_bridge.cli.status.view import (
+    next_commands,
+    overview_view,
+    run_view,
+    space_line,
+    state_line,
+)
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.printable import printable_json, shown
@@ -37,7 +43,11 @@ _PIPE_COLUMNS: Final = 240
 @click.command("status", epilog="Example: otel-bridge status --watch")
 @click.argument("location", required=False, metavar="[DIR|URL]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per run.")
-@click.option("--watch", is_flag=True, help="Continue until Ctrl-C; in a pipe, print a line whenever a run changed.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Continue until Ctrl-C; in a pipe, print a line whenever a run changed.",
+)
 def command(location: str | None, as_json: bool, watch: bool) -> None:
     """Show runs, roles, last steps, how many records wait for each tracker, and what uses the disk space.
 
@@ -64,7 +74,9 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
     folders = folders_of(directory) if watching else existing_folders(directory)
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
-    return overview_of(folders[0].base if folders else base, folders, settings.environment(), reader)
+    return overview_of(
+        folders[0].base if folders else base, folders, settings.environment(), reader
+    )
 
 
 def _print(found: Overview, *, as_json: bool) -> None:

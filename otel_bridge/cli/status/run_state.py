@@ -138,7 +138,9 @@ class StateReader:
                 held = dict(found)
             except FormatVersionError as exc:
                 refused = refused or str(exc)
-            except OtelBridgeError:  # no ledger yet, or locked by its bridge on a shared file system
+            except (
+                OtelBridgeError
+            ):  # no ledger yet, or locked by its bridge on a shared file system
                 pass
         if report is not None and OTLP in report.exporters:
             held[OTLP] = _not_forwarded(scan.segments, report)
@@ -168,7 +170,9 @@ class StateReader:
 
     def _read_ledger(self, path: Path, stamps: tuple[Stamp | None, ...]) -> _InLedger:
         size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
-        return self._ledgers.get(path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES)
+        return self._ledgers.get(
+            path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES
+        )
 
 
 def run_state_from(raw: object) -> RunState | None:
@@ -180,9 +184,13 @@ def run_state_from(raw: object) -> RunState | None:
             folder=str(table["folder"]),
             bridge_alive=bool(table["bridge_alive"]),
             report=report_from(table["report"]) if table["report"] is not None else None,
-            bytes={name: int(size) for name, size in cast("dict[str, int]", table["bytes"]).items()},
+            bytes={
+                name: int(size) for name, size in cast("dict[str, int]", table["bytes"]).items()
+            },
             held={
-                name: KeptRecords(int(one["records"] or 0), int(one["bytes"] or 0), one["unwritten_unix_ns"])
+                name: KeptRecords(
+                    int(one["records"] or 0), int(one["bytes"] or 0), one["unwritten_unix_ns"]
+                )
                 for name, one in cast("dict[str, dict[str, int | None]]", table["held"]).items()
             },
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
@@ -212,7 +220,11 @@ def _grows(state: RunState) -> bool:
     report = state.report
     if report is None or report.ended or report.status != "running":
         return False
-    return state.bridge_alive or state.unseen_senders or any(one.alive for one in report.processes.values())
+    return (
+        state.bridge_alive
+        or state.unseen_senders
+        or any(one.alive for one in report.processes.values())
+    )
 
 
 def _sizes(scan: FolderScan) -> dict[str, int]:
@@ -286,4 +298,6 @@ def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> KeptRecor
             oldest_ns = segment.mtime_ns if oldest_ns is None else min(oldest_ns, segment.mtime_ns)
     otlp = report.exporters[OTLP]
     behind = report.position > otlp.written
-    return KeptRecords(max(report.position - otlp.written, 0), left_bytes, oldest_ns if behind else None)
+    return KeptRecords(
+        max(report.position - otlp.written, 0), left_bytes, oldest_ns if behind else None
+    )

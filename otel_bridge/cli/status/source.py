@@ -15,7 +15,13 @@ import requests
 from otel_bridge import settings
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.cli.errors import WrongCallError
-from otel_bridge.cli.status.run_state import DirectoryUse, RunState, StateReader, room_of, run_state_from
+from otel_bridge.cli.status.run_state import (
+    DirectoryUse,
+    RunState,
+    StateReader,
+    room_of,
+    run_state_from,
+)
 from otel_bridge.cli.terminal import echo
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
@@ -49,7 +55,10 @@ ReadOverview: TypeAlias = Callable[[], Overview]
 
 
 def overview_of(
-    base: Path, folders: Sequence[RunFolder], env: Mapping[str, str], reader: StateReader | None = None
+    base: Path,
+    folders: Sequence[RunFolder],
+    env: Mapping[str, str],
+    reader: StateReader | None = None,
 ) -> Overview:
     """Return the overview of *folders*, all in *base*; a *reader* that is used again reads only what changed."""
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
@@ -64,7 +73,9 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     """
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     if (base / "segments").is_dir():
-        return [folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()]
+        return [
+            folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()
+        ]
     folders = run_folders(base)
     if folders:
         return folders
@@ -101,7 +112,9 @@ def _no_run_folder(base: Path) -> str:
     if not base.is_dir():
         return f"{base}: no such folder; {_NAME_ANOTHER}"
     names = ", ".join(path.name for path in _directories_with_runs(base))
-    advice = f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
+    advice = (
+        f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
+    )
     return f"{base}: no run folder here; {advice}"
 
 
@@ -128,13 +141,23 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
             f"{shown} answers, but TLS fails; for a certificate of your own CA, set REQUESTS_CA_BUNDLE to the CA's file"
         ) from exc
     except (requests.RequestException, ValueError) as exc:
-        raise JournalError(f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?") from exc
+        raise JournalError(
+            f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?"
+        ) from exc
     if answer.status_code in {401, 403}:
-        raise JournalError(f"{shown} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service")
+        raise JournalError(
+            f"{shown} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service"
+        )
     found = _overview(url, answer.content) if answer.status_code == 200 else None
     if found is None:
-        kind = "an otel-bridge without /status: upgrade it" if HEADER_SERVER in answer.headers else "not otel-bridge"
-        raise JournalError(f"{shown} answered {answer.status_code}, it is {kind}; pass the HTTP address of `serve`")
+        kind = (
+            "an otel-bridge without /status: upgrade it"
+            if HEADER_SERVER in answer.headers
+            else "not otel-bridge"
+        )
+        raise JournalError(
+            f"{shown} answered {answer.status_code}, it is {kind}; pass the HTTP address of `serve`"
+        )
     return found
 
 
@@ -148,7 +171,9 @@ def _overview(url: str, body: bytes) -> Overview | None:
             [run for run in runs if run is not None],
             None
             if room is None
-            else DirectoryUse(int(room["used_bytes"]), int(room["limit_bytes"]), bool(room.get("of_disk"))),
+            else DirectoryUse(
+                int(room["used_bytes"]), int(room["limit_bytes"]), bool(room.get("of_disk"))
+            ),
             int(cast("int", table["time_unix_ns"])),
             here=False,
         )

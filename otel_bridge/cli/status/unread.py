@@ -29,7 +29,9 @@ class Unread(NamedTuple):
     command: str
 
 
-def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, here: bool = True) -> Unread:
+def unread(
+    run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, here: bool = True
+) -> Unread:
     """Return the message about a run that no bridge has reported on yet.
 
     Args:
@@ -44,7 +46,9 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
     log_end = ""
-    with contextlib.suppress(OSError):  # a service keeps no log per run, and an offline run never had a bridge
+    with contextlib.suppress(
+        OSError
+    ):  # a service keeps no log per run, and an offline run never had a bridge
         if here and (line := end_of_log(folder.log_path)):
             log_end = f"; its bridge's log ends: {line}"
     if served:
@@ -56,7 +60,9 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
 def _names_exporters(folder: RunFolder) -> bool:
     """Return whether a segment of *folder* names an exporter, or none of its headers can be read."""
     headers = headers_of(folder)
-    return not headers or any(header is None or any(header.exporters.values()) for header in headers)
+    return not headers or any(
+        header is None or any(header.exporters.values()) for header in headers
+    )
 
 
 def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:

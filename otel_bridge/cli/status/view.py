@@ -37,7 +37,12 @@ _STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
 def run_table(
-    run_id: str, report: Report, *, live: bool, state: RunState | None = None, now_unix_ns: int | None = None
+    run_id: str,
+    report: Report,
+    *,
+    live: bool,
+    state: RunState | None = None,
+    now_unix_ns: int | None = None,
 ) -> RenderableType:
     """Return *report* as a heading, a table of roles, a table of trackers, and a line for each problem.
 
@@ -50,15 +55,23 @@ def run_table(
     """
     unseen_senders = state is not None and state.unseen_senders
     status = _status(report, live=live, unseen_senders=unseen_senders)
-    heading = Text.assemble((f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", status)
+    heading = Text.assemble(
+        (f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", status
+    )
     now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
     parts: list[RenderableType] = [heading]
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
-    parts.append(_roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders))
+    parts.append(
+        _roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders)
+    )
     parts.append(_trackers(report, state, now_ns))
-    parts += [Text(line, style="dim") for line in (*_media(report), *_degraded(report), *_former(report))]
-    parts += [Text(line, style="yellow") for line in (*_awaited(report, now_ns), *_alerts(report, now_ns))]
+    parts += [
+        Text(line, style="dim") for line in (*_media(report), *_degraded(report), *_former(report))
+    ]
+    parts += [
+        Text(line, style="yellow") for line in (*_awaited(report, now_ns), *_alerts(report, now_ns))
+    ]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
 
@@ -67,7 +80,9 @@ def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
     """Return one line for each reason why records reach no tracker that the report, which is older, does not show."""
     lines = [f"this version cannot serve the run: {state.refused}"] if state.refused else []
     if state.unread_bytes and not live:
-        lines.append(f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread")
+        lines.append(
+            f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread"
+        )
     return lines
 
 
@@ -81,14 +96,17 @@ def warnings(report: Report) -> Sequence[str]:
         if exporter.missed:
             lines.append(missed_line(name, exporter.missed))
         if exporter.dead_letters:
-            lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
+            lines.append(
+                f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list"
+            )
     lines += sampled_out_lines(report)
     if report.lacks_exporter:
         counted = "1 record waits" if report.position == 1 else f"{report.position:,} records wait"
         lines.append(f"no exporter is chosen, and {counted} for one")
     lines += [owed_line(name, count) for name, count in report.owed.items()]
     lines += [
-        f"{name}: {_records(name, count)} were discarded with --discard" for name, count in report.discarded.items()
+        f"{name}: {_records(name, count)} were discarded with --discard"
+        for name, count in report.discarded.items()
     ]
     lines += [
         f"{name}: {_records(name, count)} were deleted to free space before they were delivered"
@@ -151,7 +169,8 @@ def _curves(report: Report | None) -> Sequence[Text]:
     featured = {} if report is None else report.featured
     width = max(map(len, featured), default=0)
     return [
-        Text(f"  {printable(key):<{width}}  {_curve(values)}  {values[-1]:.4g}") for key, values in featured.items()
+        Text(f"  {printable(key):<{width}}  {_curve(values)}  {values[-1]:.4g}")
+        for key, values in featured.items()
     ]
 
 
@@ -159,7 +178,9 @@ def _curve(values: Sequence[float]) -> str:
     low = min(values)
     height = max(values) - low
     top = len(_HEIGHTS) - 1
-    return "".join(_HEIGHTS[round((value - low) / height * top) if height else 0] for value in values)
+    return "".join(
+        _HEIGHTS[round((value - low) / height * top) if height else 0] for value in values
+    )
 
 
 def run_view(state: RunState, found: Overview) -> RenderableType:
@@ -167,7 +188,13 @@ def run_view(state: RunState, found: Overview) -> RenderableType:
     if state.report is None:
         refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
         return Text(shown(_unread(state, here=found.here).message + refused))
-    return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=found.time_unix_ns)
+    return run_table(
+        state.run_id,
+        state.report,
+        live=state.bridge_alive,
+        state=state,
+        now_unix_ns=found.time_unix_ns,
+    )
 
 
 def next_commands(state: RunState, *, here: bool) -> list[str]:
@@ -179,7 +206,9 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     # No bridge delivers: it gave up, was killed, had no exporter, or ended before more was appended.
     remains = state.unread_bytes or not report.ended or report.lacks_exporter
     if not state.bridge_alive and not state.refused and remains:
-        lines.append(f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=report.has_exporter)}")
+        lines.append(
+            f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=report.has_exporter)}"
+        )
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  {command_line('dead-letters list', state.folder)}")
     return lines
@@ -221,7 +250,11 @@ def state_line(state: RunState, *, here: bool) -> str:
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes
     waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
     waits += f"; {report.media:,} media" if report.media else ""
-    waits += f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}" if report.alerts else ""
+    waits += (
+        f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}"
+        if report.alerts
+        else ""
+    )
     served = report.ended or state.bridge_alive
     status = report.status if served else _unserved(report, unseen_senders=state.unseen_senders)
     return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
@@ -253,14 +286,21 @@ def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
         if report.status != "running":
             return Text(f"{report.status}, delivering", style="cyan")
         # A process that crashed may be restarted; until then its run is neither running nor over.
-        return Text("running" if _any_runs(report) else "ending (none of its processes runs)", style="cyan")
+        return Text(
+            "running" if _any_runs(report) else "ending (none of its processes runs)", style="cyan"
+        )
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
-    return Text(f"{_unserved(report, unseen_senders=unseen_senders)}, last seen {age(since_s)} ago", style="yellow")
+    return Text(
+        f"{_unserved(report, unseen_senders=unseen_senders)}, last seen {age(since_s)} ago",
+        style="yellow",
+    )
 
 
 def _any_runs(report: Report) -> bool:
     """Return whether a process of the run is alive; a run without reported processes may have some elsewhere."""
-    return not report.processes or any(one.alive and not one.bridge for one in report.processes.values())
+    return not report.processes or any(
+        one.alive and not one.bridge for one in report.processes.values()
+    )
 
 
 def _unserved(report: Report, *, unseen_senders: bool) -> str:
@@ -294,7 +334,12 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
     if has_roles:
         table.add_column("role")
     running = report.status == "running"
-    for column in ("last step", "rows", *(["processes"] if running else []), *(["last row"] if timed else [])):
+    for column in (
+        "last step",
+        "rows",
+        *(["processes"] if running else []),
+        *(["last row"] if timed else []),
+    ):
         table.add_column(column, justify="right")
     for role, step in sorted(steps.items()):
         axis = axis_of(role or None)
@@ -311,7 +356,10 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
 def _last_steps(report: Report) -> dict[str, int | None]:
     """Return role to its last step, ``None`` for one without steps; the role of processes without a role is empty."""
     steps: dict[str, int | None] = dict.fromkeys(filter(None, report.roles))
-    steps |= {"" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step for axis, step in report.steps.items()}
+    steps |= {
+        "" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step
+        for axis, step in report.steps.items()
+    }
     return steps
 
 
@@ -330,14 +378,20 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     for column in ("tracker", "state", "rows", "rollouts", "waiting", *more):
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
-        label = exporter.state if state is None else _exporter_state(exporter, served=state.bridge_alive)
+        label = (
+            exporter.state
+            if state is None
+            else _exporter_state(exporter, served=state.bridge_alive)
+        )
         shown = Text(label, style=_STYLES.get(label, ""))
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
         cells = [*counts, str(_waiting(report, exporter))]
         if more and state is not None:
             held = state.held.get(name, KeptRecords())
-            lag_s = 0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
+            lag_s = (
+                0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
+            )
             rate = _current(exporter.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
             cells += [f"{rate:g}", age(lag_s), size(held.bytes)]
         table.add_row(name, shown, *cells)
@@ -367,7 +421,9 @@ def _awaited(report: Report, now_ns: int) -> Sequence[str]:
         if waited_s >= _AWAITED_S and not report.ended:
             others = f"{rank['others']} ranks wait" if rank["others"] != 1 else "1 rank waits"
             phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
-            lines.append(f"{role or 'the run'}: {others} for rank {rank['rank']} for {age(waited_s)}: {phase}")
+            lines.append(
+                f"{role or 'the run'}: {others} for rank {rank['rank']} for {age(waited_s)}: {phase}"
+            )
     return lines
 
 
@@ -378,7 +434,9 @@ def _media(report: Report) -> Sequence[str]:
 
 def _degraded(report: Report) -> Sequence[str]:
     """Return one line for each ability that an installed tracker lacks."""
-    return [f"{name}: {sentence}" for name, one in report.exporters.items() for sentence in one.degraded]
+    return [
+        f"{name}: {sentence}" for name, one in report.exporters.items() for sentence in one.degraded
+    ]
 
 
 def _former(report: Report) -> Sequence[str]:
@@ -387,9 +445,15 @@ def _former(report: Report) -> Sequence[str]:
     for name, exporter in report.former.items():
         lacking = _waiting(report, exporter)
         command = f"`drain --exporters {name}`"
-        rest = f"; {lacking:,} records did not reach it: {command} delivers those that are kept" if lacking else ""
+        rest = (
+            f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
+            if lacking
+            else ""
+        )
         has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
-        has = "what was forwarded" if name == OTLP else has  # otlp forwards bytes, in which rows are not counted
+        has = (
+            "what was forwarded" if name == OTLP else has
+        )  # otlp forwards bytes, in which rows are not counted
         lines.append(f"{name}, no longer named, has {has}{rest}")
     return lines
 

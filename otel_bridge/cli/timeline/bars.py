@@ -9,7 +9,13 @@ from rich.text import Text
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.text.printable import shown
-from otel_bridge.translation.phases.step_times import PREFIX, STEP, PhaseTime, RankTimes, step_values
+from otel_bridge.translation.phases.step_times import (
+    PREFIX,
+    STEP,
+    PhaseTime,
+    RankTimes,
+    step_values,
+)
 
 _FILLS: Final = ("█", "▓", "▒", "░", "▚", "▞", "▟", "▙")
 _STYLES: Final = ("blue", "green", "yellow", "magenta", "cyan", "red", "white", "bright_blue")
@@ -50,8 +56,12 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
     for event in phases:
         if event.facts.get("attempt", 1) == attempt:
             forked = event.facts.get("forked", False)
-            rank = ranks.setdefault(event.track, RankTimes(event.facts.get("rank", 0), forked=forked))
-            rank.phases.add(PhaseTime(event.name, event.facts.get("outer", ""), event.start_ns, event.end_ns))
+            rank = ranks.setdefault(
+                event.track, RankTimes(event.facts.get("rank", 0), forked=forked)
+            )
+            rank.phases.add(
+                PhaseTime(event.name, event.facts.get("outer", ""), event.start_ns, event.end_ns)
+            )
     return list(ranks.values())
 
 
@@ -70,7 +80,10 @@ def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> 
     for index, taken_s in enumerate(seconds):
         before = round(columns * reached_s / total_s)
         reached_s += taken_s
-        bar.append(_FILLS[index % 8] * (round(columns * reached_s / total_s) - before), style=_STYLES[index % 8])
+        bar.append(
+            _FILLS[index % 8] * (round(columns * reached_s / total_s) - before),
+            style=_STYLES[index % 8],
+        )
     bar.append(_IDLE * (columns - len(bar)), style="dim")
     return bar
 

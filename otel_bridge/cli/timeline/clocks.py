@@ -59,14 +59,18 @@ def host_of(event: TimelineEvent) -> str:
     return event.facts.get("host") or event.track
 
 
-def aligned(steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]) -> list[TimelineStep]:
+def aligned(
+    steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]
+) -> list[TimelineStep]:
     """Return *steps* with all times on the clock of the receiver.
 
     Rollouts and rows do not name their machine. They are shifted where all phases of their role are of one machine.
     """
     hosts: dict[str, set[str]] = {}
     for step in steps:
-        hosts.setdefault(step.role, set()).update(host_of(event) for event in step.events if event.kind == "phase")
+        hosts.setdefault(step.role, set()).update(
+            host_of(event) for event in step.events if event.kind == "phase"
+        )
     shifted: list[TimelineStep] = []
     for step in steps:
         of_role = hosts[step.role]
@@ -74,7 +78,9 @@ def aligned(steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]) -
         events: list[TimelineEvent] = []
         for event in step.events:
             shift_ns = clocks[host_of(event)].shift_ns if event.kind == "phase" else role_shift_ns
-            events.append(event._replace(start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns))
+            events.append(
+                event._replace(start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns)
+            )
         shifted.append(TimelineStep(step.role, step.step, events))
     return shifted
 

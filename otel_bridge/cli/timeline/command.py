@@ -33,10 +33,20 @@ _BESIDE: Final = 52
 @click.argument("run", required=False)
 @click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
-    "--steps", "steps", metavar="A-B", help="Only these steps: 7, 10-20, 10-. [default: bars: the last 20; file: all]"
+    "--steps",
+    "steps",
+    metavar="A-B",
+    help="Only these steps: 7, 10-20, 10-. [default: bars: the last 20; file: all]",
 )
-@click.option("-o", "output", type=click.Path(path_type=Path), help="Write these steps for Perfetto to this file.")
-def command(*, run: str | None, directory: Path | None, steps: str | None, output: Path | None) -> None:
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    help="Write these steps for Perfetto to this file.",
+)
+def command(
+    *, run: str | None, directory: Path | None, steps: str | None, output: Path | None
+) -> None:
     """Show one bar a step, by phase, or write the timeline as trace events.
 
     RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is only one run. DIR holds
@@ -70,7 +80,9 @@ def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
         run = None
     folders = chosen_folders(directory, run)
     if len(folders) > 1:
-        raise WrongCallError(f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}")
+        raise WrongCallError(
+            f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}"
+        )
     return folders
 
 
@@ -100,8 +112,14 @@ def _read(folder: RunFolder, first: int, last: int) -> list[TimelineStep]:
 def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
     terminal = Terminal(soft_wrap=True)
     for role in dict.fromkeys(step.role for step in steps):
-        of_role = [step for step in steps if step.role == role and any(e.kind == "phase" for e in step.events)]
-        lines = bars_of(of_role[-_LAST:] if last_only else of_role, max(terminal.width - _BESIDE, 20))
+        of_role = [
+            step
+            for step in steps
+            if step.role == role and any(e.kind == "phase" for e in step.events)
+        ]
+        lines = bars_of(
+            of_role[-_LAST:] if last_only else of_role, max(terminal.width - _BESIDE, 20)
+        )
         if lines:
             terminal.print_line(role or "run", style="bold")
         for line in lines:

@@ -41,7 +41,9 @@ class _Lanes:
 
 def trace_of(steps: Sequence[TimelineStep]) -> dict[str, Any]:
     """Return the trace of *steps*, whose times are on one clock."""
-    writer = _TraceWriter(min((event.start_ns for step in steps for event in step.events), default=0))
+    writer = _TraceWriter(
+        min((event.start_ns for step in steps for event in step.events), default=0)
+    )
     for role in dict.fromkeys(step.role for step in steps):
         writer.role(role, [step for step in steps if step.role == role])
     return {"traceEvents": writer.events, "displayTimeUnit": "ms"}
@@ -64,7 +66,9 @@ class _TraceWriter:
         for step in steps:
             for event in step.events:
                 if event.kind == "phase":
-                    by_rank.setdefault((event.facts.get("rank", 0), event.track), []).append((step.step, event))
+                    by_rank.setdefault((event.facts.get("rank", 0), event.track), []).append(
+                        (step.step, event)
+                    )
                 elif event.kind == "mark":
                     self._mark(pid, step.step, event)
                 else:
@@ -101,7 +105,12 @@ class _TraceWriter:
                 self._span(track, event, event.name, {"step": step})
                 continue
             lane_of[event.name] = lane
-            self._span(track, event, f"rollout {event.name[:8]}", {"step": step, "id": event.name, **event.facts})
+            self._span(
+                track,
+                event,
+                f"rollout {event.name[:8]}",
+                {"step": step, "id": event.name, **event.facts},
+            )
             if (reward := event.facts.get("reward")) is not None:
                 self._instant(track, f"reward {reward:.4g}", event.end_ns, "t")
 
@@ -109,9 +118,13 @@ class _TraceWriter:
         self._instant((pid, 0), f"step {step}", event.start_ns, "p")
         for key, value in event.facts.items():
             time_us = self._time_us(event.start_ns)
-            self.events.append({"ph": "C", "name": key, "pid": pid, "ts": time_us, "args": {"value": value}})
+            self.events.append(
+                {"ph": "C", "name": key, "pid": pid, "ts": time_us, "args": {"value": value}}
+            )
 
-    def _span(self, track: tuple[int, int], event: TimelineEvent, name: str, arguments: dict[str, Any]) -> None:
+    def _span(
+        self, track: tuple[int, int], event: TimelineEvent, name: str, arguments: dict[str, Any]
+    ) -> None:
         pid, tid = track
         self.events.append({
             "ph": "X", "name": name, "cat": event.kind, "pid": pid, "tid": tid, "ts": self._time_us(event.start_ns),
@@ -121,21 +134,41 @@ class _TraceWriter:
     def _instant(self, track: tuple[int, int], name: str, time_ns: int, scope: str) -> None:
         pid, tid = track
         time_us = self._time_us(time_ns)
-        self.events.append({"ph": "i", "name": name, "s": scope, "pid": pid, "tid": tid, "ts": time_us})
+        self.events.append(
+            {"ph": "i", "name": name, "s": scope, "pid": pid, "tid": tid, "ts": time_us}
+        )
 
     def _process(self, name: str) -> int:
         self._processes += 1
         pid = self._processes
-        self.events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-        self.events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}})
+        self.events.append(
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+        )
+        self.events.append(
+            {
+                "ph": "M",
+                "name": "process_sort_index",
+                "pid": pid,
+                "tid": 0,
+                "args": {"sort_index": pid},
+            }
+        )
         return pid
 
     def _thread(self, pid: int, name: str) -> int:
         self._threads += 1
         tid = self._threads
-        self.events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
         self.events.append(
-            {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+        )
+        self.events.append(
+            {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": pid,
+                "tid": tid,
+                "args": {"sort_index": tid},
+            }
         )
         return tid
 

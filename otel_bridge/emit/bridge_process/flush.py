@@ -12,7 +12,13 @@ from otel_bridge.emit.console import wait_display
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report, reason_of_end
+from otel_bridge.journal.report import (
+    ExporterReport,
+    ProcessReport,
+    Report,
+    read_report,
+    reason_of_end,
+)
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 _POLL_S: Final = 0.02
@@ -102,7 +108,10 @@ class DeliveryWaiter:
         mine = None if report is None else report.processes.get(self._checkpoint.instance_id)
         if report is None or (mine is None and self._position is None):
             return {"the start of the bridge": Amount()}
-        if mine is not None and (mine.segment, mine.offset) < (self._checkpoint.number, self._checkpoint.offset):
+        if mine is not None and (mine.segment, mine.offset) < (
+            self._checkpoint.number,
+            self._checkpoint.offset,
+        ):
             return {"the bridge to read the records": Amount()}
         amounts = records_in_trackers([report], without=_NOT_WAITED_FOR)
         if any(amount.total != amount.done for amount in amounts.values()):
@@ -121,7 +130,9 @@ class DeliveryWaiter:
         if self._position is None:
             self._position = report.position
         position = self._position
-        if not all(self._written(name, one, mine, position) for name, one in report.exporters.items()):
+        if not all(
+            self._written(name, one, mine, position) for name, one in report.exporters.items()
+        ):
             return False
         return not self._end or self._ended(report)
 
@@ -129,13 +140,17 @@ class DeliveryWaiter:
         """Return whether the bridge has read all appended records."""
         if mine is not None:
             return (mine.segment, mine.offset) >= (self._checkpoint.number, self._checkpoint.offset)
-        if any(file.instance_id == self._checkpoint.instance_id for file in self._folder.segments()):
+        if any(
+            file.instance_id == self._checkpoint.instance_id for file in self._folder.segments()
+        ):
             return False
         # Read and deleted. A bridge reports its reading before it deletes, so any report from now on includes this.
         gone, self._gone = self._gone, True
         return gone
 
-    def _written(self, name: str, one: ExporterReport, mine: ProcessReport | None, position: int) -> bool:
+    def _written(
+        self, name: str, one: ExporterReport, mine: ProcessReport | None, position: int
+    ) -> bool:
         if one.state in _NOT_WAITED_FOR or one.state == "ended":
             return True
         if name == OTLP:  # segments are deleted when they are forwarded too
@@ -146,7 +161,9 @@ class DeliveryWaiter:
     def _ended(self, report: Report) -> bool:
         # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
         others = any(
-            one.alive or one.bridge for name, one in report.processes.items() if name != self._checkpoint.instance_id
+            one.alive or one.bridge
+            for name, one in report.processes.items()
+            if name != self._checkpoint.instance_id
         )
         states = [one.state for one in report.exporters.values()]
         return (
@@ -157,9 +174,13 @@ class DeliveryWaiter:
         )
 
     def _given_up(self, report: Report | None) -> FlushOutcome:
-        if report is None or (self._checkpoint.instance_id not in report.processes and self._position is None):
+        if report is None or (
+            self._checkpoint.instance_id not in report.processes and self._position is None
+        ):
             reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
-            return FlushOutcome(False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",))
+            return FlushOutcome(
+                False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",)
+            )
         return FlushOutcome(False, report, (*_remains(report), "not all records are written yet"))
 
 
@@ -174,4 +195,8 @@ def _remains(report: Report) -> tuple[str, ...]:
 def _to_go(name: str, one: ExporterReport, report: Report) -> str:
     """Return text on the number of records that the exporter lacks; empty for ``otlp``, which counts no records."""
     count = report.position - one.written
-    return "" if name == OTLP or count <= 0 else f" with {count:,} record{'' if count == 1 else 's'} to go"
+    return (
+        ""
+        if name == OTLP or count <= 0
+        else f" with {count:,} record{'' if count == 1 else 's'} to go"
+    )

@@ -121,15 +121,21 @@ def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
         ConfigError: The interpreter cannot run the bridge.
     """
     if not (os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)):
-        raise ConfigError(f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter")
+        raise ConfigError(
+            f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter"
+        )
     cache = base / CACHE_NAME
     known = _cached(cache)
     before = known.get(python)
     if before is None or before.get("mtime_ns") != _installed_ns(before):
         before = _ask(python, env)
         before["mtime_ns"] = _installed_ns(before)
-        kept = [*((path, one) for path, one in known.items() if path != python), (python, before)][-_MAX_CACHED:]
-        with suppress(OSError):  # the folder is made with the run; until then each process queries again
+        kept = [*((path, one) for path, one in known.items() if path != python), (python, before)][
+            -_MAX_CACHED:
+        ]
+        with suppress(
+            OSError
+        ):  # the folder is made with the run; until then each process queries again
             put_file(cache, orjson.dumps(dict(kept)))
     return _checked(python, before)
 
@@ -146,7 +152,9 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
         )
         answer: object = orjson.loads(done.stdout.splitlines()[-1] if done.stdout else b"null")
     except subprocess.TimeoutExpired as exc:
-        raise ConfigError(f"{python}: no answer within {_ASK_S:.0f} s; expected a Python with otel-bridge") from exc
+        raise ConfigError(
+            f"{python}: no answer within {_ASK_S:.0f} s; expected a Python with otel-bridge"
+        ) from exc
     except (OSError, orjson.JSONDecodeError) as exc:
         raise ConfigError(f"{python}: {exc}; expected a Python with otel-bridge") from exc
     if not isinstance(answer, dict):
@@ -159,7 +167,11 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
 def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
     version = str(answer.get("version", ""))
     if "error" in answer:
-        what = f"otel-bridge {version} there does not start" if version else "otel-bridge is not installed there"
+        what = (
+            f"otel-bridge {version} there does not start"
+            if version
+            else "otel-bridge is not installed there"
+        )
         raise ConfigError(
             f"{python}: {what} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
         )

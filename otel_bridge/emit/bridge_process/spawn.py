@@ -24,13 +24,17 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
 
 _INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
-_AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
+_AUTO_INSTRUMENTATION: Final = os.path.join(
+    "opentelemetry", "instrumentation", "auto_instrumentation"
+)
 _LONGEST_START_S: Final = 10.0
 _NICE: Final = 5
 
 # Variables of the training process that would affect the bridge, which is an isolated interpreter with its own SDKs,
 # without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint and headers of `otlp`.
-_DROPPED: Final = frozenset({"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+_DROPPED: Final = frozenset(
+    {"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+)
 _DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
 _KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
 
@@ -62,7 +66,11 @@ sys.exit(main(arguments))
 
 
 def start_bridge(
-    folder: RunFolder, env: Mapping[str, str], *, python: str | None = None, companions: str | None = None
+    folder: RunFolder,
+    env: Mapping[str, str],
+    *,
+    python: str | None = None,
+    companions: str | None = None,
 ) -> None:
     """Start a bridge for *folder*; the bridge exits by itself when another holds the lock.
 
@@ -77,7 +85,9 @@ def start_bridge(
     """
     executable = python or interpreter()
     if executable is None:
-        raise JournalError(f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with")
+        raise JournalError(
+            f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with"
+        )
     given = [os.fsdecode(folder.path), *([] if companions is None else [companions])]
     arguments = orjson.dumps([[] if python else bridge_path(), *given]).decode()
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
@@ -93,7 +103,9 @@ def start_bridge(
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsigmask=(),
-            setsigdef=[one for one in signal.valid_signals() if one not in {signal.SIGKILL, signal.SIGSTOP}],
+            setsigdef=[
+                one for one in signal.valid_signals() if one not in {signal.SIGKILL, signal.SIGSTOP}
+            ],
         )
     except OSError as exc:
         raise JournalError(f"{executable} cannot be started: {exc.strerror or exc}") from exc
@@ -113,7 +125,8 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in without_capture(env).items()
-        if name not in _DROPPED and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
+        if name not in _DROPPED
+        and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
     }
     for name in (LAUNCHER.name, LAUNCHER_EXPORTERS.name):
         kept.pop(name, None)
@@ -143,7 +156,10 @@ def _script_folders() -> set[str]:
         folders.add(os.getcwd())
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(script, str):
-        folders |= {os.path.dirname(os.path.abspath(script)), os.path.dirname(os.path.realpath(script))}
+        folders |= {
+            os.path.dirname(os.path.abspath(script)),
+            os.path.dirname(os.path.realpath(script)),
+        }
     return folders
 
 

@@ -72,7 +72,9 @@ class BridgeStarter:
         the lock has ended.
         """
         deadline = time.monotonic() + _LOCK_S
-        while (by := self.delivered_by()) is None and time.monotonic() - self._started_s < _LOADING_S:
+        while (
+            by := self.delivered_by()
+        ) is None and time.monotonic() - self._started_s < _LOADING_S:
             if log_bytes(self._folder) == self._logged:
                 return "bridge"
             if time.monotonic() >= deadline:
@@ -90,12 +92,17 @@ class BridgeStarter:
             if time.monotonic() >= self._settled_at:
                 self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
             return True
-        if self._hold or not self._folder.exists():  # a folder that was moved: a bridge has no place for its log
+        if (
+            self._hold or not self._folder.exists()
+        ):  # a folder that was moved: a bridge has no place for its log
             return False
         now = time.monotonic()
         if now < self._not_before:
             return self._startable
-        self._not_before, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._not_before, self._pause_s = (
+            now + self._pause_s,
+            min(2 * self._pause_s, _LONGEST_PAUSE_S),
+        )
         self._settled_at = now + _LONGEST_PAUSE_S
         self._started_s, self._logged = now, log_bytes(self._folder)
         try:
@@ -112,7 +119,9 @@ class BridgeStarter:
         now = time.monotonic()
         if self._shared is not None and now - self._shared_s > _LONGEST_PAUSE_S:
             self._shared_s = now
-            with contextlib.suppress(JournalError):  # no locks on this file system, no space for the note
+            with contextlib.suppress(
+                JournalError
+            ):  # no locks on this file system, no space for the note
                 self._shared.serve(self._folder)
                 return
         start_bridge(self._folder, self._env, python=self._python)

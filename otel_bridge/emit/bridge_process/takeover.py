@@ -40,7 +40,10 @@ def take_over(folder: RunFolder) -> None:
         while probe(folder.lock_path):
             if time.monotonic() > deadline:
                 here = this_host()
-                if holder is not None and (holder.host, holder.boot_id) == (here.name, here.boot_id):
+                if holder is not None and (holder.host, holder.boot_id) == (
+                    here.name,
+                    here.boot_id,
+                ):
                     with contextlib.suppress(OSError):
                         os.kill(holder.pid, signal.SIGKILL)
                 return

@@ -29,7 +29,9 @@ def is_capture_folder(entry: str) -> bool:
     return os.path.normpath(entry).endswith(_BELOW)
 
 
-def capture_variables(env: Mapping[str, str], names: Sequence[str], mode: str = "") -> dict[str, str]:
+def capture_variables(
+    env: Mapping[str, str], names: Sequence[str], mode: str = ""
+) -> dict[str, str]:
     """Return the variables that make Python programs with *env* capture *names*.
 
     Args:
@@ -37,7 +39,11 @@ def capture_variables(env: Mapping[str, str], names: Sequence[str], mode: str = 
         names: What is captured, e.g. ``trackio``.
         mode: ``replace`` or ``tee``; empty for that of *env*.
     """
-    path = [entry for entry in env.get(_PATH, "").split(os.pathsep) if entry and not is_capture_folder(entry)]
+    path = [
+        entry
+        for entry in env.get(_PATH, "").split(os.pathsep)
+        if entry and not is_capture_folder(entry)
+    ]
     variables = {CAPTURE.name: ",".join(names), _PATH: os.pathsep.join([capture_folder(), *path])}
     return {**variables, CAPTURE_MODE.name: mode} if mode else variables
 
@@ -76,7 +82,9 @@ def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
 
 def set_capture_aside() -> dict[str, str]:
     """Remove the capture from this process's environment; return the variables that only its children use."""
-    removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(os.environ)
+    removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(
+        os.environ
+    )
     kept = without_capture(os.environ)
     for name in (*_NAMES, _PATH):
         if name in kept:

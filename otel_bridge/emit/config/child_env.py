@@ -34,7 +34,11 @@ class ChildEnvironment:
 
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return *env* without what `set` added."""
-        ours = {name: before for name, before in self._before.items() if env.get(name) == self._given.get(name)}
+        ours = {
+            name: before
+            for name, before in self._before.items()
+            if env.get(name) == self._given.get(name)
+        }
         kept = {name: value for name, value in env.items() if name not in ours}
         return kept | {name: before for name, before in ours.items() if before is not None}
 
@@ -86,7 +90,9 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
         return {}
     if launched and destination.host(env) in _HERE:
         return {}
-    variables = {name: value for name, value in env.items() if name.startswith(destination.PREFIX) and value}
+    variables = {
+        name: value for name, value in env.items() if name.startswith(destination.PREFIX) and value
+    }
     if TOKEN.read(env):
         variables[TOKEN.name] = env[TOKEN.name]
     return {**variables, EXPORTERS.name: OTLP} if launched else variables
@@ -117,7 +123,9 @@ def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, 
     """Return the variables that describe this process, as a launcher, and its exporters to its children."""
     return {
         LAUNCHER.name: launcher_mark(),
-        LAUNCHER_EXPORTERS.name: ";".join(f"{signal}={','.join(exporters.get(signal, ()))}" for signal in SIGNALS),
+        LAUNCHER_EXPORTERS.name: ";".join(
+            f"{signal}={','.join(exporters.get(signal, ()))}" for signal in SIGNALS
+        ),
     }
 
 

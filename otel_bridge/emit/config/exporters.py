@@ -24,11 +24,20 @@ from otel_bridge.exporter import (
     missing_of,
 )
 from otel_bridge.otlp import destination
-from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, content_of, names
+from otel_bridge.settings import (
+    EXPORTERS,
+    LOGS_EXPORTER,
+    METRICS_EXPORTER,
+    TRACES_EXPORTER,
+    content_of,
+    names,
+)
 
 _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
 # Values that only stock SDKs know: intended for the SDK, not misspelt.
-_STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
+_STOCK_ONLY: Final = frozenset(
+    {"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"}
+)
 _STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
 _LOCAL_FIRST: Final = ("trackio", "mlflow", "wandb")
 
@@ -48,7 +57,9 @@ class RequestedDestinations:
     by_signal: Mapping[str, tuple[str, ...]]
     destinations: Mapping[str, Mapping[str, str]]
     refused: bool = False
-    settings: Mapping[str, ExporterSettings] = field(default_factory=dict[str, ExporterSettings], compare=False)
+    settings: Mapping[str, ExporterSettings] = field(
+        default_factory=dict[str, ExporterSettings], compare=False
+    )
     message_content: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -62,7 +73,12 @@ class RequestedDestinations:
 
 
 def choose(
-    argument: object, env: Mapping[str, str], cwd: Path, *, launched: bool = False, elsewhere: bool = False
+    argument: object,
+    env: Mapping[str, str],
+    cwd: Path,
+    *,
+    launched: bool = False,
+    elsewhere: bool = False,
 ) -> RequestedDestinations:
     """Choose and check the exporters.
 
@@ -92,7 +108,10 @@ def choose(
             destination.check(choice.signals_of(OTLP), env, elsewhere=elsewhere)
         destinations[OTLP] = destination.variables(env)
     return replace(
-        choice, destinations=destinations, settings=settings, message_content=_content_limits(choice.names, env)
+        choice,
+        destinations=destinations,
+        settings=settings,
+        message_content=_content_limits(choice.names, env),
     )
 
 
@@ -104,7 +123,14 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
 
 def installed() -> tuple[str, ...]:
     """Return the exporters that this environment could deliver to at once, for a message; the local ones first."""
-    return (*(name for name in _LOCAL_FIRST if name in available() and not missing_of(name, described(name))), "file")
+    return (
+        *(
+            name
+            for name in _LOCAL_FIRST
+            if name in available() and not missing_of(name, described(name))
+        ),
+        "file",
+    )
 
 
 def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
@@ -114,7 +140,9 @@ def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
         ConfigError: Others are named beside it.
     """
     if NONE in exporters and len(set(exporters)) > 1:
-        raise ConfigError(f"exporters {','.join(exporters)}: expected {NONE} alone, or trackers without it")
+        raise ConfigError(
+            f"exporters {','.join(exporters)}: expected {NONE} alone, or trackers without it"
+        )
     return tuple(name for name in exporters if name != NONE)
 
 
@@ -130,17 +158,26 @@ def _by_launcher(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str
     return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, requested)
 
 
-def _by_environment(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _by_environment(
+    requested: tuple[str, ...], env: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
     fallback = requested or EXPORTERS.read(env)
-    by_signal = {signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()}
+    by_signal = {
+        signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()
+    }
     if any(by_signal.values()):
         return by_signal
     # Only an endpoint is set: something collects there.
-    return {signal: (OTLP,) if signal in destination.signals_with_endpoint(env) else () for signal in SIGNALS}
+    return {
+        signal: (OTLP,) if signal in destination.signals_with_endpoint(env) else ()
+        for signal in SIGNALS
+    }
 
 
 def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY))
+    return tuple(
+        dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY)
+    )
 
 
 def requested_names(argument: object) -> tuple[str, ...] | None:
@@ -163,4 +200,6 @@ def _requested(argument: object) -> tuple[str, ...]:
         chosen = [name for name in given if isinstance(name, str)]
         if chosen == given:
             return tuple(dict.fromkeys(chosen)) or (NONE,)
-    raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")
+    raise ConfigError(
+        f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']"
+    )

@@ -61,7 +61,9 @@ def _ignore_drop(_reason: str, _number: int, _key: str) -> None:
 def replaced_entries(config: Mapping[str, Attribute], later: Mapping[str, Attribute]) -> list[str]:
     """Return the keys of *config* for which *later* has another value."""
     return [
-        key for key, value in later.items() if key in config and _text_of_entry(config[key]) != _text_of_entry(value)
+        key
+        for key, value in later.items()
+        if key in config and _text_of_entry(config[key]) != _text_of_entry(value)
     ]
 
 

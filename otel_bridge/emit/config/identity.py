@@ -35,11 +35,17 @@ from otel_bridge.settings import (
     text,
 )
 
-_RESOURCE_ATTRIBUTES: Final = Setting("OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource.")
+_RESOURCE_ATTRIBUTES: Final = Setting(
+    "OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource."
+)
 _RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
 _WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "Number of processes of the job.")
-_GROUP_RANK: Final = Setting("GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it.")
-_SLURM_NODEID: Final = Setting("SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it.")
+_GROUP_RANK: Final = Setting(
+    "GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it."
+)
+_SLURM_NODEID: Final = Setting(
+    "SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it."
+)
 # Characters that W&B accepts in an id, without those that a folder name cannot hold.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_NAME_CHARS: Final = 256
@@ -99,7 +105,9 @@ class Identity:
         )
 
 
-def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
+def identify(
+    request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched: bool = False
+) -> Identity:
     """Determine the identity of the run.
 
     Args:
@@ -113,13 +121,25 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
     """
     resource = {} if launched else resource_attributes(env)
     project, project_generated = _project(request, env, resource, cwd)
-    run_id = _first(("id", request.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
+    run_id = _first(
+        ("id", request.id),
+        (RUN_ID.name, RUN_ID.read(env)),
+        (semconv.RUN_ID, resource.get(semconv.RUN_ID)),
+    )
     name, name_generated = _given_name(request, env, resource)
     if name_generated and request.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
-    if not name or name != request.generated_name:  # no other run has a name that was generated for this request
-        name = _completed_name(name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else "")
-    role = _first(("role", request.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
+    if (
+        not name or name != request.generated_name
+    ):  # no other run has a name that was generated for this request
+        name = _completed_name(
+            name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else ""
+        )
+    role = _first(
+        ("role", request.role),
+        (ROLE.name, ROLE.read(env)),
+        (semconv.ROLE, resource.get(semconv.ROLE)),
+    )
     rank, world_size = _rank(request.rank, env)
     return Identity(
         project=project,
@@ -137,7 +157,9 @@ def identify(request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched
     )
 
 
-def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str], cwd: Path) -> tuple[str, bool]:
+def _project(
+    request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str], cwd: Path
+) -> tuple[str, bool]:
     """Return the project, and whether it counts as generated: the working folder's name, or a launcher's."""
     project = _first(
         ("project", request.project),
@@ -151,7 +173,9 @@ def _project(request: RunRequest, env: Mapping[str, str], resource: Mapping[str,
     return project, request.project is None and project == GENERATED_PROJECT.read(env)
 
 
-def _given_name(request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]) -> tuple[str, bool]:
+def _given_name(
+    request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]
+) -> tuple[str, bool]:
     """Return the name of the run, empty where nothing gives it, and whether it counts as generated."""
     name = _first(
         ("name", request.name or request.generated_name),
@@ -203,7 +227,11 @@ def node_rank(env: Mapping[str, str]) -> int:
 def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
     """Parse ``OTEL_RESOURCE_ATTRIBUTES``; entries that are not ``key=value`` are ignored, as in SDKs."""
     pairs = (item.partition("=") for item in _RESOURCE_ATTRIBUTES.read(env).split(","))
-    return {key.strip(): unquote(value.strip()) for key, equals, value in pairs if equals and key.strip()}
+    return {
+        key.strip(): unquote(value.strip())
+        for key, equals, value in pairs
+        if equals and key.strip()
+    }
 
 
 def _first(*sources: tuple[str, object]) -> str:
@@ -215,14 +243,18 @@ def _first(*sources: tuple[str, object]) -> str:
             raise ConfigError(f"{source}={value!r}: a {type(value).__name__}, expected text")
         cleaned = value.encode("utf-8", "replace").decode().strip()
         if not cleaned or len(cleaned) > MAX_NAME_CHARS or not cleaned.isprintable():
-            raise ConfigError(f"{source}={value[:80]!r}: expected 1 to {MAX_NAME_CHARS} printable characters")
+            raise ConfigError(
+                f"{source}={value[:80]!r}: expected 1 to {MAX_NAME_CHARS} printable characters"
+            )
         return cleaned
     return ""
 
 
 def _checked_id(run_id: str) -> str:
     if not _RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"run id {run_id!r}: expected 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit")
+        raise ConfigError(
+            f"run id {run_id!r}: expected 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit"
+        )
     return run_id
 
 

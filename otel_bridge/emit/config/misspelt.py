@@ -41,7 +41,9 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
         if suspect in names or suspect.startswith(without_settings):
             continue
         nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
-        lines.append(f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?")
+        lines.append(
+            f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?"
+        )
     return lines
 
 

@@ -38,15 +38,26 @@ _TRACKER_VARIABLES: Final = {
 _NO_COUNT: int | None = None
 # Both count from 0: the first start has had no restart.
 _RESTARTS: Final = (
-    Setting("TORCHELASTIC_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as torchrun counts them."),
+    Setting(
+        "TORCHELASTIC_RESTART_COUNT",
+        _NO_COUNT,
+        non_negative_int,
+        "Restarts, as torchrun counts them.",
+    ),
     Setting("SLURM_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as Slurm counts them."),
 )
 
 
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
-    found = {attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)}
-    found |= {attribute: redact_text(found[attribute]) for attribute in semconv.FREE_TEXTS if attribute in found}
+    found = {
+        attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)
+    }
+    found |= {
+        attribute: redact_text(found[attribute])
+        for attribute in semconv.FREE_TEXTS
+        if attribute in found
+    }
     if identity.request.entity:
         found[semconv.WANDB_ENTITY] = identity.request.entity
     return found
@@ -121,7 +132,9 @@ def _redacted(value: object) -> Attribute:
 def _attempt(env: Mapping[str, str]) -> int | None:
     """Return the attempt of the job, from 1, when the environment names it; else the bridge counts attempts."""
     attempt = ATTEMPT.read(env)
-    restarts = next((count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None)
+    restarts = next(
+        (count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None
+    )
     return attempt if attempt is not None or restarts is None else restarts + 1
 
 

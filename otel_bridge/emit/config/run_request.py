@@ -62,7 +62,9 @@ class RunRequest:
     def is_open(self) -> bool:
         """Return whether this request fits any run: it gives no names, attributes or exporters."""
         names = [getattr(self, name) for name in _NAMES]
-        return not self.attributes and self.exporters is None and all(name is None for name in names)
+        return (
+            not self.attributes and self.exporters is None and all(name is None for name in names)
+        )
 
 
 def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:

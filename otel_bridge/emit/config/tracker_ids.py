@@ -54,6 +54,8 @@ def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, st
             notes.append(f"{exporter} writes to its run {shown_key(run_id)} ({variable})")
         variable, what = _PROJECTS.get(exporter, ("", ""))
         other = env.get(variable, "").strip()
-        if other and other != project and not (run_id and exporter == "mlflow"):  # a run's experiment is given with it
+        if (
+            other and other != project and not (run_id and exporter == "mlflow")
+        ):  # a run's experiment is given with it
             notes.append(f"{exporter} has the run in the {what} {shown_key(other)} ({variable})")
     return notes

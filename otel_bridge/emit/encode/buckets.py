@@ -41,7 +41,9 @@ class BucketPoint:
     counts: tuple[int, ...]
 
 
-def point_of_buckets(counts: object, edges: object, drop: Callable[[str, int], None]) -> BucketPoint | None:
+def point_of_buckets(
+    counts: object, edges: object, drop: Callable[[str, int], None]
+) -> BucketPoint | None:
     """Return the point of *counts* and *edges*; ``None``, counted, when they are not a histogram.
 
     Args:
@@ -50,7 +52,10 @@ def point_of_buckets(counts: object, edges: object, drop: Callable[[str, int], N
         drop: Callable that counts a histogram that is left out, by reason.
     """
     try:
-        numbers, ends = [_whole(count) for count in _listed(counts)], [_finite(edge) for edge in _listed(edges)]
+        numbers, ends = (
+            [_whole(count) for count in _listed(counts)],
+            [_finite(edge) for edge in _listed(edges)],
+        )
     except (TypeError, ValueError, OverflowError):
         drop("bad_histogram", 1)
         return None

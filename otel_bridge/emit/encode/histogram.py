@@ -39,7 +39,9 @@ class Histogram:
     values: Iterable[object] | None = None
     counts: Iterable[object] | None = field(default=None, kw_only=True)
     edges: Iterable[object] | None = field(default=None, kw_only=True)
-    np_histogram: tuple[Iterable[object], Iterable[object]] | None = field(default=None, kw_only=True)
+    np_histogram: tuple[Iterable[object], Iterable[object]] | None = field(
+        default=None, kw_only=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> His
     positive, negative = numbers[numbers > 0], -numbers[numbers < 0]
     sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
     scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
-    with sys.modules["numpy"].errstate(all="ignore"):  # a sum beyond a double is an infinity, no warning
+    with sys.modules["numpy"].errstate(
+        all="ignore"
+    ):  # a sum beyond a double is an infinity, no warning
         total = float(numbers.sum())
     return HistogramPoint(
         count=len(numbers),

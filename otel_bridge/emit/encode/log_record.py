@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from otel_bridge.emit.encode.protobuf import Attribute, any_value, attributes, fixed64, message, text
+from otel_bridge.emit.encode.protobuf import (
+    Attribute,
+    any_value,
+    attributes,
+    fixed64,
+    message,
+    text,
+)
 from otel_bridge.emit.encode.row import SCOPE
 
 _NONE: Final[Mapping[str, Attribute]] = {}

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
-Attribute: TypeAlias = "bool | int | float | str | bytes | Sequence[Attribute] | Mapping[str, Attribute] | None"
+Attribute: TypeAlias = (
+    "bool | int | float | str | bytes | Sequence[Attribute] | Mapping[str, Attribute] | None"
+)
 
 MASK_64: Final = (1 << 64) - 1
 pack_double: Final[Callable[[float], bytes]] = Struct("<d").pack
@@ -91,7 +93,11 @@ def _number(value: bool | int | float | None) -> bytes:
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, float):
         return b"\x21" + pack_double(value)
-    return b"\x18" + varint(value) if -(1 << 63) <= value < 1 << 63 else message(1, _digits(value).encode())
+    return (
+        b"\x18" + varint(value)
+        if -(1 << 63) <= value < 1 << 63
+        else message(1, _digits(value).encode())
+    )
 
 
 def _digits(value: int) -> str:

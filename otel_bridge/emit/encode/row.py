@@ -86,7 +86,14 @@ class RowEncoder:
         self._seqs = _IntAttribute(SEQ)
 
     def encode(
-        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int, *, own_ns: int = 0
+        self,
+        values: Mapping[str, Value],
+        time_unix_ns: int,
+        step: int,
+        role: str | None,
+        seq: int,
+        *,
+        own_ns: int = 0,
     ) -> bytes:
         """Encode a row.
 
@@ -101,18 +108,31 @@ class RowEncoder:
         suffix = self._suffix(step, role)
         points = self._points(values, time_unix_ns, step, role, suffix)
         own = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
-        return b"".join((SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own)))
+        return b"".join(
+            (SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own))
+        )
 
-    def encode_part(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None) -> bytes:
+    def encode_part(
+        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None
+    ) -> bytes:
         """Encode some values of a row whose number follows with `encode_number`, at the same time."""
-        return b"".join((SCOPE, *self._points(values, time_unix_ns, step, role, self._suffix(step, role))))
+        return b"".join(
+            (SCOPE, *self._points(values, time_unix_ns, step, role, self._suffix(step, role)))
+        )
 
-    def encode_number(self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
+    def encode_number(
+        self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int
+    ) -> bytes:
         """Encode the number of a row of *count* values, whose parts were encoded before."""
         return SCOPE + self._row_point(count, time_unix_ns, self._suffix(step, role), seq)
 
     def _points(
-        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, suffix: bytes
+        self,
+        values: Mapping[str, Value],
+        time_unix_ns: int,
+        step: int,
+        role: str | None,
+        suffix: bytes,
     ) -> list[bytes]:
         """Return the bytes of the points of *values*, in pieces."""
         prefixes = self._prefixes.setdefault(len(suffix), {})
@@ -131,9 +151,13 @@ class RowEncoder:
 
     def _suffix(self, step: int, role: str | None) -> bytes:
         suffix = self._steps.encode(step)
-        return suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
+        return (
+            suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
+        )
 
-    def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own: bytes = b"") -> bytes:
+    def _row_point(
+        self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own: bytes = b""
+    ) -> bytes:
         seq_attribute = self._seqs.encode(seq) + own
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
@@ -161,11 +185,15 @@ def _distribution(name: str, value: Value, time_unix_ns: int, step: int, role: s
     if isinstance(value, HistogramPoint):
         point = encode_point(value, time_unix_ns, _distribution_attributes(1, step, role))
     else:
-        point = encode_buckets(cast("BucketPoint", value), time_unix_ns, _distribution_attributes(9, step, role))
+        point = encode_buckets(
+            cast("BucketPoint", value), time_unix_ns, _distribution_attributes(9, step, role)
+        )
     return message(2, text(1, name) + point)
 
 
 def _distribution_attributes(field: int, step: int, role: str | None) -> bytes:
     signed = ((step + (1 << 63)) & MASK_64) - (1 << 63)
     point_attributes = message(field, key_value(STEP, signed))
-    return point_attributes if role is None else point_attributes + attributes(field, ((ROLE, role),))
+    return (
+        point_attributes if role is None else point_attributes + attributes(field, ((ROLE, role),))
+    )

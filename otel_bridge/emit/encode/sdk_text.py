@@ -12,7 +12,15 @@ from typing import Final, TypeVar, cast
 # By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources; SDK 1.45.2), and fails
 # in a thread that outlives the main thread.
 _TEXT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ReadableSpan": ("_name", "_attributes", "_events", "_links", "_status", "_resource", "_instrumentation_scope"),
+    "ReadableSpan": (
+        "_name",
+        "_attributes",
+        "_events",
+        "_links",
+        "_status",
+        "_resource",
+        "_instrumentation_scope",
+    ),
     "Event": ("_name", "_attributes"),
     "Link": ("_attributes",),
     "Status": ("_description",),
@@ -47,7 +55,9 @@ def _value(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return value
     kind: type = type(value)
-    fields = _TEXT_FIELDS.get(kind.__name__) if kind.__module__.startswith("opentelemetry.") else None
+    fields = (
+        _TEXT_FIELDS.get(kind.__name__) if kind.__module__.startswith("opentelemetry.") else None
+    )
     if fields is not None:
         return _record(value, fields)
     if isinstance(value, Mapping):
@@ -81,5 +91,7 @@ def _record(record: object, fields: Sequence[str]) -> object:
         return record
     changed_record = copy.copy(record)
     for name, value in changes.items():
-        object.__setattr__(changed_record, name, value)  # the records are frozen, and their fields have no setters
+        object.__setattr__(
+            changed_record, name, value
+        )  # the records are frozen, and their fields have no setters
     return changed_record

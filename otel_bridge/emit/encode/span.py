@@ -169,13 +169,21 @@ def span(
     trace_id, span_id, parent_id = ids
     parent = b"" if parent_id is None else b"\x22\x08" + parent_id
     title = _TITLES.get((name, kind)) or _title(name, kind)
-    head = b"\x0a\x10%b\x12\x08%b%b%b%b" % (trace_id, span_id, parent, title, _TIMES(0x39, times[0], 0x41, times[1]))
+    head = b"\x0a\x10%b\x12\x08%b%b%b%b" % (
+        trace_id,
+        span_id,
+        parent,
+        title,
+        _TIMES(0x39, times[0], 0x41, times[1]),
+    )
     if events or links or error is not None:
         status = _STATUS_UNSET if error is None else _status(error)
         tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
     else:
         tail = _PLAIN_TAIL
-    return Pieces([head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail))
+    return Pieces(
+        [head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail)
+    )
 
 
 def _title(name: str, kind: int) -> bytes:

@@ -11,7 +11,9 @@ from otel_bridge.emit.values.plain import CountKeyedDrop, Losses, PlainReader, R
 from otel_bridge.records import Json, Scalar
 from otel_bridge.text.secret_patterns import scrubbed
 
-_RULES: Final = ReadingRules(number=lambda number: number, entries=10_000, text_chars=MAX_TEXT_CHARS)
+_RULES: Final = ReadingRules(
+    number=lambda number: number, entries=10_000, text_chars=MAX_TEXT_CHARS
+)
 
 
 def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
@@ -36,7 +38,9 @@ def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
     return cast("dict[str, Scalar]", scrubbed(cast("Json", flat), shapes=False))
 
 
-def _flatten_into(flat: dict[str, Scalar], prefix: str, values: Mapping[str, Json], losses: Losses) -> None:
+def _flatten_into(
+    flat: dict[str, Scalar], prefix: str, values: Mapping[str, Json], losses: Losses
+) -> None:
     """Add plain *values* to *flat* by their joined keys."""
     for name, value in values.items():
         key = prefix + name

@@ -14,11 +14,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
-from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
+from otel_bridge.emit.encode.histogram import (
+    Histogram,
+    HistogramPoint,
+    distribution_of,
+    distribution_of_array,
+)
 from otel_bridge.emit.media.values import media_in
 from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop
-from otel_bridge.emit.values.reading import ReadBudget, Unreadable, bases_of, entries_of, is_list_like, is_text
-from otel_bridge.emit.values.scalars import Array, is_array, is_missing, is_scalar, key_text, number_of, single_of
+from otel_bridge.emit.values.reading import (
+    ReadBudget,
+    Unreadable,
+    bases_of,
+    entries_of,
+    is_list_like,
+    is_text,
+)
+from otel_bridge.emit.values.scalars import (
+    Array,
+    is_array,
+    is_missing,
+    is_scalar,
+    key_text,
+    number_of,
+    single_of,
+)
 from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
@@ -42,7 +62,9 @@ _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
 
 
-def flatten(values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None = None) -> dict[str, Value]:
+def flatten(
+    values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None = None
+) -> dict[str, Value]:
     """Return the numbers in *values* by key; nested keys are joined with ``/``, and of equal keys the last wins.
 
     Args:
@@ -143,7 +165,11 @@ def _shown(key: str, role: str | None) -> str:
 
 
 def _flatten_into(
-    out: dict[str, Value], prefix: str, values: Mapping[object, object], drop: _Keyed, parents: tuple[int, ...]
+    out: dict[str, Value],
+    prefix: str,
+    values: Mapping[object, object],
+    drop: _Keyed,
+    parents: tuple[int, ...],
 ) -> None:
     drop.key = prefix[:-1]
     if id(values) in parents or len(parents) >= MAX_DEPTH:
@@ -159,7 +185,9 @@ def _flatten_into(
         if type(value) is float:
             number = value
         elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
-            _flatten_into(out, f"{key}/", cast("Mapping[object, object]", value), drop, (*parents, id(values)))
+            _flatten_into(
+                out, f"{key}/", cast("Mapping[object, object]", value), drop, (*parents, id(values))
+            )
             continue
         else:
             drop.key = key
@@ -223,8 +251,12 @@ def _other(value: object, drop: CountDrop) -> Value | None:
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     """Return the distribution of a tracker's own histogram; any other object is left out and counted."""
-    if any(name == "Histogram" and package in _WITH_HISTOGRAMS for package, name in bases_of(value)):
-        return point_of_buckets(getattr(value, "histogram", None), getattr(value, "bins", None), drop)
+    if any(
+        name == "Histogram" and package in _WITH_HISTOGRAMS for package, name in bases_of(value)
+    ):
+        return point_of_buckets(
+            getattr(value, "histogram", None), getattr(value, "bins", None), drop
+        )
     drop(_reason(value), 1)
     return None
 
@@ -232,7 +264,9 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
 def _counted(given: Histogram, drop: CountDrop) -> Value | None:
     """Return the distribution of a `Histogram`, of numbers or of counts and edges."""
     counts, edges, both = given.counts, given.edges, given.np_histogram
-    ways = (given.values is not None) + (counts is not None or edges is not None) + (both is not None)
+    ways = (
+        (given.values is not None) + (counts is not None or edges is not None) + (both is not None)
+    )
     if ways != 1 or (both is not None and len(both) != 2):  # pyright: ignore[reportUnnecessaryComparison]  # a user's
         drop("bad_histogram", 1)
         return None
@@ -245,7 +279,9 @@ def _counted(given: Histogram, drop: CountDrop) -> Value | None:
 def _reason(value: object) -> str:
     if isinstance(value, Unreadable):
         return "unreadable_value"
-    is_complex = isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+    is_complex = (
+        isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+    )
     known = (_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA)
     return "complex" if is_complex else next(known, "object")
 
@@ -307,7 +343,9 @@ def distribution(
         # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
         values = values.tolist()
     numbers: list[float] = []
-    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0, budget=ReadBudget(MAX_NUMBERS)):
+    if not _collect(
+        numbers, cast("Iterable[object]", values), convert, drop, 0, budget=ReadBudget(MAX_NUMBERS)
+    ):
         drop("too_many_numbers", 1)
         return None
     finite = [number for number in numbers if math.isfinite(number)]
@@ -335,8 +373,12 @@ def _as_numpy(values: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         return None
 
 
-def _finite_of(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return cast("np.ndarray[Any, np.dtype[np.float64]]", doubles[sys.modules["numpy"].isfinite(doubles)])
+def _finite_of(
+    doubles: np.ndarray[Any, np.dtype[np.float64]],
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return cast(
+        "np.ndarray[Any, np.dtype[np.float64]]", doubles[sys.modules["numpy"].isfinite(doubles)]
+    )
 
 
 def _collect(
@@ -358,7 +400,9 @@ def _collect(
                 continue
             size = len(cast("Sized", value))
             is_whole = budget.share(value, size) == size
-            if not is_whole or not _collect(numbers, value, convert, drop, depth + 1, budget=budget):
+            if not is_whole or not _collect(
+                numbers, value, convert, drop, depth + 1, budget=budget
+            ):
                 return False
         else:
             number = convert(value, drop)

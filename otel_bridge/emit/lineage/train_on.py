@@ -29,7 +29,12 @@ _MAX_REASON_CHARS: Final = 64
 
 
 def train_on(
-    run: EmitRun, step: object, rollouts: object, *, unused: Mapping[str, object] | None = None, role: str | None = None
+    run: EmitRun,
+    step: object,
+    rollouts: object,
+    *,
+    unused: Mapping[str, object] | None = None,
+    role: str | None = None,
 ) -> None:
     """Record which rollouts a training step consumed. Never raises; what cannot be read is counted.
 
@@ -50,7 +55,9 @@ def train_on(
         _append(run, [*pairs, (TRAIN_UNUSED, name)], _trace_ids(run, left))
 
 
-def _append(run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Sequence[bytes]) -> None:
+def _append(
+    run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Sequence[bytes]
+) -> None:
     now = time.time_ns()
     for start in range(0, len(trace_ids), _MAX_LINKS):
         links = b"".join(map(rollout_link, trace_ids[start : start + _MAX_LINKS]))
@@ -63,4 +70,6 @@ def _append(run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Seq
 def _trace_ids(run: EmitRun, rollouts: object) -> list[bytes]:
     """Return the trace id of each rollout, each once; a rollout without an id is counted."""
     ids = rollout_ids(run, rollouts, "train")
-    return list(dict.fromkeys(trace_id_bytes(run.id, rollout_id) for rollout_id in ids if rollout_id))
+    return list(
+        dict.fromkeys(trace_id_bytes(run.id, rollout_id) for rollout_id in ids if rollout_id)
+    )

@@ -53,7 +53,10 @@ class _ContentReader(PlainReader):
         columns = value.columns if isinstance(value, Table) else None
         return [
             value.kind,
-            *(self._value(part, (*parents, id(value))) for part in (value.value, value.caption, columns)),
+            *(
+                self._value(part, (*parents, id(value)))
+                for part in (value.value, value.caption, columns)
+            ),
         ]
 
     def _described(self, value: object) -> Json:

@@ -28,7 +28,12 @@ from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secr
 from otel_bridge.text.secret_search import may_hold_secret
 
 MAX_CAPTION_CHARS: Final = 10_000
-_MIMES: Final = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html", "table": "application/json"}
+_MIMES: Final = {
+    "text": "text/plain",
+    "markdown": "text/markdown",
+    "html": "text/html",
+    "table": "application/json",
+}
 _MAX_CELLS: Final = 2_000_000
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _INT64: Final = 1 << 63
@@ -122,7 +127,9 @@ class MediaEncoder:
         value = medium.value
         is_html = medium.kind == "html"
         if is_html and isinstance(value, os.PathLike):
-            value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode("utf-8", "replace")
+            value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode(
+                "utf-8", "replace"
+            )
         if isinstance(value, (bytes, bytearray)):  # the encoding of a page may be any
             value = value.decode("utf-8", "replace")
         text = value if isinstance(value, str) else str(self._plain(value))
@@ -139,11 +146,17 @@ class MediaEncoder:
     def _add(self, medium: Media, mime: str, data: bytes, *, cell: bool = False) -> None:
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
-        caption = medium.caption if isinstance(medium.caption, str) else str(self._plain(medium.caption))
+        caption = (
+            medium.caption if isinstance(medium.caption, str) else str(self._plain(medium.caption))
+        )
         if caption:
-            caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[:MAX_CAPTION_CHARS]
+            caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[
+                :MAX_CAPTION_CHARS
+            ]
         self._size += len(data)
-        (self._cells if cell else self.items).append(EncodedMedium(medium.kind, mime, data, caption, cell))
+        (self._cells if cell else self.items).append(
+            EncodedMedium(medium.kind, mime, data, caption, cell)
+        )
 
     # --- tables -------------------------------------------------------------------------------------------------------
     def _table(self, table: Table) -> None:
@@ -155,7 +168,12 @@ class MediaEncoder:
             cells = cast("list[list[Json]]", rows)
             if not _are_plain(rows):
                 cells = [
-                    [self._medium_in_cell(value) if isinstance(value, Media) else self._plain(value) for value in row]
+                    [
+                        self._medium_in_cell(value)
+                        if isinstance(value, Media)
+                        else self._plain(value)
+                        for value in row
+                    ]
                     for row in rows
                 ]
             self._add(table, _MIMES["table"], self._json(columns, cells))
@@ -195,7 +213,9 @@ class MediaEncoder:
     def _medium_in_cell(self, medium: Media) -> Json:
         if not isinstance(medium, (Image, Audio, Video)):
             has_caption = not isinstance(medium.caption, str) or medium.caption != ""
-            if has_caption or isinstance(medium, Table):  # a cell shows the text, or the rows as JSON, alone
+            if has_caption or isinstance(
+                medium, Table
+            ):  # a cell shows the text, or the rows as JSON, alone
                 self.count("media_mixed", 1)
             return self._plain(medium.value)
         if len(self._cells) + len(self.items) + 1 >= self.max_items:
@@ -222,16 +242,22 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
     return min(whole) >= -_INT64 and max(whole) < _INT64
 
 
-def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[list[str], list[Sequence[object]]]:
+def columns_and_rows(
+    table: Table, count: Callable[[str, int], None]
+) -> tuple[list[str], list[Sequence[object]]]:
     """Return the names of the columns, and rows with a cell for each; rows of another length are counted."""
     value: Any = table.value
-    columns: list[object] | None = None if table.columns is None else list(cast("Iterable[object]", table.columns))
+    columns: list[object] | None = (
+        None if table.columns is None else list(cast("Iterable[object]", table.columns))
+    )
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame
         columns = list(value.columns) if columns is None else columns
         value = value.itertuples(index=False, name=None)
     rows: list[object] = list(islice(cast("Iterable[object]", value), _MAX_CELLS + 1))
     if columns is None and rows and isinstance(rows[0], Mapping):
-        named_rows = (cast("Mapping[object, object]", row) for row in rows if isinstance(row, Mapping))
+        named_rows = (
+            cast("Mapping[object, object]", row) for row in rows if isinstance(row, Mapping)
+        )
         columns = list(dict.fromkeys(name for row in named_rows for name in row))
     if columns is None:
         columns = list(range(len(_cells_of(next(iter(rows), ())))))
@@ -257,4 +283,8 @@ def _cells_of(row: object) -> list[object]:
     """Return the cells of *row*; a row that is not a sequence is one cell."""
     if type(row) is list:
         return cast("list[object]", row)
-    return list(cast("Iterable[object]", row)) if isinstance(row, Iterable) and not isinstance(row, str) else [row]
+    return (
+        list(cast("Iterable[object]", row))
+        if isinstance(row, Iterable) and not isinstance(row, str)
+        else [row]
+    )

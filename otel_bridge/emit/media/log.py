@@ -36,14 +36,23 @@ class MediaLog:
     """
 
     def __init__(
-        self, policy: ContentPolicy = DEFAULT_POLICY, *, max_bytes: int = 32 << 20, max_per_step: int = 100
+        self,
+        policy: ContentPolicy = DEFAULT_POLICY,
+        *,
+        max_bytes: int = 32 << 20,
+        max_per_step: int = 100,
     ) -> None:
         self._policy, self._max_bytes, self._max_per_step = policy, max_bytes, max_per_step
         self._logged: dict[tuple[str | None, str], tuple[int, int]] = {}
         self._ids = 0
 
     def append(
-        self, media: Sequence[tuple[str, Sequence[object]]], step: int, role: str | None, drop: CountKeyedDrop, put: Put
+        self,
+        media: Sequence[tuple[str, Sequence[object]]],
+        step: int,
+        role: str | None,
+        drop: CountKeyedDrop,
+        put: Put,
     ) -> None:
         """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
         for key, found in media:
@@ -52,7 +61,13 @@ class MediaLog:
                     break
 
     def events(
-        self, key: str, media: Sequence[object], *, step: int, role: str | None, drop: CountKeyedDrop
+        self,
+        key: str,
+        media: Sequence[object],
+        *,
+        step: int,
+        role: str | None,
+        drop: CountKeyedDrop,
     ) -> Iterator[tuple[Mapping[str, Attribute], bytes]]:
         """Yield attributes and body of the events of *media*, which one call logged under *key*."""
         from otel_bridge.emit.media.encode import MediaEncoder  # noqa: PLC0415  # only programs with media pay for it
@@ -60,7 +75,10 @@ class MediaLog:
         before_step, before = self._logged.get((role, key), (step, 0))
         before = before if before_step == step else 0
         encoder = MediaEncoder(
-            self._policy, self._max_bytes, self._max_per_step - before, lambda reason, number: drop(reason, number, key)
+            self._policy,
+            self._max_bytes,
+            self._max_per_step - before,
+            lambda reason, number: drop(reason, number, key),
         )
         items = encoder.encode(media)
         if not items:
@@ -81,7 +99,10 @@ class MediaLog:
             return
         self._ids += 1
         parts = -(-len(data) // PART_BYTES)
-        numbers: dict[str, Attribute] = {semconv.MEDIA_ID: str(self._ids), semconv.MEDIA_PARTS: parts}
+        numbers: dict[str, Attribute] = {
+            semconv.MEDIA_ID: str(self._ids),
+            semconv.MEDIA_PARTS: parts,
+        }
         for part, start in enumerate(range(0, len(data), PART_BYTES)):
             first: Mapping[str, Attribute] = {} if part else pairs
             yield {**first, **numbers, semconv.MEDIA_PART: part}, data[start : start + PART_BYTES]

@@ -188,7 +188,9 @@ def array_of(value: Any, limit_bytes: int) -> Any:
         raise MediaDropped("media_format")
     if array.size > limit_bytes * _MAX_PIXEL_FACTOR:
         raise MediaDropped("media_too_large")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)  # a type in another byte order equals no other
+    return array.astype(
+        array.dtype.newbyteorder("="), copy=False
+    )  # a type in another byte order equals no other
 
 
 def _is_torch(value: Any) -> bool:
@@ -225,6 +227,11 @@ def bytes_of(array: Any) -> Callable[[Any], Any]:
     def of_floats(part: Any) -> Any:
         with numpy.errstate(all="ignore"):
             numbers = part.astype(numpy.float32) * scale
-        return numpy.nan_to_num(numbers, posinf=255.0, neginf=0.0).round().clip(0, 255).astype(numpy.uint8)
+        return (
+            numpy.nan_to_num(numbers, posinf=255.0, neginf=0.0)
+            .round()
+            .clip(0, 255)
+            .astype(numpy.uint8)
+        )
 
     return of_floats

@@ -12,7 +12,14 @@ import wave
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.media.pictures import LimitedFile, MediaDropped, array_of, bytes_of, file_bytes, pillow_image
+from otel_bridge.emit.media.pictures import (
+    LimitedFile,
+    MediaDropped,
+    array_of,
+    bytes_of,
+    file_bytes,
+    pillow_image,
+)
 
 WAV: Final = "audio/wav"
 GIF: Final = "image/gif"
@@ -22,7 +29,11 @@ _MAX_FRAME_MS: Final = 655_350
 _FAST_OCTREE: Final = 2
 """``PIL.Image.Quantize.FASTOCTREE``."""
 _CHANNELS: Final = frozenset({1, 3, 4})
-_AUDIO: Final[Sequence[tuple[bytes, str]]] = ((b"ID3", "audio/mpeg"), (b"OggS", "audio/ogg"), (b"fLaC", "audio/flac"))
+_AUDIO: Final[Sequence[tuple[bytes, str]]] = (
+    (b"ID3", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+    (b"fLaC", "audio/flac"),
+)
 _VIDEO: Final[Sequence[tuple[bytes, str]]] = (
     (b"\x1aE\xdf\xa3", "video/webm"), (b"OggS", "video/ogg"), (b"GIF87a", GIF), (b"GIF89a", GIF),
 )  # fmt: skip
@@ -77,11 +88,17 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
     if not isinstance(sample_rate, (int, float)):
         item: object = getattr(sample_rate, "item", None)
         sample_rate = item() if callable(item) else None
-    if not isinstance(sample_rate, (int, float)) or not 0 < sample_rate < 1 << 31 or samples.ndim not in {1, 2}:
+    if (
+        not isinstance(sample_rate, (int, float))
+        or not 0 < sample_rate < 1 << 31
+        or samples.ndim not in {1, 2}
+    ):
         raise MediaDropped("media_format")
     if 2 * samples.size > limit_bytes:
         raise MediaDropped("media_too_large")
-    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:  # a row for each channel, as torchaudio has it
+    if (
+        samples.ndim == 2 and samples.shape[0] < samples.shape[1]
+    ):  # a row for each channel, as torchaudio has it
         samples = samples.T
     data = _as_16_bits(samples).astype("<i2").tobytes()
     file = io.BytesIO()
@@ -98,7 +115,10 @@ def _as_16_bits(samples: Any) -> Any:
     numpy = sys.modules["numpy"]
     if samples.dtype.kind == "f":
         with numpy.errstate(all="ignore"):
-            return numpy.nan_to_num(samples.astype(numpy.float32), posinf=1.0, neginf=-1.0).clip(-1, 1) * 32_767
+            return (
+                numpy.nan_to_num(samples.astype(numpy.float32), posinf=1.0, neginf=-1.0).clip(-1, 1)
+                * 32_767
+            )
     if samples.dtype.kind == "b":
         raise MediaDropped("media_format")
     if samples.dtype == numpy.uint8:
@@ -128,5 +148,7 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
     file = LimitedFile(limit_bytes)
     others = map(shown, frames[1:])
-    shown(frames[0]).save(file, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0)
+    shown(frames[0]).save(
+        file, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0
+    )
     return file.getvalue()

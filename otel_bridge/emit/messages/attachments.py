@@ -42,7 +42,9 @@ def _media_in(value: object) -> Sequence[object] | None:
     media = media_in(value)
     if media is None:
         entries = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,)
-        media = [Image(picture) for picture in entries] if entries and is_picture(entries[0]) else None
+        media = (
+            [Image(picture) for picture in entries] if entries and is_picture(entries[0]) else None
+        )
     return media
 
 
@@ -88,7 +90,9 @@ def _parts(medium: object) -> list[Json]:
         return [{"type": "text", "content": str(medium.value)}]
     mime, data = file_of(medium, _MAX_MEDIUM_BYTES)
     content = base64.b64encode(data).decode()
-    parts: list[Json] = [{"type": "blob", "mime_type": mime, "modality": medium.kind, "content": content}]
+    parts: list[Json] = [
+        {"type": "blob", "mime_type": mime, "modality": medium.kind, "content": content}
+    ]
     if medium.caption:
         parts.append({"type": "text", "content": str(medium.caption)})
     return parts
@@ -105,7 +109,10 @@ def attached(entries: Sequence[object], parts: Sequence[Json]) -> list[object]:
         message = cast("dict[str, object]", entry)
         content = message.get("content")
         if message.get("role") == _USER and isinstance(content, (str, list)):
-            filled = {**message, "content": _filled(cast("str | list[object]", content), list(parts))}
+            filled = {
+                **message,
+                "content": _filled(cast("str | list[object]", content), list(parts)),
+            }
             return [*entries[:index], filled, *entries[index + 1 :]]
     return [{"role": _USER, "content": list(parts)}, *entries]
 

@@ -9,12 +9,25 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.values.plain import CLIPPED, Losses, PlainReader, ReadingRules, json_number, mapping_of
+from otel_bridge.emit.values.plain import (
+    CLIPPED,
+    Losses,
+    PlainReader,
+    ReadingRules,
+    json_number,
+    mapping_of,
+)
 from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.emit.values.scalars import number_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import MARGIN_CHARS, may_be_secret, may_name_secret, redact_text, scrubbed
+from otel_bridge.text.secret_patterns import (
+    MARGIN_CHARS,
+    may_be_secret,
+    may_name_secret,
+    redact_text,
+    scrubbed,
+)
 
 _RULES: Final = ReadingRules()
 
@@ -35,7 +48,16 @@ class ContentFilter:
         named: In that case, whether a text that passed may be a secret by its name.
     """
 
-    __slots__ = ("_budget", "_limit", "_policy", "clipped_bytes", "losses", "named", "off", "secrets")
+    __slots__ = (
+        "_budget",
+        "_limit",
+        "_policy",
+        "clipped_bytes",
+        "losses",
+        "named",
+        "off",
+        "secrets",
+    )
 
     def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
         self._policy = policy
@@ -79,7 +101,8 @@ class ContentFilter:
     def _look_at_names(self, text: str) -> None:
         """Search for names by which `json` redacts: of a key, or of a ``--flag`` in a list of arguments."""
         self.named = self.named or (
-            self._policy.secrets and ('"--' in text or may_name_secret(text.encode("utf-8", "replace")))
+            self._policy.secrets
+            and ('"--' in text or may_name_secret(text.encode("utf-8", "replace")))
         )
 
     def blob(self, content: str) -> str:
@@ -112,7 +135,11 @@ class ContentFilter:
             name: Name of this one fact.
         """
         facts = {key: self.json(value, key) for key, value in self.entries(values, name).items()}
-        return {key: fact for key, fact in facts.items() if fact is not None and not (self.off and fact == "")}
+        return {
+            key: fact
+            for key, fact in facts.items()
+            if fact is not None and not (self.off and fact == "")
+        }
 
     def entries(self, values: object, name: str) -> dict[str, object]:
         """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*.

@@ -76,21 +76,28 @@ def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage
     return None
 
 
-def _answer(call_id: object, content: str, name: object, content_filter: ContentFilter) -> EncodedMessage | None:
+def _answer(
+    call_id: object, content: str, name: object, content_filter: ContentFilter
+) -> EncodedMessage | None:
     if type(call_id) is not str or not call_id:
         return None
     if name is not None and (type(name) is not str or not 0 < len(name) <= MAX_NAME_CHARS):
         return None
     text = content_filter.text(content)
-    answer_parts = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
-        dumps(call_id),
-        dumps(text),
+    answer_parts = (
+        b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]'
+        % (
+            dumps(call_id),
+            dumps(text),
+        )
     )
     json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name))
     return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
-def _caller(tool_calls: object, content: str | None, content_filter: ContentFilter) -> EncodedMessage | None:
+def _caller(
+    tool_calls: object, content: str | None, content_filter: ContentFilter
+) -> EncodedMessage | None:
     if type(tool_calls) is not list or not tool_calls:
         return None
     calls: list[ToolCall] = []
@@ -232,7 +239,11 @@ def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) -> dict[str, Json]:
     """Return what a message holds beside what was read: weights, masks, times, …; those beyond a limit are counted."""
-    others = {key: value for key, value in fields.items() if key not in used and not _says_nothing(key, value)}
+    others = {
+        key: value
+        for key, value in fields.items()
+        if key not in used and not _says_nothing(key, value)
+    }
     for key in _RESERVED:  # has no place as a fact
         if key in others:
             parts.add_unread({key: others.pop(key)})
@@ -241,14 +252,18 @@ def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) ->
     beyond = list(others)[_MAX_FACTS:]
     if beyond:
         parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
-    facts = parts.content_filter.facts({key: others[key] for key in list(others)[:_MAX_FACTS]}, "message")
+    facts = parts.content_filter.facts(
+        {key: others[key] for key in list(others)[:_MAX_FACTS]}, "message"
+    )
     return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
 
 
 def _says_nothing(key: str, value: object) -> bool:
     """Return whether a field is a type, which the role says, or a default of LangChain's messages."""
     return (
-        value is None or (key in shapes.TYPE_KEYS and isinstance(value, str)) or (key == "example" and value is False)
+        value is None
+        or (key in shapes.TYPE_KEYS and isinstance(value, str))
+        or (key == "example" and value is False)
     )
 
 
@@ -283,7 +298,9 @@ def _holds_answers(content: object) -> bool:
     """Return whether *content* is a list with a part that is a tool's answer by its type."""
     if not isinstance(content, list):
         return False
-    kinds = [first(fields_of(part) or {}, shapes.KIND_KEYS) for part in cast("list[object]", content)]
+    kinds = [
+        first(fields_of(part) or {}, shapes.KIND_KEYS) for part in cast("list[object]", content)
+    ]
     return any(isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER for kind in kinds)
 
 
@@ -318,7 +335,11 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
     """Return whether the extras of a message hold calls and its reasoning only."""
-    others = [value for key, value in extras.items() if key not in shapes.CALL_KEYS and not _is_empty(value)]
+    others = [
+        value
+        for key, value in extras.items()
+        if key not in shapes.CALL_KEYS and not _is_empty(value)
+    ]
     return all(_is_same(value, thought) for value in others)
 
 
@@ -328,11 +349,17 @@ def _is_empty(value: object) -> bool:
 
 def _is_same(value: object, thought: object) -> bool:
     """Return whether *value* is the reasoning that was added: servers give it under several names."""
-    return value is thought or (isinstance(value, str) and isinstance(thought, str) and value == thought)
+    return value is thought or (
+        isinstance(value, str) and isinstance(thought, str) and value == thought
+    )
 
 
-def _of_parts(role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS) -> EncodedMessage:
+def _of_parts(
+    role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS
+) -> EncodedMessage:
     value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts), **facts}
     if name is not None:
         value["name"] = parts.name(name)
-    return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread)
+    return EncodedMessage(
+        role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread
+    )

@@ -129,7 +129,11 @@ def entries_of(value: object) -> Sequence[object]:
         value = parsed(value)
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return ()
-    if isinstance(value, (str, bytes)) or fields_of(value) is not None or not isinstance(value, Iterable):
+    if (
+        isinstance(value, (str, bytes))
+        or fields_of(value) is not None
+        or not isinstance(value, Iterable)
+    ):
         entries: list[object] = [value]
         return entries
     return list(cast("Iterable[object]", value))

@@ -45,7 +45,9 @@ class Content:
         return self.conversation.messages
 
 
-def content_of(messages: object, limits: MessageLimits, role: str = "user", media: Sequence[object] = ()) -> Content:
+def content_of(
+    messages: object, limits: MessageLimits, role: str = "user", media: Sequence[object] = ()
+) -> Content:
     """Encode a conversation within *limits*.
 
     Args:
@@ -64,17 +66,24 @@ def content_of(messages: object, limits: MessageLimits, role: str = "user", medi
     while content.conversation.size_bytes > budget and max_chars > _MIN_CHARS:
         # Escapes and characters beyond ASCII take several bytes, and not all text is plain content.
         longest = max(len(message.json) for message in content.messages)
-        max_chars = max(min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10, _MIN_CHARS)
+        max_chars = max(
+            min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10,
+            _MIN_CHARS,
+        )
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
     content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
     while content.conversation.size_bytes > budget:
         kept = len(content.messages) // 2
-        content.content_filter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])
+        content.content_filter.clipped_bytes += sum(
+            len(message.json) for message in content.messages[kept:]
+        )
         del content.messages[kept:]
     return content
 
 
-def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_chars: int) -> Content:
+def _conversation_encoded(
+    entries: Sequence[object], limits: MessageLimits, max_chars: int
+) -> Content:
     policy = limits.policy
     content_filter = ContentFilter(policy, max_chars)
     if policy.secrets and not policy.off and not hooked():

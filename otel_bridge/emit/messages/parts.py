@@ -14,7 +14,15 @@ from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.attachments import parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.fields import ReadFields, entries_of, fields_of, first, parsed, plain, text_or_none
+from otel_bridge.emit.messages.fields import (
+    ReadFields,
+    entries_of,
+    fields_of,
+    first,
+    parsed,
+    plain,
+    text_or_none,
+)
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
 from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
@@ -115,7 +123,9 @@ class Parts:
             if isinstance(medium, Media):
                 self._add_object(medium)
             else:
-                self._add_with_facts({kind: medium} if fields is None else fields, partial(self._add_medium, kind))
+                self._add_with_facts(
+                    {kind: medium} if fields is None else fields, partial(self._add_medium, kind)
+                )
 
     def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
         """Add the answer of a tool, with the tool's *name* when known."""
@@ -136,8 +146,16 @@ class Parts:
         inner = Parts(self.content_filter)
         inner.add_content(cast("object", content))
         self.unread += inner.unread
-        texts = [part["content"] for part in inner.parts if part["type"] in _TEXT_TYPES and part.keys() == _TEXT_KEYS]
-        return "\n".join(map(str, texts)) if len(texts) == len(inner.parts) else cast("Json", inner.parts)
+        texts = [
+            part["content"]
+            for part in inner.parts
+            if part["type"] in _TEXT_TYPES and part.keys() == _TEXT_KEYS
+        ]
+        return (
+            "\n".join(map(str, texts))
+            if len(texts) == len(inner.parts)
+            else cast("Json", inner.parts)
+        )
 
     def add_part(self, part: object) -> None:
         """Add one part of a message: a text, a medium as an object, or fields with a type or a telling key."""
@@ -214,7 +232,9 @@ class Parts:
             value = fields[key]
             inner = fields.inside(value)
             if meaning in {CALL, ANSWER, REASONING}:
-                self._add_known(meaning, ReadFields({"name": key, "content": value}) if inner is None else inner)
+                self._add_known(
+                    meaning, ReadFields({"name": key, "content": value}) if inner is None else inner
+                )
             else:
                 self._add_medium(meaning, ReadFields({meaning: value}) if inner is None else inner)
         elif fields.get("text") is not None:
@@ -291,7 +311,11 @@ class Parts:
         inner = (None if isinstance(source, str) else fields.inside(source)) or fields
         file_id = inner.get("file_id", fields.get("file_id"))
         if isinstance(file_id, str):
-            return {"type": "file", "modality": fields.get("modality", modality), "file_id": file_id}
+            return {
+                "type": "file",
+                "modality": fields.get("modality", modality),
+                "file_id": file_id,
+            }
         data = first(inner, shapes.DATA_KEYS)
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = base64.b64encode(bytes(cast("bytes", data))).decode()
@@ -324,7 +348,12 @@ class Parts:
         return self._blob(mime, "image", base64.b64encode(data).decode())
 
     def _blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:
-        return {"type": "blob", "mime_type": mime, "modality": modality, "content": self.content_filter.blob(data)}
+        return {
+            "type": "blob",
+            "mime_type": mime,
+            "modality": modality,
+            "content": self.content_filter.blob(data),
+        }
 
 
 def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
@@ -335,4 +364,6 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
     if kind not in shapes.DOCUMENTS:
         return None
     mime = str(first(fields, shapes.MIME_KEYS) or "")
-    return next((modality for modality in shapes.MODALITIES if mime.startswith(modality)), "document")
+    return next(
+        (modality for modality in shapes.MODALITIES if mime.startswith(modality)), "document"
+    )

@@ -57,7 +57,10 @@ def messages_of(value: object, role: str = "user") -> list[object]:
             return [value]
     if any(isinstance(entry, str) for entry in entries):
         # A text in a sequence may be JSON of a message too: a column of them is a list of texts.
-        of_texts = [_of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry] for entry in entries]
+        of_texts = [
+            _of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry]
+            for entry in entries
+        ]
         entries = [message for messages in of_texts for message in messages]
     return entries
 
@@ -82,7 +85,9 @@ def is_message(entry: object) -> bool:
 
 
 def _is_certain(message: Message) -> bool:
-    if message.fields is None or not (message.role in shapes.CHAT_ROLES or "role" in message.fields):
+    if message.fields is None or not (
+        message.role in shapes.CHAT_ROLES or "role" in message.fields
+    ):
         return False
     kind = first(message.fields, shapes.KIND_KEYS)
     return _has_content(message.fields) or shapes.PARTS_KEY in message.fields or is_item(kind)
@@ -140,7 +145,9 @@ def _pair(entry: object) -> Mapping[str, Any] | None:
     return {"role": role, "content": content}
 
 
-def _of_fields(fields: Mapping[str, Any], value: object, depth: int, items: ReadItems) -> Iterator[Message]:
+def _of_fields(
+    fields: Mapping[str, Any], value: object, depth: int, items: ReadItems
+) -> Iterator[Message]:
     """Yield the message that *fields* are, or the messages that they hold."""
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
@@ -190,7 +197,9 @@ def _has_content(fields: Mapping[str, Any]) -> bool:
     return first(fields, (*shapes.CONTENT_KEYS, *shapes.CALL_KEYS)) is not None
 
 
-def _by_role(role: str, parts: Sequence[object], fields: Mapping[str, Any], value: object) -> Iterator[Message]:
+def _by_role(
+    role: str, parts: Sequence[object], fields: Mapping[str, Any], value: object
+) -> Iterator[Message]:
     """Yield one message for each run of parts of one role: pydantic-ai's request holds those of several."""
     instructions = fields.get(shapes.INSTRUCTIONS_KEY)
     if isinstance(instructions, str):

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import Final
 
 # --- entries and messages ---------------------------------------------------------------------------------------------
-CONTAINERS: Final = ("messages", "conversations", "conversation", "choices", "candidates", "output", "generations")
+CONTAINERS: Final = (
+    "messages",
+    "conversations",
+    "conversation",
+    "choices",
+    "candidates",
+    "output",
+    "generations",
+)
 """Keys of many messages: a row of a data set, OpenAI's and Gemini's responses, LangChain's prompts and results."""
 WRAPPERS: Final = ("message", "data", "kwargs", "content")
 """Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``, Gemini's ``Candidate``."""
@@ -25,7 +33,13 @@ INSTRUCTIONS_KEY: Final = "instructions"
 """Key of the system's text beside the parts of pydantic-ai's ``ModelRequest``."""
 REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
 CALL_KEYS: Final = ("tool_calls", "invalid_tool_calls", "function_call")
-MEDIA_KEYS: Final = {"images": "image", "image": "image", "videos": "video", "audios": "audio", "audio": "audio"}
+MEDIA_KEYS: Final = {
+    "images": "image",
+    "image": "image",
+    "videos": "video",
+    "audios": "audio",
+    "audio": "audio",
+}
 """Keys of media beside a message's content (Ollama, ms-swift, OpenAI's answers in audio) to their modality."""
 ANSWER_CALL_KEYS: Final = ("tool_call_id", "call_id", "tool_use_id")
 TYPE_KEYS: Final = ("type", "kind")

@@ -40,9 +40,23 @@ _CLOCK_NS: Final = time_ns() - perf_counter_ns()
 class _OpenPhase:
     """Holds one phase that is open, on the way from `Phase.__enter__` to `Phase.__exit__`."""
 
-    __slots__ = ("before", "name", "number", "outer", "pid", "role", "run", "span_id", "start_ns", "step", "trace_id")
+    __slots__ = (
+        "before",
+        "name",
+        "number",
+        "outer",
+        "pid",
+        "role",
+        "run",
+        "span_id",
+        "start_ns",
+        "step",
+        "trace_id",
+    )
 
-    def __init__(self, run: EmitRun, name: str, step: int | None, role: str | None, before: _OpenPhase | None) -> None:
+    def __init__(
+        self, run: EmitRun, name: str, step: int | None, role: str | None, before: _OpenPhase | None
+    ) -> None:
         self.run = run
         self.name = name
         self.role = role
@@ -99,7 +113,9 @@ class Phase:
 
     __slots__ = ("_name", "_open", "_role", "_run", "_step")
 
-    def __init__(self, run: EmitRun | None, name: object, step: object = None, role: object = None) -> None:
+    def __init__(
+        self, run: EmitRun | None, name: object, step: object = None, role: object = None
+    ) -> None:
         """Prepare a phase.
 
         Args:
@@ -128,7 +144,10 @@ class Phase:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         end_ns = perf_counter_ns()
         phase = self._open.pop() if self._open else None
@@ -136,10 +155,14 @@ class Phase:
             return
         if _current.get() is phase:  # not when the block ends in another context than it began in
             _current.set(phase.before)
-        if not closed(phase.number):  # the run ended meanwhile and counted the phase, or this is a forked child
+        if not closed(
+            phase.number
+        ):  # the run ended meanwhile and counted the phase, or this is a forked child
             return
         try:
-            phase.run.append(Signal.TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__))
+            phase.run.append(
+                Signal.TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__)
+            )
         except any_error():
             phase.run.count_drop("internal_error")
 
@@ -147,7 +170,10 @@ class Phase:
         return self.__enter__()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.__exit__(kind, error, traceback)
 
@@ -214,7 +240,9 @@ def phase_of(run: EmitRun | None, name: object, step: object = None, role: objec
     return cast("Phase", Phase(run, getattr(name, "__name__", None), step, role)(name))
 
 
-def phase(name: str = "phase", step: int | None = None, *_: object, role: str | None = None) -> Phase:
+def phase(
+    name: str = "phase", step: int | None = None, *_: object, role: str | None = None
+) -> Phase:
     """Measure a phase of a step in the process's run: ``with otel_bridge.phase("generate", step=7):``.
 
     As a decorator it may stand before ``init()``: each call looks up the run. Without a run nothing is recorded.

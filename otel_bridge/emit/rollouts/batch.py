@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
-from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
+from otel_bridge.emit.rollouts.events import (
+    SampledColumns,
+    named_rollouts,
+    sampled_out_event,
+    staleness_of,
+)
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
 from otel_bridge.emit.values.reading import is_text
@@ -65,18 +70,26 @@ def log_rollouts(
         return given or str(index)
 
     for of_group, indices in _by_defaults(run, given_columns, own).items():
-        columns = _columns(run, given_columns if len(indices) == len(entries) else given_columns.of(indices), indices)
+        columns = _columns(
+            run,
+            given_columns if len(indices) == len(entries) else given_columns.of(indices),
+            indices,
+        )
         defaults_of_group = of_group if state is None else _of_state(of_group, state)
         emit(run, options, defaults_of_group, columns, build=build, key=key)
         if defaults_of_group.split in {None, TRAIN}:
             _annotate(run, [entries[index] for index in indices], defaults_of_group)
 
 
-def _annotate(run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults) -> None:
+def _annotate(
+    run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults
+) -> None:
     """Record the tokens that turns of rollouts carry; most rollouts have none."""
     fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
     with_turns = [
-        (entry.get("id"), entry["turns"]) for entry in fields if isinstance(entry.get("turns"), (list, tuple))
+        (entry.get("id"), entry["turns"])
+        for entry in fields
+        if isinstance(entry.get("turns"), (list, tuple))
     ]
     if with_turns:
         from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
@@ -96,7 +109,9 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
         return []
     if isinstance(rollouts, (Rollout, Mapping)):
         rollouts = [cast("object", rollouts)]
-    if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {Rollout}:
+    if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {
+        Rollout
+    }:
         return list(cast("list[Rollout | dict[str, Any]]", rollouts))
     entries: list[Rollout | dict[str, Any]] = []
     if is_text(rollouts) or not isinstance(rollouts, Iterable):
@@ -140,7 +155,9 @@ def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColum
     try:
         return _SampledOutColumns(*zip(*map(_facts_of, fields), strict=True))
     except KeyError:  # mappings need not have every field
-        return _SampledOutColumns(*([one.get(name) for one in fields] for name in _SampledOutColumns._fields))
+        return _SampledOutColumns(
+            *([one.get(name) for one in fields] for name in _SampledOutColumns._fields)
+        )
 
 
 def _by_defaults(
@@ -150,12 +167,16 @@ def _by_defaults(
     if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
         return {own: list(range(len(given_columns.step)))}
     by_defaults: dict[RolloutDefaults, list[int]] = {}
-    for index, (given, split) in enumerate(zip(given_columns.step, given_columns.split, strict=True)):
+    for index, (given, split) in enumerate(
+        zip(given_columns.step, given_columns.split, strict=True)
+    ):
         step = own.step if given is None else coerce.integer(given)
         if given is not None and step is None:
             run.count_drop("rollout_step")
             step = own.step
-        by_defaults.setdefault(RolloutDefaults(step, coerce.name(split) or own.split, own.role), []).append(index)
+        by_defaults.setdefault(
+            RolloutDefaults(step, coerce.name(split) or own.split, own.role), []
+        ).append(index)
     return by_defaults
 
 
@@ -169,7 +190,9 @@ def defaults_of(run: EmitRun, step: object, split: object, role: object) -> Roll
     number = None if step is None else coerce.integer(step)
     if number is None and step is not None:
         run.count_drop("rollout_step")
-    return RolloutDefaults(run.last_step(named) if number is None else number, coerce.name(split), named)
+    return RolloutDefaults(
+        run.last_step(named) if number is None else number, coerce.name(split), named
+    )
 
 
 def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
@@ -183,7 +206,9 @@ def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]
         if _types(given_columns.error) == _NOTHING
         else [i for i, error in enumerate(given_columns.error) if error is not None]
     )
-    versions = () if _types(given_columns.policy_version) == _NOTHING else given_columns.policy_version
+    versions = (
+        () if _types(given_columns.policy_version) == _NOTHING else given_columns.policy_version
+    )
     ids = () if _types(given_columns.id) == _NOTHING else given_columns.id
     datasets = () if _types(given_columns.dataset) == _NOTHING else given_columns.dataset
     rewards, groups = finite_rewards(run, given_columns.reward), _groups(given_columns.group)
@@ -202,9 +227,13 @@ def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
     if _types(given) == {float} and all(map(isfinite, cast("Sequence[float]", given))):
         return list(cast("Sequence[float | None]", given))
     # x - x is 0 but for infinities and NaN.
-    rewards = [one if type(one) is float and one - one == 0 else coerce.number(one) for one in given]
+    rewards = [
+        one if type(one) is float and one - one == 0 else coerce.number(one) for one in given
+    ]
     if None in rewards:
-        bad = sum(reward is None and one is not None for reward, one in zip(rewards, given, strict=True))
+        bad = sum(
+            reward is None and one is not None for reward, one in zip(rewards, given, strict=True)
+        )
         if bad:
             run.count_drop("rollout_reward", bad)
     return rewards
@@ -212,9 +241,13 @@ def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
 
 def truncated(reasons: Sequence[object]) -> list[int]:
     """Return the indices of finish reasons that mean truncation."""
-    if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
+    if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(
+        cast("Sequence[str]", reasons)
+    ):
         return []
-    return [index for index, reason in enumerate(reasons) if coerce.name(reason) in TRUNCATED_REASONS]
+    return [
+        index for index, reason in enumerate(reasons) if coerce.name(reason) in TRUNCATED_REASONS
+    ]
 
 
 def _with_index(rollout: Rollout, index: int) -> Rollout:
@@ -256,7 +289,9 @@ def emit(
     role = defaults.role if defaults.role != run.role else None
     still_open = open_steps(track_of(run, defaults))
     if kept:
-        frame = CallContext(run.id, defaults.step, defaults.split, role, options, caller_link(), still_open)
+        frame = CallContext(
+            run.id, defaults.step, defaults.split, role, options, caller_link(), still_open
+        )
         for index in kept:
             _emit_one(run, frame, build, columns.indices[index])
     if len(kept) < len(columns.indices):
@@ -265,12 +300,21 @@ def emit(
         named = named_rollouts(columns, kept) if columns.ids else None
         seq = run.next_event_seq()
         event = sampled_out_event(
-            columns.rewards, columns.groups, kept, where, seq, staleness=stale, named=named, open_steps=still_open
+            columns.rewards,
+            columns.groups,
+            kept,
+            where,
+            seq,
+            staleness=stale,
+            named=named,
+            open_steps=still_open,
         )
         run.append(LOGS, event)
 
 
-def _emit_one(run: EmitRun, frame: CallContext, build: Callable[[int], Rollout], index: int) -> None:
+def _emit_one(
+    run: EmitRun, frame: CallContext, build: Callable[[int], Rollout], index: int
+) -> None:
     try:
         encoded = encode_rollout(build(index), frame, time.time_ns())
     except any_error():  # one rollout that cannot be read costs only itself

@@ -102,4 +102,6 @@ def log_rewards(
         run.count_drop("evaluation_not_a_mapping")
         return
     pairs = list(cast("Mapping[object, object]", values).items())
-    events.log_values(run, run.rollout_options, pairs, events.EvaluationContext(name, role, step, None))
+    events.log_values(
+        run, run.rollout_options, pairs, events.EvaluationContext(name, role, step, None)
+    )

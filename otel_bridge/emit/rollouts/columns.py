@@ -30,7 +30,12 @@ class Column:
         tolist = getattr(given, "tolist", None)
         if callable(tolist):
             given = tolist()
-        if given is None or is_text(given) or isinstance(given, Mapping) or not isinstance(given, Iterable):
+        if (
+            given is None
+            or is_text(given)
+            or isinstance(given, Mapping)
+            or not isinstance(given, Iterable)
+        ):
             self._one = given
         else:
             entries = cast("Iterable[object]", given)
@@ -65,7 +70,10 @@ class Rewards:
         self._parts: dict[str, Column] = {}
         self._column = Column(None)
         if isinstance(given, Mapping):
-            self._parts = {str(name): Column(values) for name, values in cast("Mapping[object, object]", given).items()}
+            self._parts = {
+                str(name): Column(values)
+                for name, values in cast("Mapping[object, object]", given).items()
+            }
         else:
             self._column = Column(given)
 
@@ -78,7 +86,9 @@ class Rewards:
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
         """Return the rewards of the samples *indices*, as `at` does."""
-        return [self.at(index) for index in indices] if self._parts else self._column.at_all(indices)
+        return (
+            [self.at(index) for index in indices] if self._parts else self._column.at_all(indices)
+        )
 
     def __len__(self) -> int:
         return max([len(self._column), *map(len, self._parts.values())])
@@ -100,7 +110,11 @@ class ToolFacts:
         """Return the facts of sample *index*."""
         if self._columns is None:
             return mapping_or(self._column.at(index), "calls")
-        return {name: value for name, column in self._columns.items() if (value := column.at(index)) is not None}
+        return {
+            name: value
+            for name, column in self._columns.items()
+            if (value := column.at(index)) is not None
+        }
 
 
 class TokenDecoder:
@@ -111,7 +125,9 @@ class TokenDecoder:
         count_drop: Notified of each failure.
     """
 
-    def __init__(self, decode: Callable[[Any], Any] | None, count_drop: Callable[[str], None]) -> None:
+    def __init__(
+        self, decode: Callable[[Any], Any] | None, count_drop: Callable[[str], None]
+    ) -> None:
         self._decode = decode
         self._count_drop = count_drop
 
@@ -134,7 +150,9 @@ def token_ids(value: object) -> list[Any] | None:
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()
-    return (list(cast("Sequence[Any]", value)) or None) if isinstance(value, (list, tuple)) else None
+    return (
+        (list(cast("Sequence[Any]", value)) or None) if isinstance(value, (list, tuple)) else None
+    )
 
 
 def is_blank(prompt: object) -> bool:
@@ -198,7 +216,9 @@ class Layout:
         sizes = Column(samples_per_prompt)
         self._per_prompt = coerce.integer(sizes.at(0)) if sizes.values is None else None
         counts = [max(coerce.integer(size) or 0, 0) for size in sizes.values or ()]
-        self._fan_out = [prompt for prompt, number in enumerate(counts) for _ in range(min(number, len(turns)))]
+        self._fan_out = [
+            prompt for prompt, number in enumerate(counts) for _ in range(min(number, len(turns)))
+        ]
 
     def prompts(self, total: int) -> list[int]:
         """Return the index of each rollout's prompt among *total* prompts."""
@@ -211,12 +231,20 @@ class Layout:
             indices = [min(prompt, last) for prompt in self._fan_out[:count]]
         else:
             size = max(self._per_prompt or count // max(total, 1), 1)
-            indices = [prompt for prompt in range(min(total, count)) for _ in range(min(size, count))][:count]
+            indices = [
+                prompt for prompt in range(min(total, count)) for _ in range(min(size, count))
+            ][:count]
         indices += [last] * (count - len(indices))
         if not self._by_id:
             return indices
-        named = [self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "") for turn in self._turns]
-        return [index if by_id is None else min(by_id, last) for index, by_id in zip(indices, named, strict=True)]
+        named = [
+            self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "")
+            for turn in self._turns
+        ]
+        return [
+            index if by_id is None else min(by_id, last)
+            for index, by_id in zip(indices, named, strict=True)
+        ]
 
 
 class PromptGroups:

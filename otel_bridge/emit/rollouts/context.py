@@ -73,7 +73,10 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         self._token = attach(TraceContextTextMapPropagator().extract(fields, context=here))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._token is not None:
             from opentelemetry.context import detach  # noqa: PLC0415
@@ -89,5 +92,7 @@ def _fields(carrier: object) -> dict[str, str]:
     for name, value in cast("Mapping[object, object]", carrier).items():
         plain = name.decode("latin-1") if isinstance(name, bytes) else str(name)
         if plain.lower() in _FIELDS:
-            found[plain.lower()] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            found[plain.lower()] = (
+                value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            )
     return found if "traceparent" in found else {}

@@ -15,7 +15,15 @@ from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.log_record import event
-from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
+from otel_bridge.emit.encode.protobuf import (
+    MASK_64,
+    Attribute,
+    attributes,
+    fixed64,
+    message,
+    text,
+    varint,
+)
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
@@ -43,7 +51,10 @@ class EvaluationContext(NamedTuple):
 
 
 def log_values(
-    run: EmitRun, options: RolloutOptions, values: Iterable[tuple[object, object]], shared: EvaluationContext
+    run: EmitRun,
+    options: RolloutOptions,
+    values: Iterable[tuple[object, object]],
+    shared: EvaluationContext,
 ) -> None:
     """Append one event for each id and value, many in one record; other values than numbers and texts are counted."""
     now = time.time_ns()
@@ -61,14 +72,20 @@ def log_values(
             continue
         numbered = {**shared_pairs, **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION
-        record = event(name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, rollout_id))
+        record = event(
+            name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, rollout_id)
+        )
         events.append(record[len(SCOPE) :])
     content_filter.losses.report(run.count_drop)
     for start in range(0, len(events), _EVENTS_A_RECORD):
-        run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
+        run.append(
+            LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now
+        )
 
 
-def _score(value: object, content_filter: ContentFilter, rollout_id: str) -> dict[str, Attribute] | None:
+def _score(
+    value: object, content_filter: ContentFilter, rollout_id: str
+) -> dict[str, Attribute] | None:
     """Return a number or label as an attribute; ``None`` for anything else. A label that is cut is counted."""
     number = coerce.number(value)
     if number is not None:
@@ -83,7 +100,9 @@ def _score(value: object, content_filter: ContentFilter, rollout_id: str) -> dic
     return None
 
 
-def _shared(run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter) -> dict[str, Attribute]:
+def _shared(
+    run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter
+) -> dict[str, Attribute]:
     """Return the attributes that all values of a call have; what of them cannot be used is counted."""
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
     if shared.explanation is not None and not content_filter.off:
@@ -165,7 +184,9 @@ def sampled_out_event(
     return SCOPE + message(2, b"".join(record))
 
 
-def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[int]) -> tuple[int, int, int] | None:
+def staleness_of(
+    versions: Sequence[object], step: int | None, kept: Sequence[int]
+) -> tuple[int, int, int] | None:
     """Return count, sum and maximum of step less policy version, over rollouts not *kept* that name a version."""
     if step is None:
         return None
@@ -173,7 +194,8 @@ def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[in
     found = [
         step - version
         for index, given in enumerate(versions)
-        if index not in known and (version := given if type(given) is int else coerce.integer(given)) is not None
+        if index not in known
+        and (version := given if type(given) is int else coerce.integer(given)) is not None
     ]
     return (len(found), sum(found), max(found)) if found else None
 
@@ -248,14 +270,21 @@ def named_rollouts(columns: SampledColumns, kept: Sequence[int]) -> NamedRollout
     return NamedRollouts(
         "\n".join(ids),
         pack(f"<{len(ids)}d", *[nan if reward is None else reward for reward in rewards]),
-        _packed_versions([columns.versions[index] for index in indices]) if columns.versions and ids else b"",
-        "\n".join([_line(columns.datasets[index]) for index in indices]) if columns.datasets else "",
+        _packed_versions([columns.versions[index] for index in indices])
+        if columns.versions and ids
+        else b"",
+        "\n".join([_line(columns.datasets[index]) for index in indices])
+        if columns.datasets
+        else "",
     )
 
 
 def _packed_versions(versions: Sequence[object]) -> bytes:
     numbers = [coerce.integer(version) for version in versions]
-    return pack(f"<{len(numbers)}q", *[semconv.NO_VERSION if number is None else number for number in numbers])
+    return pack(
+        f"<{len(numbers)}q",
+        *[semconv.NO_VERSION if number is None else number for number in numbers],
+    )
 
 
 def _line(name: object) -> str:
@@ -269,13 +298,17 @@ def _staleness(numbers: tuple[int, int, int]) -> bytes:
         message(1, text(1, name) + message(2, b"\x18" + varint(number & MASK_64)))
         for name, number in zip(names, numbers, strict=True)
     )
-    return message(6, text(1, semconv.ROLLOUTS_STALENESS) + message(2, message(6, b"".join(entries))))
+    return message(
+        6, text(1, semconv.ROLLOUTS_STALENESS) + message(2, message(6, b"".join(entries)))
+    )
 
 
 def _entry(name: str, values: Sequence[float]) -> bytes:
     """Encode ``name: {count, sum, sum_squares, min, max}`` as one element of a ``KeyValueList``."""
     squares = sum([value * value for value in values])
-    numbers = _NUMBERS.pack(_SUM, sum(values), _SQUARES, squares, _MIN, min(values), _MAX, max(values))
+    numbers = _NUMBERS.pack(
+        _SUM, sum(values), _SQUARES, squares, _MIN, min(values), _MAX, max(values)
+    )
     return message(1, b"".join((text(1, name), _head(len(values)), numbers)))
 
 

@@ -134,12 +134,15 @@ class Generations:
     def _all_groups(self) -> list[str | None]:
         given, prompts = self._lists["groups"], self._lists["prompts"]
         names = PromptGroups()
-        of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [None]
+        of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [
+            None
+        ]
         if not given.given:
             return [of_prompt[prompt] for prompt in self._prompt_of]
         named = (coerce.name(given.at(turn[0])) for turn in self._turns)
         return [
-            of_prompt[prompt] if group is None else group for prompt, group in zip(self._prompt_of, named, strict=True)
+            of_prompt[prompt] if group is None else group
+            for prompt, group in zip(self._prompt_of, named, strict=True)
         ]
 
     @cached_property
@@ -160,7 +163,9 @@ class Generations:
             with_prompt,
             batch.finite_rewards(self._run, self._rewards.at_all(lasts)),
             [self._groups[rollout] for rollout in with_prompt],
-            [index for index, error in enumerate(errors.at_all(lasts)) if error is not None] if errors.given else [],
+            [index for index, error in enumerate(errors.at_all(lasts)) if error is not None]
+            if errors.given
+            else [],
             batch.truncated(reasons.at_all(lasts)) if reasons.given else [],
             versions.at_all(lasts) if versions.given else (),
             [given.at(self._turns[rollout][0]) for rollout in with_prompt] if given.given else (),
@@ -179,7 +184,9 @@ class Generations:
     def _is_empty(self, rollout: int) -> bool:
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         prompt = prompts.at(self._prompt_of[rollout])
-        return is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
+        return (
+            is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
+        )
 
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*."""
@@ -191,11 +198,18 @@ class Generations:
 
     def tokens(self, rollouts: Sequence[int]) -> list[tuple[object, list[dict[str, Any]]]]:
         """Return the id of each rollout with the tokens of its turns."""
-        names = {"token_ids": "response_token_ids", "logprobs": "logprobs", "loss_mask": "loss_masks"}
+        names = {
+            "token_ids": "response_token_ids",
+            "logprobs": "logprobs",
+            "loss_mask": "loss_masks",
+        }
         return [
             (
                 self._at("ids", self._turns[rollout][0]),
-                [{name: self._at(column, entry) for name, column in names.items()} for entry in self._turns[rollout]],
+                [
+                    {name: self._at(column, entry) for name, column in names.items()}
+                    for entry in self._turns[rollout]
+                ],
             )
             for rollout in rollouts
         ]
@@ -214,7 +228,9 @@ class Generations:
         prompted = self._lists["prompts"].given or self._lists["prompt_token_ids"].given
         index = self._prompt_of if len(self._lists["prompts"]) else self._ids_of
         return Rollout(
-            messages=conversation_of([self._turn(entry, rollout) for entry in entries], self._decoder),
+            messages=conversation_of(
+                [self._turn(entry, rollout) for entry in entries], self._decoder
+            ),
             reward=self._rewards.at(last),
             advantage=self._at("advantages", last),
             finish_reason=self._at("finish_reasons", last),
@@ -250,4 +266,7 @@ class Generations:
         if len(entries) < 2:
             return []
         reasons = self._lists["finish_reasons"]
-        return [{"reward": self._rewards.at(entry), "finish_reason": reasons.at(entry)} for entry in entries]
+        return [
+            {"reward": self._rewards.at(entry), "finish_reason": reasons.at(entry)}
+            for entry in entries
+        ]

@@ -23,7 +23,12 @@ from otel_bridge.emit.live_registry import closed, open_steps, opened, register,
 from otel_bridge.emit.messages.limits import Content
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.context import with_rollout
-from otel_bridge.emit.rollouts.events import SampledColumns, named_rollouts, sampled_out_event, staleness_of
+from otel_bridge.emit.rollouts.events import (
+    SampledColumns,
+    named_rollouts,
+    sampled_out_event,
+    staleness_of,
+)
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
@@ -73,7 +78,9 @@ class LiveRollout(Rollout):
             fields: Fields of `Rollout`, and ``role``; other keys become metadata.
         """
         super().__init__()
-        self.__dict__.update(vars(rollout_of({key: value for key, value in fields.items() if key != "role"})))
+        self.__dict__.update(
+            vars(rollout_of({key: value for key, value in fields.items() if key != "role"}))
+        )
         defaults = defaults_of(run, self.step, self.split, fields.get("role"))
         self.step = defaults.step
         given = coerce.name(self.id)
@@ -110,7 +117,9 @@ class LiveRollout(Rollout):
         """Return the root of the rollout as an OTel span, invalid before the block."""
         return self._span
 
-    def chat(self, model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
+    def chat(
+        self, model: str | None = None, *_: object, **fields: Any
+    ) -> ChatSpan:  # fields of ChatSpan
         """Open a ``chat`` span, one turn of a model, below this rollout, from any thread.
 
         Args:
@@ -143,7 +152,9 @@ class LiveRollout(Rollout):
     # --- open and close -----------------------------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:
         self.start_unix_ns = self.start_unix_ns or time.time_ns()
-        self._number = opened(self._run, self.id or self.trace_id, self._track, self.step, self._number)
+        self._number = opened(
+            self._run, self.id or self.trace_id, self._track, self.step, self._number
+        )
         try:
             self._open()
         except any_error():  # nothing of otel-bridge may end a training run
@@ -154,7 +165,9 @@ class LiveRollout(Rollout):
         caller = trace.get_current_span().get_span_context()
         if self._options.cap_of(coerce.name(self.split)) > 0:
             tracer = self._run.live_tracer
-            self._span = tracer.start_root(int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else [])
+            self._span = tracer.start_root(
+                int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else []
+            )
             self._tracer = tracer
             register(self)
         else:
@@ -168,7 +181,10 @@ class LiveRollout(Rollout):
         return with_rollout(self, trace.set_span_in_context(self._span, base))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._token is not None:
             otel_context.detach(self._token)
@@ -195,13 +211,21 @@ class LiveRollout(Rollout):
     def _end_bare(self, now: int) -> None:
         """End the root with its id alone, because its children need the root."""
         if self._tracer is not None:
-            pairs = identity_attributes(self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id)
-            self._tracer.end(self._span, ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)), now)
+            pairs = identity_attributes(
+                self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id
+            )
+            self._tracer.end(
+                self._span,
+                ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)),
+                now,
+            )
 
     def _frame(self, defaults: RolloutDefaults) -> CallContext:
         role = defaults.role if defaults.role != self._run.role else None
         still_open = open_steps(self._track)
-        return CallContext(self._run.id, defaults.step, defaults.split, role, self._options, open_steps=still_open)
+        return CallContext(
+            self._run.id, defaults.step, defaults.split, role, self._options, open_steps=still_open
+        )
 
     def _close(self, now: int) -> None:
         defaults = defaults_of(self._run, self.step, self.split, self._role)
@@ -215,16 +239,26 @@ class LiveRollout(Rollout):
             self._run.count_drop("rollout_message", content.conversation.unread)
         pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
-        spans = [] if self._children or self._instrumented or self._carried else self._from_messages(content, now)
+        spans = (
+            []
+            if self._children or self._instrumented or self._carried
+            else self._from_messages(content, now)
+        )
         if self.turns and not spans:
             content.content_filter.losses.add(BAD_FIELD, len(self.turns), "turns")
-        if not (self._carried or self._instrumented or self._open_children or _program_makes_spans()):
+        if not (
+            self._carried or self._instrumented or self._open_children or _program_makes_spans()
+        ):
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
-            packed += span_encoding.failure_fields(now, *failure(self.error, content.content_filter))
+            packed += span_encoding.failure_fields(
+                now, *failure(self.error, content.content_filter)
+            )
         content.content_filter.losses.report(self._run.count_drop)
-        self._tracer.end(self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now)
+        self._tracer.end(
+            self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now
+        )
 
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
         """Make the children that were not made while the rollout was open."""
@@ -236,10 +270,19 @@ class LiveRollout(Rollout):
 
     def _count_as_sampled_out(self, defaults: RolloutDefaults) -> None:
         reward, group = coerce.number(self.reward), coerce.name(self.group)
-        where = (defaults.step, defaults.split, defaults.role if defaults.role != self._run.role else None)
+        where = (
+            defaults.step,
+            defaults.split,
+            defaults.role if defaults.role != self._run.role else None,
+        )
         stale = staleness_of([self.policy_version], defaults.step, [])
         columns = SampledColumns(
-            [0], [reward], [group], versions=[self.policy_version], ids=[self.id], datasets=[self.dataset]
+            [0],
+            [reward],
+            [group],
+            versions=[self.policy_version],
+            ids=[self.id],
+            datasets=[self.dataset],
         )
         named, still_open = named_rollouts(columns, []), open_steps(self._track)
         seq = self._run.next_event_seq()
@@ -255,7 +298,9 @@ class LiveRollout(Rollout):
             return None
         here = otel_context.get_current()
         current = trace.get_current_span(here)
-        inside = current.is_recording() and current.get_span_context().trace_id == int(self.trace_id, 16)
+        inside = current.is_recording() and current.get_span_context().trace_id == int(
+            self.trace_id, 16
+        )
         with self._lock:
             self._children += 1
             self._open_children += 1

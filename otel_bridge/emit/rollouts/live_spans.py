@@ -36,7 +36,14 @@ from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.rollout import mapping_or
-from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array, token_counts, without_traceback
+from otel_bridge.emit.rollouts.spans import (
+    Pairs,
+    failure,
+    free_facts,
+    json_array,
+    token_counts,
+    without_traceback,
+)
 from otel_bridge.emit.values.plain import dumps
 from otel_bridge.errors import InvalidRecordError, any_error
 
@@ -81,7 +88,9 @@ class _Appender(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Append *span*."""
         context = span.get_span_context()
-        extra = self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
+        extra = (
+            self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
+        )
         try:
             payload = encoded_span(span, extra, self._run)
         except any_error():  # nothing of otel-bridge may end a training run
@@ -215,10 +224,15 @@ class ChildSpan(ABC):
             self._tracer = self._run.live_tracer
             self._span = self._tracer.start_child(name, here, kind)
         if self._span is not None:
-            self._token = otel_context.attach(with_rollout(rollout, trace.set_span_in_context(self._span, here)))
+            self._token = otel_context.attach(
+                with_rollout(rollout, trace.set_span_in_context(self._span, here))
+            )
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._token is not None:
             otel_context.detach(self._token)
@@ -242,7 +256,9 @@ class ChildSpan(ABC):
         content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
         pairs = self._pairs(options.limits, content_filter)
         facts = content_filter.facts(self.metadata, "metadata")
-        pairs += free_facts(semconv.METADATA_PREFIX, facts, content_filter, options.limits.rollout_bytes)
+        pairs += free_facts(
+            semconv.METADATA_PREFIX, facts, content_filter, options.limits.rollout_bytes
+        )
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
@@ -273,7 +289,9 @@ class ChatSpan(ChildSpan):
         error: Error of the call, a text or an exception; an exception of the block sets it. A text after the block.
     """
 
-    def __init__(self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
+    def __init__(
+        self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]
+    ) -> None:
         self.model = model
         self.input: Any = None
         self.output: Any = None
@@ -337,7 +355,10 @@ class ToolSpan(ChildSpan):
         super().__init__(rollout, fields)
 
     def _title(self) -> tuple[str, trace.SpanKind]:
-        return f"{semconv.OPERATION_TOOL} {coerce.name(self.name) or 'tool'}", trace.SpanKind.INTERNAL
+        return (
+            f"{semconv.OPERATION_TOOL} {coerce.name(self.name) or 'tool'}",
+            trace.SpanKind.INTERNAL,
+        )
 
     # A tool's text has the limit of the filter.
     def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:  # noqa: ARG002
@@ -348,8 +369,13 @@ class ToolSpan(ChildSpan):
         if (call_id := coerce.name(self.call_id)) is not None:
             pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
         if not content_filter.off:
-            given = (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments), (semconv.GEN_AI_TOOL_RESULT, self.result)
-            pairs += [(key, _text(value, content_filter)) for key, value in given if value is not None]
+            given = (
+                (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments),
+                (semconv.GEN_AI_TOOL_RESULT, self.result),
+            )
+            pairs += [
+                (key, _text(value, content_filter)) for key, value in given if value is not None
+            ]
         return pairs
 
 

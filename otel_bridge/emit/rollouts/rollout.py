@@ -12,7 +12,9 @@ from typing import Any, Final
 from otel_bridge.emit.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.emit.values.reading import entries_of
 
-TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "max_turns"})
+TRUNCATED_REASONS: Final = frozenset(
+    {"length", "max_tokens", "max_length", "truncated", "max_turns"}
+)
 
 
 @dataclass

@@ -94,24 +94,37 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     pairs = identity_attributes(frame, given or trace_id.hex())
     pairs += root_attributes(rollout, content, frame.options.limits)
     pairs.append((semconv.SPAN_COUNT, children + 1))
-    kind, text = (None, None) if rollout.error is None else failure(rollout.error, content.content_filter)
+    kind, text = (
+        (None, None) if rollout.error is None else failure(rollout.error, content.content_filter)
+    )
     root = span_encoding.span(
         (trace_id, root_id, None),
         semconv.ROLLOUT_SPAN,
         (start, end),
         span_encoding.span_attributes(pairs),
-        events=b"" if kind is None or text is None else span_encoding.exception_event(end, kind, text),
+        events=b""
+        if kind is None or text is None
+        else span_encoding.exception_event(end, kind, text),
         links=frame.link,
         error=text,
     )
-    spans = [root, *child_spans(rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:]))]
-    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.unread, content.content_filter.losses)
+    spans = [
+        root,
+        *child_spans(
+            rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:])
+        ),
+    ]
+    return EncodedRollout(
+        span_encoding.scope_spans(spans), content.conversation.unread, content.content_filter.losses
+    )
 
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     """Encode the conversation of a rollout with the media of its metadata."""
     facts = media_facts(mapping_or(rollout.metadata, "metadata")) if rollout.metadata else {}
-    return content_of(rollout.messages, limits, media=[medium for media in facts.values() for medium in media])
+    return content_of(
+        rollout.messages, limits, media=[medium for media in facts.values() for medium in media]
+    )
 
 
 def _ids(random: bytes) -> Iterator[bytes]:
@@ -134,7 +147,9 @@ def caller_link() -> bytes:
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return b""
-    return span_encoding.link(context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"))
+    return span_encoding.link(
+        context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+    )
 
 
 # Facts of one `Rollout` -> attributes of its root span. Pure.
@@ -146,7 +161,9 @@ _TOKEN_FIELDS: Final = {
     "input_tokens": semconv.GEN_AI_INPUT_TOKENS,
     "output_tokens": semconv.GEN_AI_OUTPUT_TOKENS,
 }
-_TURN_FIELDS: Final = frozenset({"reward", "finish_reason", *_TOKEN_FIELDS, "token_ids", "logprobs", "loss_mask"})
+_TURN_FIELDS: Final = frozenset(
+    {"reward", "finish_reason", *_TOKEN_FIELDS, "token_ids", "logprobs", "loss_mask"}
+)
 Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
 """Attributes in order."""
 
@@ -191,11 +208,19 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
     if parts:
         pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
-    if rollout.finish_reason is not None and (reason := coerce.name(rollout.finish_reason)) is not None:
+    if (
+        rollout.finish_reason is not None
+        and (reason := coerce.name(rollout.finish_reason)) is not None
+    ):
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
     if rollout.tools:
-        pairs += free_facts(semconv.TOOL_PREFIX, content_filter.facts(rollout.tools, "calls"), content_filter, budget)
+        pairs += free_facts(
+            semconv.TOOL_PREFIX,
+            content_filter.facts(rollout.tools, "calls"),
+            content_filter,
+            budget,
+        )
     if rollout.metadata:
         metadata = mapping_or(rollout.metadata, "metadata")
         for name in media_facts(metadata):
@@ -221,7 +246,9 @@ def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pair
     return pairs
 
 
-def free_facts(prefix: str, facts: Mapping[str, Json], content_filter: ContentFilter, budget: int) -> Pairs:
+def free_facts(
+    prefix: str, facts: Mapping[str, Json], content_filter: ContentFilter, budget: int
+) -> Pairs:
     """Encode free facts within *budget* characters; the others are counted."""
     pairs: Pairs = []
     for key, value in facts.items():
@@ -238,15 +265,22 @@ def _size(value: object) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items())
+        return sum(
+            len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items()
+        )
     return sum(map(_size, cast("list[object]", value))) if isinstance(value, list) else 8
 
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
     """Return input (all messages but the last answer) and output (the last answer)."""
-    last = max((index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None)
+    last = max(
+        (index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None
+    )
     if last is None:
-        return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(()))]
+        return [
+            (semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)),
+            (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(())),
+        ]
     # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as well.
     rest = [*messages[:last], *messages[last + 1 :]]
     return [
@@ -314,7 +348,9 @@ class _Child:
     pairs: Pairs
 
 
-def child_spans(rollout: Rollout, content: Content, parent: SpanParent, ids: Iterable[bytes]) -> list[Pieces]:
+def child_spans(
+    rollout: Rollout, content: Content, parent: SpanParent, ids: Iterable[bytes]
+) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times divide the time of the root evenly, at least a nanosecond each, so that their order shows.
@@ -355,7 +391,11 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             if shown:
                 found = len(message.answers) == 1 and _is_found(call, answer, earlier_calls)
                 pairs += _tool_texts(answer, call, index if found else None)
-            children.append(_Child(f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs))
+            children.append(
+                _Child(
+                    f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs
+                )
+            )
         if message.role == ASSISTANT:
             pairs = _chat_pairs(rollout, turn, answers, content.content_filter.losses)
             if shown:
@@ -403,7 +443,9 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
     if (named := coerce.name(reason)) is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [named]))
     pairs += token_counts(facts, losses, "turns.")
-    if answers == 1:  # of the only turn the numbers of the rollout hold, whose bad ones its root counts
+    if (
+        answers == 1
+    ):  # of the only turn the numbers of the rollout hold, whose bad ones its root counts
         others = {field: getattr(rollout, field) for field in _TOKEN_FIELDS if field not in facts}
         pairs += token_counts(others, Losses())
     if turns:
@@ -439,7 +481,14 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
 def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]) -> bool:
     """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
-    found = next((one for one in earlier_calls if one.id is not None and one.id == call_id and one.arguments), None)
+    found = next(
+        (
+            one
+            for one in earlier_calls
+            if one.id is not None and one.id == call_id and one.arguments
+        ),
+        None,
+    )
     return found is call or (found is None and (call is None or not call.arguments))
 
 

@@ -40,7 +40,11 @@ def conversation_of(turns: Sequence[Turn], decoder: TokenDecoder) -> list[object
     known_text = ""
     known_ids: list[Any] = []
     for index, turn in enumerate(turns):
-        prompt = _prompt(turn, messages, known_text, known_ids, decoder) if index else _first_prompt(turn, decoder)
+        prompt = (
+            _prompt(turn, messages, known_text, known_ids, decoder)
+            if index
+            else _first_prompt(turn, decoder)
+        )
         # Content between two answers of a policy comes from its environment.
         messages += messages_of(prompt, role="tool" if index else "user")
         messages += responses(turn, decoder)
@@ -57,7 +61,11 @@ def _first_prompt(turn: Turn, decoder: TokenDecoder) -> object:
 
 
 def _prompt(
-    turn: Turn, known: Sequence[object], known_text: str, known_ids: list[Any], decoder: TokenDecoder
+    turn: Turn,
+    known: Sequence[object],
+    known_text: str,
+    known_ids: list[Any],
+    decoder: TokenDecoder,
 ) -> object:
     """Return the part of a later turn's prompt that is new."""
     prompt = turn.prompt
@@ -78,7 +86,9 @@ def _same_start(entries: Sequence[object], known: Sequence[object]) -> bool:
     """Return whether *entries* begin with *known*; roles decide, since answers may have another shape."""
     if len(entries) < len(known):
         return False
-    return all(role_of(entry) == role_of(former) for entry, former in zip(entries, known, strict=False))
+    return all(
+        role_of(entry) == role_of(former) for entry, former in zip(entries, known, strict=False)
+    )
 
 
 def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
@@ -94,6 +104,9 @@ def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
     generated += [True] * (len(turn.response_ids) - len(generated))
     pairs = zip(generated, turn.response_ids, strict=True)
     return [
-        {"role": "assistant" if policy else "tool", "content": decoder.text([token for _, token in run])}
+        {
+            "role": "assistant" if policy else "tool",
+            "content": decoder.text([token for _, token in run]),
+        }
         for policy, run in groupby(pairs, key=lambda pair: pair[0])
     ]

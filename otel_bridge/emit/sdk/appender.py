@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 METRICS: Final = 1
 TRACES: Final = 2
 LOGS: Final = 3
-Request: TypeAlias = "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+Request: TypeAlias = (
+    "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+)
 _log = logging.getLogger("otel_bridge")
 
 
@@ -58,7 +60,9 @@ class SdkAppender:
                 mark_instrumented(context.trace_id)
         try:
             self._append(TRACES, encode_spans([well_formed(span) for span in spans]))
-        except any_error():  # nothing of otel-bridge may end a training run, and nothing leaves unseen
+        except (
+            any_error()
+        ):  # nothing of otel-bridge may end a training run, and nothing leaves unseen
             self._count(len(spans))
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:

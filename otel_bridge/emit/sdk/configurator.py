@@ -44,7 +44,10 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
             kwargs = {**{name: made for name, made in wanted.items() if name in taken}, **kwargs}
             # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of otel-bridge's records.
             batches = {} if taken.keys() >= wanted.keys() else _BATCHES
-            with _without_unknown(environment()), _replaced({batches[name]: wanted[name] for name in batches}):
+            with (
+                _without_unknown(environment()),
+                _replaced({batches[name]: wanted[name] for name in batches}),
+            ):
                 super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
         else:
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
@@ -59,7 +62,9 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
         known = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
         if len(known) < len(names):
             unknown = ", ".join(name for name in names if name not in known)
-            _log.warning("%s: no exporter of %s has this name; the others continue", unknown, signal)
+            _log.warning(
+                "%s: no exporter of %s has this name; the others continue", unknown, signal
+            )
             hidden.set({setting.name: ",".join(known) or NONE})
     try:
         yield
@@ -74,7 +79,9 @@ def _is_offered(name: str, signal: str) -> bool:
 @contextmanager
 def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
     """Let the SDK's configuration module find *names* while it configures; names that it lacks are left out."""
-    before = {name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)}
+    before = {
+        name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)
+    }
     try:
         for name in before:
             setattr(_configuration, name, names[name])
@@ -89,11 +96,17 @@ def _processors() -> dict[str, Callable[..., object]]:
     from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
 
     def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        made = SimpleSpanProcessor if isinstance(exporter, JournalSpanExporter) else BatchSpanProcessor
+        made = (
+            SimpleSpanProcessor if isinstance(exporter, JournalSpanExporter) else BatchSpanProcessor
+        )
         return made(exporter, *args, **kwargs)
 
     def log_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        made = SimpleLogRecordProcessor if isinstance(exporter, JournalLogExporter) else BatchLogRecordProcessor
+        made = (
+            SimpleLogRecordProcessor
+            if isinstance(exporter, JournalLogExporter)
+            else BatchLogRecordProcessor
+        )
         return made(exporter, *args, **kwargs)
 
     return {"export_span_processor": span_processor, "export_log_record_processor": log_processor}

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord, ReadWriteLogRecord
+from opentelemetry.sdk._logs import (
+    LoggerProvider,
+    LogRecordProcessor,
+    ReadableLogRecord,
+    ReadWriteLogRecord,
+)
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
@@ -113,8 +118,16 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
 
 
 def _flushes() -> list[Callable[[], object]]:
-    providers: list[object] = [trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()]
-    found = [cast("Callable[..., object]", flush) for one in providers if (flush := getattr(one, "force_flush", None))]
+    providers: list[object] = [
+        trace.get_tracer_provider(),
+        metrics.get_meter_provider(),
+        _logs.get_logger_provider(),
+    ]
+    found = [
+        cast("Callable[..., object]", flush)
+        for one in providers
+        if (flush := getattr(one, "force_flush", None))
+    ]
     return [_bounded(flush) for flush in found]
 
 
@@ -123,7 +136,11 @@ def _bounded(flush: Callable[..., object]) -> Callable[[], object]:
 
 
 def _resource(run: Run) -> Resource:
-    attributes: dict[str, Any] = {semconv.RUN_ID: run.id, semconv.PROJECT: run.project, semconv.RUN_NAME: run.name}
+    attributes: dict[str, Any] = {
+        semconv.RUN_ID: run.id,
+        semconv.PROJECT: run.project,
+        semconv.RUN_NAME: run.name,
+    }
     if run.role:
         attributes |= {semconv.ROLE: run.role, semconv.SERVICE_NAME: run.role}
     return Resource.create(attributes)
@@ -135,7 +152,10 @@ def _connect_traces(run: Run, appender: SdkAppender) -> None:
         provider = TracerProvider(resource=_resource(run), id_generator=UrandomIdGenerator())
         trace.set_tracer_provider(provider)
     if not isinstance(provider, TracerProvider):
-        _log.warning("the tracer provider is a %s, not the SDK's: its spans are not recorded", type(provider).__name__)
+        _log.warning(
+            "the tracer provider is a %s, not the SDK's: its spans are not recorded",
+            type(provider).__name__,
+        )
         return
     provider.add_span_processor(AppendingSpanProcessor(appender))
 
@@ -150,10 +170,14 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
         )
     elif isinstance(provider, MeterProvider):
         provider.add_metric_reader(reader)
-    elif type(provider).__module__.startswith("opentelemetry.metrics"):  # the API's own placeholder for no provider
+    elif type(provider).__module__.startswith(
+        "opentelemetry.metrics"
+    ):  # the API's own placeholder for no provider
         metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=_resource(run)))
     else:
-        _log.warning("the meter provider is a %s, not the SDK's: not recorded", type(provider).__name__)
+        _log.warning(
+            "the meter provider is a %s, not the SDK's: not recorded", type(provider).__name__
+        )
 
 
 def _connect_logs(run: Run, appender: SdkAppender) -> None:
@@ -164,4 +188,6 @@ def _connect_logs(run: Run, appender: SdkAppender) -> None:
     if isinstance(provider, LoggerProvider):
         provider.add_log_record_processor(AppendingLogProcessor(appender))
     else:
-        _log.warning("the logger provider is a %s, not the SDK's: not recorded", type(provider).__name__)
+        _log.warning(
+            "the logger provider is a %s, not the SDK's: not recorded", type(provider).__name__
+        )

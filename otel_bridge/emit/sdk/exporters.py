@@ -23,7 +23,9 @@ class JournalSpanExporter(SpanExporter):
 
     name: ClassVar[str]
 
-    def __init__(self, **_: Any) -> None:  # declarative configuration passes the content of its file
+    def __init__(
+        self, **_: Any
+    ) -> None:  # declarative configuration passes the content of its file
         self._appender = appender_for(self.name, "traces")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -78,12 +80,21 @@ def _entry_points(base: type[_T]) -> list[type[_T]]:
     """Return a subclass of *base* for each exporter that stock SDKs know by name, in the order of `NAMES`."""
     kind = base.__name__.removeprefix("Journal")
     return [
-        cast("type[_T]", type(f"{name.capitalize()}{kind}", (base,), {"name": name, "__module__": __name__}))
+        cast(
+            "type[_T]",
+            type(f"{name.capitalize()}{kind}", (base,), {"name": name, "__module__": __name__}),
+        )
         for name in NAMES
     ]
 
 
 # Named by the entry points in pyproject.toml: ``OTEL_TRACES_EXPORTER=wandb`` and the like.
-WandbSpanExporter, MlflowSpanExporter, TrackioSpanExporter, FileSpanExporter = _entry_points(JournalSpanExporter)
-WandbLogExporter, MlflowLogExporter, TrackioLogExporter, FileLogExporter = _entry_points(JournalLogExporter)
-WandbMetricReader, MlflowMetricReader, TrackioMetricReader, FileMetricReader = _entry_points(JournalMetricReader)
+WandbSpanExporter, MlflowSpanExporter, TrackioSpanExporter, FileSpanExporter = _entry_points(
+    JournalSpanExporter
+)
+WandbLogExporter, MlflowLogExporter, TrackioLogExporter, FileLogExporter = _entry_points(
+    JournalLogExporter
+)
+WandbMetricReader, MlflowMetricReader, TrackioMetricReader, FileMetricReader = _entry_points(
+    JournalMetricReader
+)

@@ -47,7 +47,12 @@ class _Appending(MetricExporter):
         super().__init__(preferred_temporality={Gauge: AggregationTemporality.DELTA})
         self._appender = appender
 
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:  # noqa: ARG002
+    def export(
+        self,
+        metrics_data: MetricsData,
+        timeout_millis: float = 10_000,  # noqa: ARG002
+        **_: Any,
+    ) -> MetricExportResult:
         if self._appender is not None:
             self._appender.metrics(metrics_data)
         return MetricExportResult.SUCCESS

@@ -16,7 +16,13 @@ from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, available, described, missing_of
 from otel_bridge.journal.base_dir import find_base
-from otel_bridge.settings import LOGS_EXPORTER, METRICS_EXPORTER, OFFLINE, TRACES_EXPORTER, environment
+from otel_bridge.settings import (
+    LOGS_EXPORTER,
+    METRICS_EXPORTER,
+    OFFLINE,
+    TRACES_EXPORTER,
+    environment,
+)
 
 NAMES: Final = ("wandb", "mlflow", "trackio", "file")
 """Exporters of otel-bridge that SDKs know by name; ``otlp`` and ``console`` stay the SDK's own."""
@@ -98,6 +104,10 @@ def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* with only our own working exporters; the SDK itself serves ``otlp`` and the like."""
     own = dict(env)
     for setting in VARIABLES.values():
-        names = [name for name in setting.read(env) if name in NAMES and name in available() and _works(name)]
+        names = [
+            name
+            for name in setting.read(env)
+            if name in NAMES and name in available() and _works(name)
+        ]
         own[setting.name] = ",".join(names) or NONE
     return own

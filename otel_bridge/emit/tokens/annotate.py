@@ -45,7 +45,9 @@ class TokensCall(NamedTuple):
     decode: Any = None
 
 
-def annotate(run: EmitRun, rollouts: object, streams: Mapping[str, object], call: TokensCall) -> None:
+def annotate(
+    run: EmitRun, rollouts: object, streams: Mapping[str, object], call: TokensCall
+) -> None:
     """Record values of each token of *rollouts*. What cannot be read is counted.
 
     Args:
@@ -63,7 +65,9 @@ def annotate(run: EmitRun, rollouts: object, streams: Mapping[str, object], call
     ids = rollout_ids(run, rollouts, _REASON)
     if not any(ids):
         return
-    batch = _read(run, ids, {name: stream for name, stream in streams.items() if stream is not None}, call)
+    batch = _read(
+        run, ids, {name: stream for name, stream in streams.items() if stream is not None}, call
+    )
     if batch is None:
         return
     pairs: list[tuple[str, Attribute]] = [(STEP, step_of(run, call.step, call.role))]
@@ -79,7 +83,9 @@ def _columns(rollouts: object) -> Mapping[str, object] | None:
     return cast("Mapping[str, object]", rollouts) if is_columns else None
 
 
-def _read(run: EmitRun, ids: list[str | None], streams: dict[str, object], call: TokensCall) -> TokenBatch | None:
+def _read(
+    run: EmitRun, ids: list[str | None], streams: dict[str, object], call: TokensCall
+) -> TokenBatch | None:
     """Return the rollouts with an id, each once, and their streams, in the order in which they leave.
 
     Returns:
@@ -112,7 +118,9 @@ def _read(run: EmitRun, ids: list[str | None], streams: dict[str, object], call:
     return batch
 
 
-def _token_columns(run: EmitRun, streams: Mapping[str, object], rollouts: int) -> dict[str, TokenColumn]:
+def _token_columns(
+    run: EmitRun, streams: Mapping[str, object], rollouts: int
+) -> dict[str, TokenColumn]:
     """Return the streams by name, each with a row for each of the *rollouts*; those beyond a limit are counted."""
     if len(streams) > _MAX_STREAMS:
         run.count_drop("token_streams", len(streams) - _MAX_STREAMS, list(streams)[_MAX_STREAMS])
@@ -173,7 +181,9 @@ def _text_rows(texts: object, order: Sequence[int]) -> list[Sequence[object] | N
     return [rows[position] if position < len(rows) else None for position in order]
 
 
-def _add_texts(batch: TokenBatch, filtered: TokenTexts, rows: Sequence[Sequence[object] | None], run: EmitRun) -> None:
+def _add_texts(
+    batch: TokenBatch, filtered: TokenTexts, rows: Sequence[Sequence[object] | None], run: EmitRun
+) -> None:
     """Add the texts of the tokens of shown rollouts; remove ids that may not leave, since they stand for texts."""
     ids = batch.columns.get(TOKEN_IDS)
     decoded = 0 if filtered.is_off else min(batch.shown, rollouts_within(batch.lengths, _MAX_TEXTS))

@@ -38,7 +38,9 @@ class TokenColumn:
 
     def of(self, indices: Sequence[int]) -> TokenColumn:
         """Return the values of some of the rollouts, in this order."""
-        return TokenColumn([self.rows[index] for index in indices], [self.without[index] for index in indices])
+        return TokenColumn(
+            [self.rows[index] for index in indices], [self.without[index] for index in indices]
+        )
 
     def remove(self, index: int) -> None:
         """Remove the values of one rollout."""
@@ -116,7 +118,9 @@ def _floats_of(array: Any) -> Numbers:
     return array.reshape(-1).astype("f8" if is_double else "f4", copy=False)
 
 
-def lengths_of(columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop) -> list[int]:
+def lengths_of(
+    columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop
+) -> list[int]:
     """Return the number of tokens of each rollout; streams of another length lose that rollout, and are counted.
 
     Args:
@@ -152,7 +156,10 @@ def flat(column: TokenColumn, lengths: Sequence[int]) -> Numbers:
     """Return the numbers of all rollouts, one after the other, NaN for rollouts without the stream."""
     numpy = numpy_module()
     if numpy is None:
-        rows = ([math.nan] * length if row is None else row for row, length in zip(column.rows, lengths, strict=True))
+        rows = (
+            [math.nan] * length if row is None else row
+            for row, length in zip(column.rows, lengths, strict=True)
+        )
         return list(chain.from_iterable(rows))
     arrays = [
         numpy.full(length, numpy.nan, "f4") if row is None else row

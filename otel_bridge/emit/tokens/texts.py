@@ -23,7 +23,10 @@ class TokenTexts:
     """
 
     def __init__(
-        self, decode: Callable[[Any], Any] | None, limits: MessageLimits, count_drop: Callable[..., None]
+        self,
+        decode: Callable[[Any], Any] | None,
+        limits: MessageLimits,
+        count_drop: Callable[..., None],
     ) -> None:
         self._decoder = None if decode is None else TokenDecoder(decode, count_drop)
         self._limits = limits
@@ -51,7 +54,11 @@ class TokenTexts:
         """
         max_chars = self._limits.policy.limit
         ends = accumulate(map(len, texts))
-        within = [text for text, end in zip(texts, ends, strict=True) if max_chars is None or end <= max_chars]
+        within = [
+            text
+            for text, end in zip(texts, ends, strict=True)
+            if max_chars is None or end <= max_chars
+        ]
         content_filter = ContentFilter(self._limits.policy, self._limits.rollout_bytes)
         whole = "".join(within)
         if content_filter.text(whole) == whole:

@@ -24,18 +24,32 @@ from otel_bridge.semconv import (
     TOKENS_STREAM,
     TOKENS_TEXTS,
 )
-from otel_bridge.tokens.statistics import LOSS_MASK, REFERENCES, Figure, Numbers, figure_of_stream, figures_of
+from otel_bridge.tokens.statistics import (
+    LOSS_MASK,
+    REFERENCES,
+    Figure,
+    Numbers,
+    figure_of_stream,
+    figures_of,
+)
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 
-def append_token_span(run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str, Attribute]]) -> None:
+def append_token_span(
+    run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str, Attribute]]
+) -> None:
     """Append one span of the rollouts of *batch*, with the attributes *pairs* first."""
     streams = {name: reading.flat(column, batch.lengths) for name, column in batch.columns.items()}
     values = _sampled_values(streams)
     figures = figures_of(values, batch.lengths)
-    _count_not_finite(run, batch, streams.get(LOSS_MASK), {name: figures[figure_of_stream(name)] for name in values})
+    _count_not_finite(
+        run,
+        batch,
+        streams.get(LOSS_MASK),
+        {name: figures[figure_of_stream(name)] for name in values},
+    )
     attributes = list(pairs)
     for name, figure in figures.items():
         attributes += _figure_pairs(name, figure)
@@ -46,7 +60,13 @@ def append_token_span(run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str
     now = time.time_ns()
     random = os.urandom(24)
     links = b"".join(map(rollout_link, batch.trace_ids))
-    packed = span((random[8:], random[:8], None), TOKENS_SPAN, (now, now), span_attributes(attributes), links=links)
+    packed = span(
+        (random[8:], random[:8], None),
+        TOKENS_SPAN,
+        (now, now),
+        span_attributes(attributes),
+        links=links,
+    )
     run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
 
 
@@ -59,7 +79,9 @@ def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
     return {name: reading.masked(stream, mask) for name, stream in values.items()}
 
 
-def _count_not_finite(run: EmitRun, batch: TokenBatch, mask: Numbers | None, figures: Mapping[str, Figure]) -> None:
+def _count_not_finite(
+    run: EmitRun, batch: TokenBatch, mask: Numbers | None, figures: Mapping[str, Figure]
+) -> None:
     """Count the tokens whose value is not finite: the figure of their stream lacks them without a statement of that."""
     sampled = sum(batch.lengths) if mask is None else reading.sampled(mask)
     for name, figure in figures.items():
@@ -76,7 +98,9 @@ def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
         yield f"{TOKENS_BUCKETS}{name}", _integers(flattened)
 
 
-def _stream_pairs(batch: TokenBatch, streams: Mapping[str, Numbers]) -> Iterator[tuple[str, Attribute]]:
+def _stream_pairs(
+    batch: TokenBatch, streams: Mapping[str, Numbers]
+) -> Iterator[tuple[str, Attribute]]:
     """Yield the lengths of the rollouts whose streams leave, and these streams; nothing if none leaves."""
     sent = max(batch.shown, batch.joined)
     if not sent:

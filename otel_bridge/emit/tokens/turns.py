@@ -17,7 +17,9 @@ _NO_VALUE: Final = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 """What stands for a token of a turn that lacks the stream."""
 
 
-def annotate_turns(run: EmitRun, rollouts: Sequence[tuple[object, Sequence[object]]], call: TokensCall) -> None:
+def annotate_turns(
+    run: EmitRun, rollouts: Sequence[tuple[object, Sequence[object]]], call: TokensCall
+) -> None:
     """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does.
 
     A turn of another type than a mapping has no tokens; the rollout's own reader counts it.

@@ -15,7 +15,14 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.emit.values.reading import ReadBudget, Unreadable, entries_of, is_list_like, is_of, items_of
+from otel_bridge.emit.values.reading import (
+    ReadBudget,
+    Unreadable,
+    entries_of,
+    is_list_like,
+    is_of,
+    items_of,
+)
 from otel_bridge.emit.values.scalars import (
     Array,
     described,
@@ -176,7 +183,9 @@ class PlainReader:
             text = described(value)
         return self._text(text)
 
-    def _mapping(self, values: Mapping[object, object], parents: tuple[int, ...], whole: object) -> dict[str, Json]:
+    def _mapping(
+        self, values: Mapping[object, object], parents: tuple[int, ...], whole: object
+    ) -> dict[str, Json]:
         plain: dict[str, Json] = {}
         entries = self.entries(values, whole)
         for index, (text, value) in enumerate(entries.items()):
@@ -215,7 +224,9 @@ class PlainReader:
                 self._lose("empty_key", 1, "")
         return entries
 
-    def _items(self, values: Iterable[object], parents: tuple[int, ...], whole: object) -> list[Json]:
+    def _items(
+        self, values: Iterable[object], parents: tuple[int, ...], whole: object
+    ) -> list[Json]:
         size = len(cast("Sized", values))
         share = self._budget.share(whole, size)
         if share < size:
@@ -227,9 +238,11 @@ class PlainReader:
         if size > self._rules.array_numbers:
             self._lose(CLIPPED, size)
             return described(value)
-        items = value.tolist()
-        # An array of arrays makes another list each time: the array itself shows that it was read before.
-        return self._items(items, parents, value) if isinstance(items, list) else self._value(items, parents)  # pyright: ignore[reportUnknownArgumentType]
+        items: object = value.tolist()
+        if not isinstance(items, list):
+            return self._value(items, parents)
+        # An array of arrays makes another list each time: the array shows that it was read before.
+        return self._items(cast("list[object]", items), parents, value)
 
     def _key(self, raw: object) -> str | None:
         """Return the text of a key; ``None``, counted, when it raises."""
@@ -270,7 +283,9 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
         return _Fields(value, [declared.name for declared in dataclasses.fields(value)])
     if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
         return _Fields(value, [str(attribute.name) for attribute in attributes])
-    dumps = [dump for name in ("model_dump", "to_dict") if callable(dump := getattr(kind, name, None))]
+    dumps = [
+        dump for name in ("model_dump", "to_dict") if callable(dump := getattr(kind, name, None))
+    ]
     for dump in dumps:
         try:
             dumped: object = dump(value)

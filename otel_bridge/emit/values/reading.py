@@ -80,7 +80,9 @@ def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
 
 def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
     """Return the first *limit* entries of a mapping; an entry that cannot be read is an `Unreadable`."""
-    if type(values) is dict:  # copied while the interpreter is held: no other thread changes it meanwhile
+    if (
+        type(values) is dict
+    ):  # copied while the interpreter is held: no other thread changes it meanwhile
         copied = dict(cast("dict[object, object]", values))
         return list(islice(copied.items(), limit))
     for _ in range(2):  # another thread may have changed it meanwhile
@@ -90,7 +92,9 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
             continue
     keys = _read_until_it_raises(values, limit)
     raw = _without_resolving(values)
-    held: Mapping[object, object] = cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
+    held: Mapping[object, object] = (
+        cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
+    )
     return [_entry(values, key, held) for key in keys]
 
 
@@ -111,7 +115,9 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     return [_item(sequence, index, held) for index in range(count)]
 
 
-def _entry(values: Mapping[object, object], key: object, held: Mapping[object, object]) -> tuple[object, object]:
+def _entry(
+    values: Mapping[object, object], key: object, held: Mapping[object, object]
+) -> tuple[object, object]:
     if isinstance(key, Unreadable):
         return key.shown, key
     try:
@@ -144,6 +150,9 @@ def _without_resolving(values: object) -> object:
     if omegaconf is None or not is_of("omegaconf", values):
         return None
     try:
-        return cast("object", omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False))
+        return cast(
+            "object",
+            omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False),
+        )
     except any_error():
         return None

@@ -28,8 +28,12 @@ _BY_STR: Final = frozenset({
     "typing._UnionGenericAlias", "typing._LiteralGenericAlias", "typing._CallableGenericAlias",
 })  # fmt: skip
 """Types of the standard library whose ``str()`` is the value."""
-_ARRAY_LIBRARIES: Final = frozenset({"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"})
-_DATA_TYPES: Final = frozenset({"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"})
+_ARRAY_LIBRARIES: Final = frozenset(
+    {"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"}
+)
+_DATA_TYPES: Final = frozenset(
+    {"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"}
+)
 _MISSING: Final = frozenset({"NAType", "NaTType"})
 _TIMES: Final = frozenset({"datetime64", "timedelta64"})
 _MAX_BYTES: Final = 1 << 20
@@ -66,7 +70,9 @@ def is_scalar(value: object) -> TypeGuard[HasItem]:
     kind = type(value)
     is_generic = _scalar_types.get(kind)
     if is_generic is None:
-        is_generic = any(base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__)
+        is_generic = any(
+            base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__
+        )
         if len(_scalar_types) < _MAX_TYPES:
             _scalar_types[kind] = is_generic
     return is_generic
@@ -182,7 +188,8 @@ def _text_of_bytes(value: bytes | bytearray | memoryview[int]) -> str | None:
 
 def _is_shown_by_str(kind: type) -> bool:
     return f"{kind.__module__}.{kind.__qualname__}" in _BY_STR or any(
-        base.__name__ in _DATA_TYPES and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES for base in kind.__mro__
+        base.__name__ in _DATA_TYPES and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES
+        for base in kind.__mro__
     )
 
 
@@ -212,7 +219,9 @@ def own_text(value: object) -> str | None:
     owner = next(base for base in type(value).__mro__ if "__str__" in vars(base))
     if owner.__module__ == "builtins" and not isinstance(value, BaseException):
         return None
-    if isinstance(value, BaseException) and not all(isinstance(part, str | int | float) for part in value.args):
+    if isinstance(value, BaseException) and not all(
+        isinstance(part, str | int | float) for part in value.args
+    ):
         return None
     return str(value)
 
@@ -289,7 +298,11 @@ def _collection_in(value: object) -> Iterable[object] | None:
         and getattr(getattr(value, "dtype", None), "kind", "") == "O"
     ):
         value = value.tolist()  # its own text shows nested arrays whole
-    return cast("Iterable[object]", value) if isinstance(value, tuple | list | frozenset | set | Mapping) else None
+    return (
+        cast("Iterable[object]", value)
+        if isinstance(value, tuple | list | frozenset | set | Mapping)
+        else None
+    )
 
 
 def any_text(value: object) -> str:

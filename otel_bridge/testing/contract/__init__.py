@@ -32,4 +32,12 @@ from otel_bridge.testing.contract.compare import same, same_scalars, written
 from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
 from otel_bridge.testing.contract.writer import WriterContract
 
-__all__ = ["ContractFixtures", "Open", "ReadBack", "WriterContract", "same", "same_scalars", "written"]
+__all__ = [
+    "ContractFixtures",
+    "Open",
+    "ReadBack",
+    "WriterContract",
+    "same",
+    "same_scalars",
+    "written",
+]

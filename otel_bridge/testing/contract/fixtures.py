@@ -84,12 +84,16 @@ class ContractFixtures:
         return FileMemory(tmp_path / "memory.db")
 
     @pytest.fixture
-    def settings(self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path) -> ExporterSettings:
+    def settings(
+        self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path
+    ) -> ExporterSettings:
         """Settings of the exporter."""
         return exporter.read_settings(environment, tmp_path)
 
     @pytest.fixture
-    def opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: WriterMemory) -> Open:
+    def opened(
+        self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: WriterMemory
+    ) -> Open:
         """Open a writer of `run` with `memory`; keywords change fields of the run."""
         run.folder.mkdir(parents=True, exist_ok=True)
 
@@ -101,7 +105,12 @@ class ContractFixtures:
 
     # --- for the tests ------------------------------------------------------------------------------------------------
     def kill_after(
-        self, opened: Open, records: Sequence[Record], run: RunInfo, environment: Mapping[str, str], folder: Path
+        self,
+        opened: Open,
+        records: Sequence[Record],
+        run: RunInfo,
+        environment: Mapping[str, str],
+        folder: Path,
     ) -> None:
         """Write *records*, one a call, and die without a word.
 
@@ -114,32 +123,58 @@ class ContractFixtures:
                 deliver(writer, [record], held=held)
             return
         calls = [[record] for record in records]
-        run_child(ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls), folder)
+        run_child(
+            ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls),
+            folder,
+        )
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
         """Compare rows, rollouts, distributions and the evaluation of `samples.job`, doubles counted."""
         rows = [record for record in records if isinstance(record, Row)]
         same_scalars(contents, rows)
         if self.keeps_rollouts:
-            self.same_rollouts(contents, [record for record in records if isinstance(record, RolloutRecord)])
+            self.same_rollouts(
+                contents, [record for record in records if isinstance(record, RolloutRecord)]
+            )
         if self.keeps_evaluations:
             values = [record for record in records if isinstance(record, Evaluation)]
-            same(contents.evaluations, [(value.rollout_id, value.name, value.value) for value in values], "evaluations")
+            same(
+                contents.evaluations,
+                [(value.rollout_id, value.name, value.value) for value in values],
+                "evaluations",
+            )
         if self.keeps_distributions:
             wanted = Counter(
-                (key, row.step) for row in rows for key, value in row.values.items() if isinstance(value, Distribution)
+                (key, row.step)
+                for row in rows
+                for key, value in row.values.items()
+                if isinstance(value, Distribution)
             )
-            same(Counter((held.key, held.step) for held in contents.distributions), wanted, "distributions")
+            same(
+                Counter((held.key, held.step) for held in contents.distributions),
+                wanted,
+                "distributions",
+            )
 
     def same_rollouts(self, contents: Contents, rollouts: Iterable[RolloutRecord]) -> None:
         """Compare id, reward, messages and spans of every rollout, doubles counted."""
         held = {rollout.id: rollout for rollout in contents.rollouts}
         wanted = list(rollouts)
         same(
-            Counter(rollout.id for rollout in contents.rollouts), Counter(rollout.id for rollout in wanted), "rollouts"
+            Counter(rollout.id for rollout in contents.rollouts),
+            Counter(rollout.id for rollout in wanted),
+            "rollouts",
         )
         for rollout in wanted:
             seen = held[rollout.id]
             same(seen.reward, rollout.reward, f"reward of {rollout.id}")
-            same(seen.messages in {None, len(rollout.messages)}, True, f"messages of {rollout.id}: {seen.messages}")
-            same(seen.spans in {None, len(rollout.spans)}, True, f"spans of {rollout.id}: {seen.spans}")
+            same(
+                seen.messages in {None, len(rollout.messages)},
+                True,
+                f"messages of {rollout.id}: {seen.messages}",
+            )
+            same(
+                seen.spans in {None, len(rollout.spans)},
+                True,
+                f"spans of {rollout.id}: {seen.spans}",
+            )

@@ -33,7 +33,9 @@ from otel_bridge.testing.delivery import deliver
 class LifeContract(ContractFixtures):
     """Tests that a run is opened, configured, ended, opened again and left."""
 
-    def test_the_config_of_each_role_is_shown(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_the_config_of_each_role_is_shown(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         if not self.keeps_config:
             pytest.skip("the tracker keeps no config")
         configs: dict[str | None, Mapping[str, Json]] = {
@@ -64,16 +66,24 @@ class LifeContract(ContractFixtures):
     def test_the_last_value_of_a_summary_is_shown_also_when_rows_have_its_key(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        rows = samples.placed([samples.row(n, {"loss": float(n), "acc": n / 10}) for n in range(1, 5)])
-        known: dict[str | None, Mapping[str, Scalar]] = {"trainer": {"trainer/loss": 0.25, "trainer/best": "step 2"}}
+        rows = samples.placed(
+            [samples.row(n, {"loss": float(n), "acc": n / 10}) for n in range(1, 5)]
+        )
+        known: dict[str | None, Mapping[str, Scalar]] = {
+            "trainer": {"trainer/loss": 0.25, "trainer/best": "step 2"}
+        }
         writer = opened(summaries=known)
         if not isinstance(writer, WritesSummary):
             writer.close()
             pytest.skip("the writer shows no summary")
 
         deliver(writer, rows[:2])
-        writer.write_summary("trainer", {"trainer/acc": 0.75, "trainer/steps": 10, "trainer/nan": float("nan")})
-        writer.write_summary("trainer", {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True})
+        writer.write_summary(
+            "trainer", {"trainer/acc": 0.75, "trainer/steps": 10, "trainer/nan": float("nan")}
+        )
+        writer.write_summary(
+            "trainer", {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True}
+        )
         deliver(writer, rows[2:])
         writer.end(Status.FINISHED)
         writer.close()
@@ -127,7 +137,9 @@ class LifeContract(ContractFixtures):
         written(opened(summaries=known), samples.placed([samples.row(1), samples.row(2)]))
 
         contents = read_back(run)
-        same((contents.summary.get("best"), contents.summary.get("word")), ("0.5", "yes"), "summary")
+        same(
+            (contents.summary.get("best"), contents.summary.get("word")), ("0.5", "yes"), "summary"
+        )
         same_scalars(contents, samples.placed([samples.row(1), samples.row(2)]))
 
     def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
@@ -259,8 +271,14 @@ class LifeContract(ContractFixtures):
 
         one_line_each = all(sentence.strip() and "\n" not in sentence for sentence in degraded)
         same(one_line_each, True, f"degraded is one sentence for each ability: {degraded}")
-        same(bool(left_out) and not degraded, False, f"left out with no ability missing: {left_out}")
-        same(all(count > 0 for count in left_out.values()), True, f"counts of what was left out: {left_out}")
+        same(
+            bool(left_out) and not degraded, False, f"left out with no ability missing: {left_out}"
+        )
+        same(
+            all(count > 0 for count in left_out.values()),
+            True,
+            f"counts of what was left out: {left_out}",
+        )
         if exporter.probe is not None:
             same(tuple(exporter.probe(settings)), degraded, "what the probe finds, and the writer")
 
@@ -296,5 +314,13 @@ class LifeContract(ContractFixtures):
         again = exporter.read_settings(environment, tmp_path)
 
         same(dict(again.destination), dict(settings.destination), "destination")
-        same({type(value) for pair in settings.destination.items() for value in pair} <= {str}, True, "it is text")
-        same(settings.view(run), again.view(run), "view() is the same each time; empty while the address is unknown")
+        same(
+            {type(value) for pair in settings.destination.items() for value in pair} <= {str},
+            True,
+            "it is text",
+        )
+        same(
+            settings.view(run),
+            again.view(run),
+            "view() is the same each time; empty while the address is unknown",
+        )

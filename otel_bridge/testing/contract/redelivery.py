@@ -18,7 +18,9 @@ from otel_bridge.testing.delivery import deliver
 class RedeliveryContract(ContractFixtures):
     """Tests that any call may come again: a kill loses nothing and doubles nothing."""
 
-    def test_a_call_that_comes_again_changes_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_a_call_that_comes_again_changes_nothing(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         records = samples.job(seed=run.id)[:-1]
         writer = opened()
         if writer.durable() is not None:
@@ -43,7 +45,12 @@ class RedeliveryContract(ContractFixtures):
         self.holds(read_back(run), records)
 
     def test_a_killed_writer_loses_nothing_and_doubles_nothing(
-        self, opened: Open, run: RunInfo, read_back: ReadBack, environment: Mapping[str, str], tmp_path: Path
+        self,
+        opened: Open,
+        run: RunInfo,
+        read_back: ReadBack,
+        environment: Mapping[str, str],
+        tmp_path: Path,
     ) -> None:
         records = samples.job(steps=4, seed=run.id)[:-1]
 

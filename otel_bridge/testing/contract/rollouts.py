@@ -24,17 +24,23 @@ class RolloutContract(ContractFixtures):
     ) -> None:
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
-        records = samples.placed([samples.rollout(n, step=1 + n // 8, seed=run.id) for n in range(70)])
+        records = samples.placed(
+            [samples.rollout(n, step=1 + n // 8, seed=run.id) for n in range(70)]
+        )
 
         written(opened(), records)
 
         self.same_rollouts(read_back(run), records)
 
-    def test_rollouts_that_lack_something_arrive_too(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_rollouts_that_lack_something_arrive_too(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
         whole = samples.rollout(6, seed=run.id)
-        odd_text: list[dict[str, Json]] = [{"role": "user", "content": "\x00 \ud800 🚀 " + "x" * 100_000}]
+        odd_text: list[dict[str, Json]] = [
+            {"role": "user", "content": "\x00 \ud800 🚀 " + "x" * 100_000}
+        ]
         odd_metadata: dict[str, Json] = {"a/b@c": {"d": [1, None]}, "e": "f" * 9000}
         records = samples.placed([
             samples.rollout(0, reward=None, rewards={}, seed=run.id),
@@ -48,7 +54,11 @@ class RolloutContract(ContractFixtures):
 
         written(opened(), records)
 
-        same({held.id for held in read_back(run).rollouts}, {record.id for record in records}, "rollouts")
+        same(
+            {held.id for held in read_back(run).rollouts},
+            {record.id for record in records},
+            "rollouts",
+        )
 
     def test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -68,7 +78,13 @@ class RolloutContract(ContractFixtures):
         again = deliver(writer, records[1:]) if writer.durable() is None else refused
         writer.close()
 
-        same((set(refused) | set(again)) <= {2}, True, f"records refused, of which only 2 may be: {refused} {again}")
+        same(
+            (set(refused) | set(again)) <= {2},
+            True,
+            f"records refused, of which only 2 may be: {refused} {again}",
+        )
         if self.keeps_evaluations:
-            held = sorted(values for values in read_back(run).evaluations if values[0] == rollout.id)
+            held = sorted(
+                values for values in read_back(run).evaluations if values[0] == rollout.id
+            )
             same(held, [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)], "evaluations")

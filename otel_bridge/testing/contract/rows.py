@@ -24,7 +24,9 @@ class RowContract(ContractFixtures):
     def test_every_value_of_every_row_arrives_with_its_key_and_step(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        records = samples.placed([*samples.rows(5), *samples.rows(3, role="explorer"), *samples.rows(2, role=None)])
+        records = samples.placed(
+            [*samples.rows(5), *samples.rows(3, role="explorer"), *samples.rows(2, role=None)]
+        )
 
         written(opened(), records)
 
@@ -52,16 +54,26 @@ class RowContract(ContractFixtures):
         held: dict[str, list[float]] = {}
         for scalar in read_back(run).scalars:
             held.setdefault(scalar.key, []).append(scalar.value)
-        same(Counter(map(tuple, held.values())), Counter((n, n + 0.5) for n in values.values()), "values by key")
+        same(
+            Counter(map(tuple, held.values())),
+            Counter((n, n + 0.5) for n in values.values()),
+            "values by key",
+        )
 
     def test_a_key_has_its_values_in_the_order_of_their_steps(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        records = samples.placed([samples.row(step, {"loss": float(step)}) for step in range(1, 21)])
+        records = samples.placed(
+            [samples.row(step, {"loss": float(step)}) for step in range(1, 21)]
+        )
 
         written(opened(), records)
 
-        same([scalar.value for scalar in read_back(run).scalars], [float(n) for n in range(1, 21)], "values in order")
+        same(
+            [scalar.value for scalar in read_back(run).scalars],
+            [float(n) for n in range(1, 21)],
+            "values in order",
+        )
 
     def test_rows_after_a_rewind_stand_beside_those_before_it(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -77,7 +89,9 @@ class RowContract(ContractFixtures):
             last = {row.step: row for row in [*first, *second]}
             same_scalars(read_back(run), list(last.values()))
 
-    def test_a_row_without_a_step_is_placed_by_time(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_a_row_without_a_step_is_placed_by_time(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         if not self.keeps_stepless:
             pytest.skip("the tracker does not keep rows without a step")
         stepless = [
@@ -94,7 +108,9 @@ class RowContract(ContractFixtures):
         held = [(scalar.key, scalar.value) for scalar in read_back(run).scalars]
         same(held, [("trainer/cpu", float(n)) for n in range(4)], "values in order of time")
 
-    def test_a_thousand_rows_go_in_one_call(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_a_thousand_rows_go_in_one_call(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         records = samples.placed(samples.rows(1000, keys=4))
 
         written(opened(), records)
@@ -117,16 +133,31 @@ class RowContract(ContractFixtures):
             pytest.skip("the tracker does not keep distributions")
         empty = Distribution(count=0, sum=0.0, min=float("nan"), max=float("nan"))
         bare = Distribution(count=3, sum=6.0, min=1.0, max=3.0)
-        values: dict[str, Value] = {"grad": samples.distribution(), "bare": bare, "empty": empty, "loss": 0.5}
-        records = samples.placed([samples.row(1, values), samples.row(2, {"grad": samples.distribution()})])
+        values: dict[str, Value] = {
+            "grad": samples.distribution(),
+            "bare": bare,
+            "empty": empty,
+            "loss": 0.5,
+        }
+        records = samples.placed(
+            [samples.row(1, values), samples.row(2, {"grad": samples.distribution()})]
+        )
 
         written(opened(), records)
 
         contents = read_back(run)
-        held = {(d.key, d.step, d.min, d.max) for d in contents.distributions if d.key != "trainer/empty"}
+        held = {
+            (d.key, d.step, d.min, d.max)
+            for d in contents.distributions
+            if d.key != "trainer/empty"
+        }
         same(
             held,
-            {("trainer/grad", 1, 0.5, 5.5), ("trainer/grad", 2, 0.5, 5.5), ("trainer/bare", 1, 1.0, 3.0)},
+            {
+                ("trainer/grad", 1, 0.5, 5.5),
+                ("trainer/grad", 2, 0.5, 5.5),
+                ("trainer/bare", 1, 1.0, 3.0),
+            },
             "distributions",
         )
         same(
@@ -134,9 +165,15 @@ class RowContract(ContractFixtures):
             True,
             "their count is 10",
         )
-        same([s.triple for s in contents.scalars], [("trainer/loss", 1, "0.5")], "scalars beside them")
+        same(
+            [s.triple for s in contents.scalars],
+            [("trainer/loss", 1, "0.5")],
+            "scalars beside them",
+        )
 
-    def test_calls_without_records_change_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_calls_without_records_change_nothing(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         writer = opened()
 
         writer.write_rows([])
@@ -152,11 +189,15 @@ class RowContract(ContractFixtures):
             f"nothing is held: {contents}",
         )
 
-    @pytest.mark.parametrize("hostile", ["text", "none", "object", "complex", "huge step", "empty key", "time"])
+    @pytest.mark.parametrize(
+        "hostile", ["text", "none", "object", "complex", "huge step", "empty key", "time"]
+    )
     def test_one_bad_record_is_named_and_the_others_arrive(
         self, opened: Open, run: RunInfo, read_back: ReadBack, hostile: str
     ) -> None:
-        records = samples.placed([*samples.rows(3), _hostile(hostile), *samples.rows(3, first_step=4)])
+        records = samples.placed(
+            [*samples.rows(3), _hostile(hostile), *samples.rows(3, first_step=4)]
+        )
 
         writer = opened()
         refused = deliver(writer, records)
@@ -180,4 +221,6 @@ def _hostile(kind: str) -> Row:
     if kind == "time":
         return dataclasses.replace(row, time_unix_ns=-1)
     key = "" if kind == "empty key" else "trainer/hostile"
-    return dataclasses.replace(row, values=cast("dict[str, Value]", {"trainer/good": 1.0, key: values[kind]}))
+    return dataclasses.replace(
+        row, values=cast("dict[str, Value]", {"trainer/good": 1.0, key: values[kind]})
+    )

@@ -39,7 +39,12 @@ _P = TypeVar("_P")
 
 def content_span(record: LogRecord) -> Span | None:
     """Return the span that stands for a log record with messages; ``None`` when the record names no span."""
-    if len(record.trace_id) != 16 or len(record.span_id) != 8 or not any(record.trace_id) or not any(record.span_id):
+    if (
+        len(record.trace_id) != 16
+        or len(record.span_id) != 8
+        or not any(record.trace_id)
+        or not any(record.span_id)
+    ):
         return None
     digest = hashlib.blake2b(record.SerializeToString(deterministic=True), digest_size=8).digest()
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
@@ -78,7 +83,9 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
             continue
         if (contents := content_spans.get(span.span_id)) is not None:
             copy = Span.FromString(span.SerializeToString())
-            for content in sorted(contents.values(), key=lambda content: content.start_time_unix_nano):
+            for content in sorted(
+                contents.values(), key=lambda content: content.start_time_unix_nano
+            ):
                 copy.events.extend(content.events)
             span = copy  # noqa: PLW2901  # the same span, whole
         whole.append((origin, span))
@@ -124,7 +131,10 @@ def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
-    message: dict[str, Json] = {"role": role, **{key: parsed_json(value) for key, value in body.items()}}
+    message: dict[str, Json] = {
+        "role": role,
+        **{key: parsed_json(value) for key, value in body.items()},
+    }
     if role == "tool" and "tool_call_id" not in message and isinstance(body.get("id"), str):
         message["tool_call_id"] = body["id"]
     return _as_chat(message)
@@ -132,7 +142,10 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
 
 def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
     inner = parsed_json(body.get("message"))
-    message: dict[str, Json] = {"role": "assistant", **(inner if isinstance(inner, dict) else {"content": inner})}
+    message: dict[str, Json] = {
+        "role": "assistant",
+        **(inner if isinstance(inner, dict) else {"content": inner}),
+    }
     calls = parsed_json(body.get("tool_calls"))
     if isinstance(calls, list):
         message.setdefault("tool_calls", calls)

@@ -25,7 +25,9 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
     total = point.sum if point.HasField("sum") else math.nan
     bounds = list(point.explicit_bounds)
     counts = list(point.bucket_counts)
-    usable = 0 < len(counts) <= _MAX_BUCKETS and len(counts) == len(bounds) + 1 and _increasing(bounds)
+    usable = (
+        0 < len(counts) <= _MAX_BUCKETS and len(counts) == len(bounds) + 1 and _increasing(bounds)
+    )
     if not usable:
         return Distribution(point.count, total, low, high)
     edges, closed_counts = closed([-math.inf, *bounds, math.inf], counts, low=low, high=high)
@@ -44,7 +46,9 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
     edges: list[float] = []
     counts: list[int] = []
     if any(negative):
-        edges = [-edge for edge in reversed(_powers(point.scale, point.negative.offset, len(negative)))]
+        edges = [
+            -edge for edge in reversed(_powers(point.scale, point.negative.offset, len(negative)))
+        ]
         counts = list(reversed(negative))
     if point.zero_count or (edges and any(positive)):
         _append(edges, counts, -abs(point.zero_threshold), 0)
@@ -154,4 +158,6 @@ def _power(scale: int, index: int) -> float:
 
 
 def _increasing(bounds: Sequence[float]) -> bool:
-    return all(math.isfinite(bound) for bound in bounds) and all(low < high for low, high in pairwise(bounds))
+    return all(math.isfinite(bound) for bound in bounds) and all(
+        low < high for low, high in pairwise(bounds)
+    )

@@ -51,7 +51,9 @@ def part_of(attributes: Mapping[str, object]) -> MediaPart:
     part = int_in(attributes, semconv.MEDIA_PART) or 0
     name = text_in(attributes, semconv.MEDIA_ID)
     if not 0 <= part < parts <= MAX_PARTS or (parts > 1 and not name) or len(name) > _MAX_KEY_CHARS:
-        raise InvalidRecordError(f"part {part} of {parts} parts, at most {MAX_PARTS} expected, joined by rl.media.id")
+        raise InvalidRecordError(
+            f"part {part} of {parts} parts, at most {MAX_PARTS} expected, joined by rl.media.id"
+        )
     return MediaPart(name if parts > 1 else "", part, parts)
 
 
@@ -67,7 +69,9 @@ def key_in(attributes: Mapping[str, object]) -> str:
     return key
 
 
-def items_of(attributes: Mapping[str, object], data: bytes) -> tuple[list[MediaItem], list[MediaItem]]:
+def items_of(
+    attributes: Mapping[str, object], data: bytes
+) -> tuple[list[MediaItem], list[MediaItem]]:
     """Return the items that are shown, and those in cells of a table.
 
     Args:
@@ -84,7 +88,9 @@ def items_of(attributes: Mapping[str, object], data: bytes) -> tuple[list[MediaI
     cells: list[MediaItem] = []
     start = 0
     for entry in cast("list[object]", listed):
-        described: Mapping[str, object] = cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
+        described: Mapping[str, object] = (
+            cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
+        )
         item, start = _item(described, data, start)
         (cells if described.get("cell") is True else items).append(item)
     if start != len(data):
@@ -104,7 +110,9 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
     mime = text_in(described, "mime_type")
     digest = text_in(described, "sha256")
     if kind not in KINDS or size is None or not 0 <= size <= len(data) - start:
-        raise InvalidRecordError(f"type {kind[:40]!r} of {size} bytes, expected one of {', '.join(sorted(KINDS))}")
+        raise InvalidRecordError(
+            f"type {kind[:40]!r} of {size} bytes, expected one of {', '.join(sorted(KINDS))}"
+        )
     if kind == "table" and described.get("cell") is True:
         raise InvalidRecordError("a table in a cell of a table")
     if _MIME.fullmatch(mime) is None:
@@ -112,8 +120,12 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
     content = data[start : start + size]
     content_digest = hashlib.sha256(content).hexdigest()
     if digest and digest != content_digest:
-        raise InvalidRecordError(f"SHA-256 of an item is {content_digest}, {digest[:64]!r} expected")
-    return MediaItem(kind, mime, content, content_digest, text_in(described, "caption")), start + size
+        raise InvalidRecordError(
+            f"SHA-256 of an item is {content_digest}, {digest[:64]!r} expected"
+        )
+    return MediaItem(
+        kind, mime, content, content_digest, text_in(described, "caption")
+    ), start + size
 
 
 def _check_table(data: bytes, media: int) -> None:
@@ -122,14 +134,18 @@ def _check_table(data: bytes, media: int) -> None:
         parsed: object = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise InvalidRecordError(f"a table is not JSON: {exc}") from exc
-    table: Mapping[str, object] = cast("Mapping[str, object]", parsed) if isinstance(parsed, dict) else {}
+    table: Mapping[str, object] = (
+        cast("Mapping[str, object]", parsed) if isinstance(parsed, dict) else {}
+    )
     columns = table.get("columns")
     rows = table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or len(table) != 2:
         raise InvalidRecordError("a table has lists of columns and rows, and nothing else")
     names = cast("list[object]", columns)
     if len(names) > _MAX_COLUMNS or not all(isinstance(name, str) for name in names):
-        raise InvalidRecordError(f"a table has at most {_MAX_COLUMNS} columns, whose names are texts")
+        raise InvalidRecordError(
+            f"a table has at most {_MAX_COLUMNS} columns, whose names are texts"
+        )
     for row in cast("list[object]", rows):
         _check_row(row, len(names), media)
 
@@ -140,7 +156,9 @@ def _check_row(row: object, columns: int, media: int) -> None:
         raise InvalidRecordError(f"a row of a table has not {columns} cells")
     for cell in cells:
         if isinstance(cell, (dict, list)) and not _is_reference(cast("Json", cell), media):
-            raise InvalidRecordError("a cell of a table is not a number, a text or a reference to a medium")
+            raise InvalidRecordError(
+                "a cell of a table is not a number, a text or a reference to a medium"
+            )
 
 
 def _is_reference(cell: Json, media: int) -> bool:

@@ -20,7 +20,15 @@ from typing import Final
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
 
-_MESSAGE_KEYS: Final = ("name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "function_call", "audio")
+_MESSAGE_KEYS: Final = (
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "reasoning_content",
+    "refusal",
+    "function_call",
+    "audio",
+)
 _PARTS_KEYS: Final = frozenset({"role", "parts", "name", "finish_reason"})
 """Keys of a message of the parts form; any other is a fact of the message."""
 _PART_FACTS: Final = "part_facts"
@@ -32,7 +40,9 @@ _READ_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "tool_call": frozenset({"type", "id", "name", "arguments"}),
     "server_tool_call": frozenset({"type", "id", "name", "server_tool_call"}),
     "tool_call_response": frozenset({"type", "id", *_RESULT_KEYS}),
-    "server_tool_call_response": frozenset({"type", "id", *_RESULT_KEYS, "server_tool_call_response"}),
+    "server_tool_call_response": frozenset(
+        {"type", "id", *_RESULT_KEYS, "server_tool_call_response"}
+    ),
     "file": frozenset({"type", "modality", "file_id"}),
     "uri": frozenset({"type", "modality", "uri"}),
     "blob": frozenset({"type", "modality", "mime_type", "content", "data"}),
@@ -122,12 +132,20 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
         if not key.startswith(prefix):
             continue
         number, _, name = key[len(prefix) :].partition(".")
-        if number.isascii() and number.isdigit() and len(number) < 6 and len(entries) < _MAX_FLATTENED:
+        if (
+            number.isascii()
+            and number.isdigit()
+            and len(number) < 6
+            and len(entries) < _MAX_FLATTENED
+        ):
             entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
     chat = Chat()
     for _, entry in sorted(entries.items()):
         calls = _flattened_calls(entry)
-        message: dict[str, Json] = {"role": role, **{k: v for k, v in entry.items() if "." not in k}}
+        message: dict[str, Json] = {
+            "role": role,
+            **{k: v for k, v in entry.items() if "." not in k},
+        }
         if calls:
             message["tool_calls"] = calls
         chat.add(message, role)
@@ -140,12 +158,18 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
         if key.startswith("tool_calls."):
             number, _, name = key[len("tool_calls.") :].partition(".")
             calls.setdefault(number, {})[name.rpartition(".")[2]] = value
-    return [tool_call(call.get("id"), call.get("name"), call.get("arguments")) for _, call in sorted(calls.items())]
+    return [
+        tool_call(call.get("id"), call.get("name"), call.get("arguments"))
+        for _, call in sorted(calls.items())
+    ]
 
 
 def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
     """Return one entry of OpenAI's ``tool_calls``, with *arguments* as JSON text."""
-    function: dict[str, Json] = {"name": name if isinstance(name, str) else "", "arguments": as_text(arguments)}
+    function: dict[str, Json] = {
+        "name": name if isinstance(name, str) else "",
+        "arguments": as_text(arguments),
+    }
     call: dict[str, Json] = {"type": "function", "function": function}
     return {"id": call_id, **call} if isinstance(call_id, str) else call
 
@@ -201,7 +225,11 @@ def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list
 def _only_text(parts: list[Json]) -> str | None:
     """Return the text of a message that has one part, which is a text; else ``None``."""
     part = parts[0] if len(parts) == 1 else None
-    if not isinstance(part, dict) or part.get("type") != "text" or len(part) > len(("type", "content")):
+    if (
+        not isinstance(part, dict)
+        or part.get("type") != "text"
+        or len(part) > len(("type", "content"))
+    ):
         return None
     text = part.get("content")
     return text if isinstance(text, str) else None
@@ -231,13 +259,17 @@ class _Parts:
             return
         kind = part.get("type")
         if kind == "text":
-            self._content.append({"type": "text", "text": as_text(part.get("content", part.get("text")))})
+            self._content.append(
+                {"type": "text", "text": as_text(part.get("content", part.get("text")))}
+            )
         elif kind == "reasoning":
             self._reasoning.append(as_text(part.get("content")))
         elif kind == "tool_call":
             self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments")))
         elif kind == "server_tool_call":
-            self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("server_tool_call")))
+            self._calls.append(
+                tool_call(part.get("id"), part.get("name"), part.get("server_tool_call"))
+            )
         elif kind in {"tool_call_response", "server_tool_call_response"}:
             self._results.append(_tool_message(part, (*_RESULT_KEYS, str(kind))))
         else:
@@ -268,7 +300,11 @@ def _facts_of(part: dict[str, Json]) -> dict[str, Json]:
     read_keys = _READ_KEYS.get(str(part.get("type")))
     if read_keys is None or part.keys() <= read_keys:
         return {}
-    return {key: as_text(value) if too_deep(value) else value for key, value in part.items() if key not in read_keys}
+    return {
+        key: as_text(value) if too_deep(value) else value
+        for key, value in part.items()
+        if key not in read_keys
+    }
 
 
 def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Message:
@@ -287,20 +323,32 @@ def _media(part: dict[str, Json]) -> Json:
         return {"type": "file", "file": {"file_id": as_text(part.get("file_id"))}}
     if kind == "uri":
         uri = as_text(part.get("uri"))
-        return {"type": "image_url", "image_url": {"url": uri}} if modality in {"image", None} else part
+        return (
+            {"type": "image_url", "image_url": {"url": uri}}
+            if modality in {"image", None}
+            else part
+        )
     if kind == "blob":
         mime = as_text(part.get("mime_type"))
         data = as_text(part.get("content", part.get("data")))
         if modality == "image" or mime.startswith("image/"):
-            return {"type": "image_url", "image_url": {"url": f"data:{mime or 'image/png'};base64,{data}"}}
+            return {
+                "type": "image_url",
+                "image_url": {"url": f"data:{mime or 'image/png'};base64,{data}"},
+            }
         if modality == "audio" or mime.startswith("audio/"):
-            return {"type": "input_audio", "input_audio": {"data": data, "format": mime.partition("/")[2] or "wav"}}
+            return {
+                "type": "input_audio",
+                "input_audio": {"data": data, "format": mime.partition("/")[2] or "wav"},
+            }
     return {"type": "text", "text": as_text(part)} if too_deep(part) else part
 
 
 def _joined(content: list[Json]) -> Json:
     """Return plain text when every part is text, nothing when *content* is empty, else the parts."""
-    texts = [part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [
+        part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"
+    ]
     if len(texts) < len(content):
         return content
     return "\n".join(_strings(texts)) if texts else None

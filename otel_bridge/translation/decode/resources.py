@@ -42,19 +42,29 @@ def attributes_of(resource_bytes: bytes) -> dict[str, object]:
     try:
         return dict(mapping_of(Resource.FromString(resource_bytes).attributes))
     except DecodeError as exc:
-        raise InvalidRecordError(f"resource of {len(resource_bytes)} bytes: {exc}; expected an OTLP Resource") from exc
+        raise InvalidRecordError(
+            f"resource of {len(resource_bytes)} bytes: {exc}; expected an OTLP Resource"
+        ) from exc
 
 
 def run_of(attributes: Mapping[str, object]) -> RunIdentity:
     """Return the run that a resource belongs to; every resource belongs to a run."""
-    project = text_in(attributes, semconv.PROJECT) or text_in(attributes, semconv.SERVICE_NAMESPACE) or DEFAULT_PROJECT
+    project = (
+        text_in(attributes, semconv.PROJECT)
+        or text_in(attributes, semconv.SERVICE_NAMESPACE)
+        or DEFAULT_PROJECT
+    )
     name = text_in(attributes, semconv.RUN_NAME)
     given = text_in(attributes, semconv.RUN_ID)
     if given:
         return RunIdentity(given, project, name or given)
     if name:
         return RunIdentity(run_id_of(project, name), project, name)
-    name = text_in(attributes, semconv.NEMO_RUN_ID) or text_in(attributes, semconv.SERVICE_NAME) or _UNKNOWN_SERVICE
+    name = (
+        text_in(attributes, semconv.NEMO_RUN_ID)
+        or text_in(attributes, semconv.SERVICE_NAME)
+        or _UNKNOWN_SERVICE
+    )
     return RunIdentity(run_id_of(project, name), project, name)
 
 
@@ -132,7 +142,11 @@ def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str
         outer: Resource of the process.
         inner: Resource of the SDK in it.
     """
-    run = {key: value for key, value in outer.items() if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}}
+    run = {
+        key: value
+        for key, value in outer.items()
+        if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}
+    }
     return {**run, **inner}
 
 
@@ -165,9 +179,15 @@ def _third_party_instance(attributes: Mapping[str, object], role: str | None) ->
     """Return an id that distinguishes third-party processes while they live; no identity of a point depends on it."""
     parts = [
         role or "",
-        *(text_in(attributes, key) for key in (semconv.SERVICE_INSTANCE_ID, "host.name", "process.pid")),
+        *(
+            text_in(attributes, key)
+            for key in (semconv.SERVICE_INSTANCE_ID, "host.name", "process.pid")
+        ),
     ]
-    return "third-party:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return (
+        "third-party:"
+        + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    )
 
 
 # Resource attributes -> the origin of a span, as far as a rollout needs it. Pure.
@@ -208,7 +228,9 @@ def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrig
     """Return the origin of spans of the instrumentation scope *scope*."""
     own = scope == semconv.SCOPE_NAME
     facts: dict[str, Json] = {} if own else _agent_lightning_facts(resource_attributes)
-    return SpanOrigin(role_of(resource_attributes), run_of(resource_attributes).id, own, facts, scope)
+    return SpanOrigin(
+        role_of(resource_attributes), run_of(resource_attributes).id, own, facts, scope
+    )
 
 
 def _agent_lightning_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:

@@ -129,7 +129,10 @@ def _clear_varint(buffer: bytearray, offset: int, size: int) -> None:
 def _layout(offsets: FieldOffsets, size: int) -> str:
     """Return the struct format of all values, then the last point's time, step and number; other bytes are skipped."""
     fields = [(offset, 8, code) for offset, code in offsets.values]
-    fields += [(offsets.times[-1], 8, "Q"), (offsets.steps[-1], offsets.step_bytes, f"{offsets.step_bytes}s")]
+    fields += [
+        (offsets.times[-1], 8, "Q"),
+        (offsets.steps[-1], offsets.step_bytes, f"{offsets.step_bytes}s"),
+    ]
     fields.append((offsets.seq, offsets.seq_bytes, f"{offsets.seq_bytes}s"))
     layout = "<"
     position = 0
@@ -173,7 +176,11 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
                 return None
     except (_OtherShapeError, IndexError):
         return None
-    return offsets if offsets.seq >= 0 and offsets.values and len(offsets.steps) == len(offsets.times) else None
+    return (
+        offsets
+        if offsets.seq >= 0 and offsets.values and len(offsets.steps) == len(offsets.times)
+        else None
+    )
 
 
 def _field(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
@@ -208,7 +215,11 @@ def _metric(payload: bytes, start: int, end: int, offsets: FieldOffsets) -> None
     name = payload[name_start:position]
     gauge, gauge_start, gauge_end = _field(payload, position, end)
     point, point_start, point_end = _field(payload, gauge_start, gauge_end)
-    if (tag, gauge, point) != (_NAME, _GAUGE, _POINTS) or gauge_end != end or point_end != gauge_end:
+    if (
+        (tag, gauge, point) != (_NAME, _GAUGE, _POINTS)
+        or gauge_end != end
+        or point_end != gauge_end
+    ):
         raise _OtherShapeError
     try:
         key = name.decode()

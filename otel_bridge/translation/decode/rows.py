@@ -173,7 +173,9 @@ class RowDecoder:
     The decoder learns the shapes of frames; their bytes and number are bounded.
     """
 
-    def __init__(self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256) -> None:
+    def __init__(
+        self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256
+    ) -> None:
         self._role = role
         self._rank = rank
         self._max_bytes = max_bytes
@@ -218,10 +220,16 @@ class RowDecoder:
             return
         self._credit -= _LEARN_COST
         offsets = infer_layout(payload)
-        if offsets is None or fragment.want != len(fragment.values) or len(offsets.keys) != len(fragment.values):
+        if (
+            offsets is None
+            or fragment.want != len(fragment.values)
+            or len(offsets.keys) != len(fragment.values)
+        ):
             return
         keys = [full_key(fragment.role, key, rank=self._rank) for key in offsets.keys]
-        schema = RowSchema(RowTemplate(payload, offsets, keys), fragment.role, axis_of(fragment.role))
+        schema = RowSchema(
+            RowTemplate(payload, offsets, keys), fragment.role, axis_of(fragment.role)
+        )
         row = schema.template.decode(payload)
         if (
             row is None

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 
-def split_spans(scope_spans: ScopeSpans, belongs: Callable[[Span], bool]) -> tuple[list[Span], ScopeSpans | None]:
+def split_spans(
+    scope_spans: ScopeSpans, belongs: Callable[[Span], bool]
+) -> tuple[list[Span], ScopeSpans | None]:
     """Separate the spans that *belong* together from the other spans of one scope.
 
     Returns:
@@ -19,4 +21,6 @@ def split_spans(scope_spans: ScopeSpans, belongs: Callable[[Span], bool]) -> tup
     if len(chosen) == len(scope_spans.spans):
         return chosen, None
     others = [span for span in scope_spans.spans if not belongs(span)]
-    return chosen, ScopeSpans(scope=scope_spans.scope, spans=others, schema_url=scope_spans.schema_url)
+    return chosen, ScopeSpans(
+        scope=scope_spans.scope, spans=others, schema_url=scope_spans.schema_url
+    )

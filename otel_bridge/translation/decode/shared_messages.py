@@ -36,10 +36,18 @@ class _StandIn:
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
     """Return *spans*; those that stand for a message of *root* become copies with the text of that message."""
-    stand_ins = {index: stand_in for index, span in enumerate(spans) if (stand_in := _stand_in(span)) is not None}
+    stand_ins = {
+        index: stand_in
+        for index, span in enumerate(spans)
+        if (stand_in := _stand_in(span)) is not None
+    }
     if not stand_ins:
         return list(spans)
-    answers = [stand_in.index for stand_in in stand_ins.values() if stand_in.operation == semconv.OPERATION_CHAT]
+    answers = [
+        stand_in.index
+        for stand_in in stand_ins.values()
+        if stand_in.operation == semconv.OPERATION_CHAT
+    ]
     messages = _conversation(root, max(answers, default=None))
     whole = list(spans)
     for index, stand_in in stand_ins.items():
@@ -70,7 +78,9 @@ def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
     """Return the messages of *root* in the order of the conversation; the output of *root* is the last answer."""
     inputs = _messages(root, semconv.GEN_AI_INPUT_MESSAGES)
     outputs = _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
-    index = len(inputs) if last_answer is None or not 0 <= last_answer <= len(inputs) else last_answer
+    index = (
+        len(inputs) if last_answer is None or not 0 <= last_answer <= len(inputs) else last_answer
+    )
     return [*inputs[:index], *outputs, *inputs[index:]]
 
 
@@ -78,19 +88,27 @@ def _messages(root: Span, key: str) -> list[_Entry]:
     for pair in root.attributes:
         if pair.key == key:
             parsed = parsed_text(value_of(pair.value))
-            return [entry for entry in parsed if isinstance(entry, dict)] if isinstance(parsed, list) else []
+            return (
+                [entry for entry in parsed if isinstance(entry, dict)]
+                if isinstance(parsed, list)
+                else []
+            )
     return []
 
 
 def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
     """Return a copy of a span with the content of its message, without the index."""
     texts = (
-        _turn(stand_in.index, messages) if stand_in.operation == semconv.OPERATION_CHAT else _call(stand_in, messages)
+        _turn(stand_in.index, messages)
+        if stand_in.operation == semconv.OPERATION_CHAT
+        else _call(stand_in, messages)
     )
     copy = Span()
     copy.CopyFrom(stand_in.span)
     del copy.attributes[:]
-    copy.attributes.extend(pair for pair in stand_in.span.attributes if pair.key != semconv.MESSAGE_INDEX)
+    copy.attributes.extend(
+        pair for pair in stand_in.span.attributes if pair.key != semconv.MESSAGE_INDEX
+    )
     for key, text in texts.items():
         if key not in stand_in.has:
             copy.attributes.add(key=key).value.string_value = text
@@ -112,7 +130,9 @@ def _call(stand_in: _StandIn, messages: Sequence[_Entry]) -> Mapping[str, str]:
     """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
     texts: dict[str, str] = {}
     preceding = reversed(messages[: stand_in.index])
-    request: _Entry = next((entry for entry in preceding if entry.get("role") == _ASSISTANT), _NOTHING)
+    request: _Entry = next(
+        (entry for entry in preceding if entry.get("role") == _ASSISTANT), _NOTHING
+    )
     for part in _parts(request, "tool_call"):
         if part.get("id") == stand_in.call_id and part.get("arguments") is not None:
             texts.setdefault(semconv.GEN_AI_TOOL_ARGUMENTS, as_text(part["arguments"]))

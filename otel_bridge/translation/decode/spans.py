@@ -24,7 +24,10 @@ from otel_bridge.translation.decode.messages import Chat, flattened_chat, read_c
 
 _KINDS: Final = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
 _ROLLOUTS: Final = {
-    key: convention.rollouts for convention in CONVENTIONS for key in convention.kinds if convention.rollouts
+    key: convention.rollouts
+    for convention in CONVENTIONS
+    for key in convention.kinds
+    if convention.rollouts
 }
 _KIND_KEYS: Final = frozenset(key for key, _ in _KINDS)
 _ALWAYS: Final = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
@@ -37,7 +40,9 @@ _CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
 _INPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.input_tokens)
 _OUTPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.output_tokens)
 _MODELS: Final = tuple(key for convention in CONVENTIONS for key in convention.models)
-_FINISH_REASONS: Final = tuple(key for convention in CONVENTIONS for key in convention.finish_reasons)
+_FINISH_REASONS: Final = tuple(
+    key for convention in CONVENTIONS for key in convention.finish_reasons
+)
 _FINISH_KEYS: Final = frozenset(_FINISH_REASONS)
 _MAX_INT: Final = 1 << 63
 _MAX_INTS: Final = 64
@@ -98,7 +103,9 @@ class SpanFacts:
 def read_span(span: Span) -> SpanFacts:
     """Return the facts of *span*, its messages included."""
     # A value that is not text reads as the empty text, which is falsy: only such values take the longer way.
-    attributes = {pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes}
+    attributes = {
+        pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes
+    }
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
     messages = prompt.messages
@@ -123,7 +130,10 @@ def is_rollout(span: Span) -> bool:
         return True
     return any(
         pair.key in _ALWAYS
-        or (pair.key in _ROLLOUTS and pair.value.string_value.strip('"').lower() in _ROLLOUTS[pair.key])
+        or (
+            pair.key in _ROLLOUTS
+            and pair.value.string_value.strip('"').lower() in _ROLLOUTS[pair.key]
+        )
         for pair in span.attributes
     )
 
@@ -133,8 +143,14 @@ def is_bare(span: Span) -> bool:
     keys = {pair.key for pair in span.attributes}
     if not keys.intersection(_KIND_KEYS) or keys.isdisjoint(_MODELS) or any(map(is_content, keys)):
         return False
-    attributes = {pair.key: pair.value.string_value or None for pair in span.attributes if pair.key in _KIND_KEYS}
-    return kind_of(span.name, attributes) == GENERATION and not any(map(_holds_messages, span.events))
+    attributes = {
+        pair.key: pair.value.string_value or None
+        for pair in span.attributes
+        if pair.key in _KIND_KEYS
+    }
+    return kind_of(span.name, attributes) == GENERATION and not any(
+        map(_holds_messages, span.events)
+    )
 
 
 def _holds_messages(event: Span.Event) -> bool:
@@ -153,7 +169,9 @@ def is_root(span: Span) -> bool:
 
 def is_marked(span: Span) -> bool:
     """Return whether *span* is marked as a rollout, not merely as a call of a model."""
-    return span.name == semconv.ROLLOUT_SPAN or any(pair.key == semconv.ROLLOUT_ID for pair in span.attributes)
+    return span.name == semconv.ROLLOUT_SPAN or any(
+        pair.key == semconv.ROLLOUT_ID for pair in span.attributes
+    )
 
 
 def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
@@ -165,7 +183,11 @@ def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
     return _NAMED_KINDS.get(name.partition(" ")[0], SPAN) if " " in name else SPAN
 
 
-_NAMED_KINDS: Final[Mapping[str, str]] = {**dict(_KINDS)[semconv.GEN_AI_OPERATION], "llm": GENERATION, "tool": TOOL}
+_NAMED_KINDS: Final[Mapping[str, str]] = {
+    **dict(_KINDS)[semconv.GEN_AI_OPERATION],
+    "llm": GENERATION,
+    "tool": TOOL,
+}
 """First word of a span's name to its kind, for spans that state no kind."""
 
 
@@ -178,7 +200,11 @@ def error_of(span: Span) -> str | None:
     for event in reversed(span.events):
         if event.name == "exception":
             details = mapping_of(event.attributes)
-            texts = [str(details[key]) for key in ("exception.type", "exception.message") if details.get(key)]
+            texts = [
+                str(details[key])
+                for key in ("exception.type", "exception.message")
+                if details.get(key)
+            ]
             if texts:
                 return ": ".join(texts)
     return "error"

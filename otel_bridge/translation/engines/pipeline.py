@@ -35,10 +35,16 @@ _FORGOTTEN_NS: Final = 3_600 * SECOND_NS
 """Silence after which an engine is forgotten: its address will not come back."""
 _UNPLACED_NS: Final = 60 * SECOND_NS
 """Time covered by a row while no step is known."""
-_RATIOS: Final = (("hits", "queries"), ("accepted_tokens", "draft_tokens"), ("cached_tokens", "prompt_tokens"))
+_RATIOS: Final = (
+    ("hits", "queries"),
+    ("accepted_tokens", "draft_tokens"),
+    ("cached_tokens", "prompt_tokens"),
+)
 """Parts of names of two counters of which one counts a part of the other."""
 
-_StoredSeries: TypeAlias = tuple[str, str, str, str, int, int, list[float], list[float], list[float], int]
+_StoredSeries: TypeAlias = tuple[
+    str, str, str, str, int, int, list[float], list[float], list[float], int
+]
 """A series in the state: its name, its last reading, and what was added since the last row."""
 
 
@@ -59,11 +65,15 @@ class EnginePipeline:
         axes: Axes of the run.
     """
 
-    def __init__(self, state: TranslationState, options: TranslationOptions, axes: StepAxes) -> None:
+    def __init__(
+        self, state: TranslationState, options: TranslationOptions, axes: StepAxes
+    ) -> None:
         self._state = state
         self._axes = axes
         self._owner_axis = axis_of(options.owner_role)
-        self._engines = {key.removeprefix(_ENGINE): _restored(value) for key, value in state.items(_ENGINE)}
+        self._engines = {
+            key.removeprefix(_ENGINE): _restored(value) for key, value in state.items(_ENGINE)
+        }
         self._changed: set[str] = set()
         place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
         self._attempt, self._step, self._row_count, self._row_ns = place
@@ -73,7 +83,9 @@ class EnginePipeline:
         """Return whether there are engines."""
         return bool(self._engines)
 
-    def take(self, address: str, metrics: Iterable[pb.Metric], *, now_unix_ns: int, ended: bool) -> None:
+    def take(
+        self, address: str, metrics: Iterable[pb.Metric], *, now_unix_ns: int, ended: bool
+    ) -> None:
         """Take what one engine measured.
 
         Args:
@@ -159,7 +171,9 @@ class EnginePipeline:
             return []
         values: dict[str, Value] = {"engines": len(shares), **dict(_values(every_series))}
         for address in list(shares)[:_MAX_SHOWN]:
-            values |= {f"{address_part(address)}/{key}": value for key, value in shares[address].items()}
+            values |= {
+                f"{address_part(address)}/{key}": value for key, value in shares[address].items()
+            }
         left_out = list(shares)[_MAX_SHOWN:]
         if left_out:
             count(self._state, NOT_SHOWN, len(left_out), name=left_out[0])
@@ -206,7 +220,11 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
             yield key + ending, value
     for family, part in counted.items():
         for numerator, denominator in _RATIOS:
-            whole = counted.get(family.replace(numerator, denominator), 0.0) if numerator in family else 0.0
+            whole = (
+                counted.get(family.replace(numerator, denominator), 0.0)
+                if numerator in family
+                else 0.0
+            )
             if whole:
                 yield f"{family}/ratio", part / whole
 

@@ -27,7 +27,9 @@ _CREATED: Final = "_created"
 _INFO: Final = "_info"
 """Ending of gauges whose labels are facts about the engine, and change with the adapters in use."""
 _TOTAL: Final = "_total"
-_PARTS: Final = frozenset({"engine", "engine_type", "instance", "job", "model", "model_name", "pid"})
+_PARTS: Final = frozenset(
+    {"engine", "engine_type", "instance", "job", "model", "model_name", "pid"}
+)
 _RANK: Final = "rank"
 _CUMULATIVE: Final = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 _NO_VALUE: Final = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
@@ -64,7 +66,9 @@ def is_of_engine(metric: pb.Metric) -> bool:
 
 def engine_of(resource: Mapping[str, object]) -> str:
     """Return the address of the engine that a resource describes; empty when nothing names it."""
-    explicit_address = text_in(resource, semconv.ENGINE) or text_in(resource, semconv.SERVICE_INSTANCE_ID)
+    explicit_address = text_in(resource, semconv.ENGINE) or text_in(
+        resource, semconv.SERVICE_INSTANCE_ID
+    )
     if explicit_address:
         return explicit_address
     host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
@@ -120,6 +124,8 @@ def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
     present = {name: value for name, value in labels.items() if value != ""}
     if family.endswith(_INFO):
         return SeriesName(family, family, attribute_suffix(present))
-    parts = {name: value for name, value in present.items() if name in _PARTS or name.endswith(_RANK)}
+    parts = {
+        name: value for name, value in present.items() if name in _PARTS or name.endswith(_RANK)
+    }
     shown = {name: value for name, value in present.items() if name not in parts}
     return SeriesName(family + attribute_suffix(shown), family, attribute_suffix(parts))

@@ -78,7 +78,9 @@ class Series:
             return False
         restarted = _has_restarted(reading, before)
         if not restarted:
-            differences = [now - then for now, then in zip(reading.numbers, before.numbers, strict=True)]
+            differences = [
+                now - then for now, then in zip(reading.numbers, before.numbers, strict=True)
+            ]
             self._add(differences, reading.time_ns - before.time_ns)
         return restarted
 
@@ -97,7 +99,10 @@ class Series:
 
 def _has_restarted(reading: Reading, before: Reading) -> bool:
     """Return whether *reading* does not continue *before*: smaller, of another form, or begun later."""
-    if (reading.kind, reading.bounds) != (before.kind, before.bounds) or reading.start_ns > before.start_ns > 0:
+    if (reading.kind, reading.bounds) != (
+        before.kind,
+        before.bounds,
+    ) or reading.start_ns > before.start_ns > 0:
         return True
     return any(now < then for now, then in zip(reading.numbers, before.numbers, strict=True))
 
@@ -138,7 +143,11 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     bounds, _ = forms.most_common(1)[0]
     if not bounds:
         return
-    members = [member.added for member in series if member.last is not None and member.last.bounds == bounds]
+    members = [
+        member.added
+        for member in series
+        if member.last is not None and member.last.bounds == bounds
+    ]
     counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
     # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has no width.
     edges = (min(0.0, bounds[0]), *bounds, bounds[-1])

@@ -16,7 +16,11 @@ from typing import Final
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import Record, Row
-from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollout, GeneratedRollouts
+from otel_bridge.translation.generated_rollouts import (
+    TRAINED_STEP,
+    GeneratedRollout,
+    GeneratedRollouts,
+)
 from otel_bridge.translation.lineage.step import TrainStep
 from otel_bridge.translation.lineage.step_values import step_values
 from otel_bridge.translation.lineage.train_span import TrainSpan, read_train_span
@@ -53,9 +57,13 @@ class LineagePipeline:
         self._steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY)
         for step in self._steps:
             trace_ids = (*step.consumed, *step.unused)
-            generated.awaited.update(trace_id for trace_id in trace_ids if generated.get(trace_id) is None)
+            generated.awaited.update(
+                trace_id for trace_id in trace_ids if generated.get(trace_id) is None
+            )
 
-    def take(self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int) -> list[Record]:
+    def take(
+        self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
+    ) -> list[Record]:
         """Take spans of *process*, of its own *role*; return the values of the rollouts that they name."""
         records: list[Record] = []
         for span in spans:
@@ -72,7 +80,9 @@ class LineagePipeline:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
         records = self._arrived(now_unix_ns)
         if self._steps.begin_check(now_unix_ns):
-            records += [self._row(step) for step in self._steps.changed() if self._is_due(step, now_unix_ns)]
+            records += [
+                self._row(step) for step in self._steps.changed() if self._is_due(step, now_unix_ns)
+            ]
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
@@ -97,7 +107,9 @@ class LineagePipeline:
                 records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
-    def _assign(self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int) -> list[Record]:
+    def _assign(
+        self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int
+    ) -> list[Record]:
         """Note what *step* did with a rollout; return the value that trackers show on it."""
         if trace_id in step.unused:
             rollout.leave_out(step.unused[trace_id])
@@ -106,7 +118,9 @@ class LineagePipeline:
             return self._consumed(trace_id, rollout, step, now_unix_ns)
         return []
 
-    def _consumed(self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int) -> list[Record]:
+    def _consumed(
+        self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int
+    ) -> list[Record]:
         if not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
@@ -119,7 +133,9 @@ class LineagePipeline:
             id=f"t:{trace_id}:{step.number}",
             trace_id=trace_id,
             score=EvaluationScore(
-                TRAINED_STEP, float(rollout.trained_steps[-1]), ",".join(map(str, rollout.trained_steps))
+                TRAINED_STEP,
+                float(rollout.trained_steps[-1]),
+                ",".join(map(str, rollout.trained_steps)),
             ),
             instance_id=TRAINED_STEP,
             seq=len(rollout.trained_steps),
@@ -147,7 +163,11 @@ class LineagePipeline:
         return self._steps.is_due(step, now_unix_ns, is_whole=is_whole)
 
     def _row(self, step: TrainStep) -> Row:
-        consumed = [rollout for trace_id in step.consumed if (rollout := self._generated.get(trace_id)) is not None]
+        consumed = [
+            rollout
+            for trace_id in step.consumed
+            if (rollout := self._generated.get(trace_id)) is not None
+        ]
         values = step_values(
             step.number,
             consumed,

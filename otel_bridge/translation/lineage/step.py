@@ -56,8 +56,21 @@ class TrainStep(SpanStep):
     @classmethod
     def from_json(cls, value: object) -> TrainStep:
         """Restore what `to_json` returned."""
-        facts = cast("tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]", value)
-        role, attempt, number, last_ns, end_unix_ns, changed_ns, revision, spans, consumed, unused = facts
+        facts = cast(
+            "tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]", value
+        )
+        (
+            role,
+            attempt,
+            number,
+            last_ns,
+            end_unix_ns,
+            changed_ns,
+            revision,
+            spans,
+            consumed,
+            unused,
+        ) = facts
         return cls(
             (role, attempt), number, last_ns, end_unix_ns, changed_ns, revision,
             ids_of(spans), ids_of(consumed, _TRACE_DIGITS), dict(unused),

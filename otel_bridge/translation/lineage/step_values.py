@@ -40,7 +40,9 @@ def step_values(
     if not consumed:
         return values
     values |= _staleness_values(step, consumed)
-    values |= _mean_and_max("age_s", [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed])
+    values |= _mean_and_max(
+        "age_s", [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed]
+    )
     values |= _mean_and_max("uses", [rollout.uses(step) for rollout in consumed])
     steps = {rollout.step for rollout in consumed if rollout.step is not None}
     of_same_steps = [rollout for rollout in generated if rollout.step in steps]
@@ -48,7 +50,9 @@ def step_values(
     values |= _mean_reward("generated", of_same_steps)
     values |= _composition(consumed)
     if steps:
-        values |= _unused(step, [rollout for rollout in generated if _is_before(rollout, min(steps))])
+        values |= _unused(
+            step, [rollout for rollout in generated if _is_before(rollout, min(steps))]
+        )
     return values
 
 
@@ -62,7 +66,10 @@ def _staleness_values(step: int, consumed: Sequence[GeneratedRollout]) -> dict[s
     staleness = [steps_behind for steps_behind in stalenesses if steps_behind is not None]
     if not staleness:
         return {}
-    return {f"{PREFIX}staleness/distribution": _histogram(staleness), **_mean_and_max("staleness", staleness)}
+    return {
+        f"{PREFIX}staleness/distribution": _histogram(staleness),
+        **_mean_and_max("staleness", staleness),
+    }
 
 
 def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
@@ -99,7 +106,8 @@ def _composition(consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
     """Return the share of each dataset among the consumed rollouts, the most frequent ones only."""
     datasets = Counter(rollout.dataset for rollout in consumed if rollout.dataset)
     return {
-        f"{PREFIX}dataset/{dataset}": number / len(consumed) for dataset, number in datasets.most_common(_MAX_DATASETS)
+        f"{PREFIX}dataset/{dataset}": number / len(consumed)
+        for dataset, number in datasets.most_common(_MAX_DATASETS)
     }
 
 

@@ -38,7 +38,9 @@ def read_train_span(span: Span) -> TrainSpan | None:
     """Return the training step that *span* describes; ``None`` without a step, a time or a link to a rollout."""
     attributes = mapping_of(span.attributes)
     step = int_in(attributes, semconv.STEP)
-    rollouts = tuple(dict.fromkeys(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16))
+    rollouts = tuple(
+        dict.fromkeys(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+    )
     if step is None or not rollouts or not span.end_time_unix_nano:
         return None
     return TrainSpan(

@@ -64,9 +64,13 @@ class RowAssembler:
         if attempt > 1:
             values = self._axes.with_attempt(values, process, schema.role, attempt)
         steps = self._axes.advance(axis, step)
-        return Row(process.row_prefix + str(seq), schema.role, step, axis, time_ns, values, steps, attempt)
+        return Row(
+            process.row_prefix + str(seq), schema.role, step, axis, time_ns, values, steps, attempt
+        )
 
-    def take(self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool) -> list[Row]:
+    def take(
+        self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool
+    ) -> list[Row]:
         """Add a row or a fragment of one.
 
         Args:
@@ -83,7 +87,11 @@ class RowAssembler:
             return self._further(process, fragment)
         row = process.waiting.get(fragment.time_ns)
         if row is None:
-            come = process.rows.seen(fragment.seq) if fragment.seq else process.rows.covers(fragment.time_ns)
+            come = (
+                process.rows.seen(fragment.seq)
+                if fragment.seq
+                else process.rows.covers(fragment.time_ns)
+            )
             if come:
                 self.redelivered += 1
                 return []
@@ -94,7 +102,11 @@ class RowAssembler:
         self._changed.add((process, fragment.time_ns))
         if row.whole:
             process.ready[row.seq] = row
-        rows = [self._write(process, row)] if row.whole and (not hold or row.seq <= process.rows.high) else []
+        rows = (
+            [self._write(process, row)]
+            if row.whole and (not hold or row.seq <= process.rows.high)
+            else []
+        )
         rows += self._in_order(process)
         return rows + self._within_bounds()
 
@@ -113,7 +125,9 @@ class RowAssembler:
         for row in process.waiting.values():  # in the order in which they began to wait
             if self._due_ns(process, row) <= now_unix_ns:
                 due.append(row.time_ns)
-            elif process.remote and row.seq:  # an open row is not due before those that began to wait after it
+            elif (
+                process.remote and row.seq
+            ):  # an open row is not due before those that began to wait after it
                 break
         return sorted(due)
 
@@ -175,12 +189,18 @@ class RowAssembler:
         """
         values = fragment.values
         if open_:
-            new = {key: value for key, value in values.items() if key not in row.values or row.values[key] != value}
+            new = {
+                key: value
+                for key, value in values.items()
+                if key not in row.values or row.values[key] != value
+            }
         else:
             new = {key: value for key, value in values.items() if key not in row.values}
         return self._add_new(row, fragment, new, open_=open_)
 
-    def _add_new(self, row: PendingRow, fragment: RowFragment, new: dict[str, Value], *, open_: bool) -> bool:
+    def _add_new(
+        self, row: PendingRow, fragment: RowFragment, new: dict[str, Value], *, open_: bool
+    ) -> bool:
         brings_number = fragment.seq > 0 and row.seq == 0
         brings_step = open_ and row.step != fragment.step
         if not (new or brings_number or brings_step):
@@ -207,7 +227,9 @@ class RowAssembler:
         """Release *oldest* although it is cut or rows before it are missing; whole earlier rows go first."""
         earlier = [row for row in process.ready.values() if row.time_ns < oldest.time_ns]
         rows = [self._write(process, row) for row in sorted(earlier, key=lambda row: row.seq)]
-        rows.append(self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest))
+        rows.append(
+            self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest)
+        )
         return rows + self._in_order(process)
 
     def _write(self, process: Process, row: PendingRow) -> Row:
@@ -260,7 +282,15 @@ class RowAssembler:
         if not process.waiting:
             self._holding.pop(process, None)
 
-    def _record(self, process: Process, row: PendingRow, id_: str, values: Mapping[str, Value], *, late: bool) -> Row:
+    def _record(
+        self,
+        process: Process,
+        row: PendingRow,
+        id_: str,
+        values: Mapping[str, Value],
+        *,
+        late: bool,
+    ) -> Row:
         process.mark_changed()
         axis = axis_of(row.role)
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
@@ -296,7 +326,9 @@ class RowAssembler:
 
 
 def _to_state(row: PendingRow) -> dict[str, object]:
-    state: dict[str, object] = {name: getattr(row, name) for name in PendingRow.__slots__ if name != "values"}
+    state: dict[str, object] = {
+        name: getattr(row, name) for name in PendingRow.__slots__ if name != "values"
+    }
     state["values"] = {key: _packed(value) for key, value in row.values.items()}
     return state
 

@@ -27,28 +27,43 @@ class AttemptDetector:
         self._axes = axes
         self._events = events
 
-    def of_spans(self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int) -> list[Record]:
+    def of_spans(
+        self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int
+    ) -> list[Record]:
         """Detect the attempt of a process from its spans; return the config of a further attempt."""
         if not self._unknown(context):
             return []
-        return self._detected(context, (span.attributes for scope in scopes for span in scope.spans), now_unix_ns)
+        return self._detected(
+            context, (span.attributes for scope in scopes for span in scope.spans), now_unix_ns
+        )
 
-    def of_logs(self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int) -> list[Record]:
+    def of_logs(
+        self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int
+    ) -> list[Record]:
         """Detect the attempt of a process from its events; return the config of a further attempt."""
         if not self._unknown(context):
             return []
         records = (record for scope in scopes for record in scope.log_records)
-        rollouts = (record.attributes for record in records if record.event_name == semconv.EVENT_ROLLOUTS)
+        rollouts = (
+            record.attributes for record in records if record.event_name == semconv.EVENT_ROLLOUTS
+        )
         return self._detected(context, rollouts, now_unix_ns)
 
     def _unknown(self, context: ProducerContext) -> bool:
         return axis_of(context.producer.role) not in context.process.attempts
 
     def _detected(
-        self, context: ProducerContext, attributes_of_each: Iterable[Iterable[KeyValue]], now_unix_ns: int
+        self,
+        context: ProducerContext,
+        attributes_of_each: Iterable[Iterable[KeyValue]],
+        now_unix_ns: int,
     ) -> list[Record]:
         role = context.producer.role
-        steps = (step for step in (_step(attributes, role) for attributes in attributes_of_each) if step is not None)
+        steps = (
+            step
+            for step in (_step(attributes, role) for attributes in attributes_of_each)
+            if step is not None
+        )
         step = next(steps, None)
         if step is None:
             return []
@@ -61,7 +76,11 @@ class AttemptDetector:
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
     """Return the step in *attributes*, unless *attributes* name another role."""
-    facts = {pair.key: value_of(pair.value) for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}}
+    facts = {
+        pair.key: value_of(pair.value)
+        for pair in attributes
+        if pair.key in {semconv.STEP, semconv.ROLE}
+    }
     if facts.get(semconv.ROLE, role) != role:
         return None
     return integer(facts.get(semconv.STEP))

@@ -43,7 +43,12 @@ class Configs:
                 count(self._state, TOO_LARGE)
                 continue
             if path not in leaves or event.origin.replaces(_origin_of(leaves[path])):
-                leaves[path] = [value, event.origin.time_unix_ns, event.origin.instance, event.origin.seq]
+                leaves[path] = [
+                    value,
+                    event.origin.time_unix_ns,
+                    event.origin.instance,
+                    event.origin.seq,
+                ]
         merged = _tree(leaves)
         self._state.set(f"config-leaf/{role}", leaves)
         if merged == before:
@@ -53,7 +58,9 @@ class Configs:
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
         """Note the attempt in the role's config, unless the user's own config has that entry."""
-        leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(ATTEMPT)
+        leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(
+            ATTEMPT
+        )
         if leaf is not None and leaf[2] != _OURS:
             return []
         return self.merge(ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number}))
@@ -61,7 +68,11 @@ class Configs:
 
 def _id(event: ValuesEvent) -> str:
     origin = event.origin  # two roles may have the same attempt
-    return f"c:{_OURS}:{event.role or ''}:{origin.seq}" if origin.instance == _OURS else event.record_id("c")
+    return (
+        f"c:{_OURS}:{event.role or ''}:{origin.seq}"
+        if origin.instance == _OURS
+        else event.record_id("c")
+    )
 
 
 def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
@@ -86,7 +97,9 @@ def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
             below.setdefault(first, []).append(path)
     for key, value in event.values.items():
         path = key.replace(_SEPARATOR, " ")
-        if not isinstance(value, dict) or (path in leaves and not origin.replaces(_origin_of(leaves[path]))):
+        if not isinstance(value, dict) or (
+            path in leaves and not origin.replaces(_origin_of(leaves[path]))
+        ):
             continue
         for inner in below.get(path, ()):
             if inner in leaves and origin.replaces(_origin_of(leaves[inner])):

@@ -18,7 +18,9 @@ _HASH_BYTES = 8
 
 def identity(*parts: object) -> bytes:
     """Return the hash (8 bytes) of the parts that identify a point."""
-    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
+    return hashlib.blake2b(
+        repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES
+    ).digest()
 
 
 class Deduplicator:
@@ -80,4 +82,6 @@ class Deduplicator:
 
 
 def _hashes(chunk: bytes | bytearray) -> list[bytes]:
-    return [bytes(chunk[start : start + _HASH_BYTES]) for start in range(0, len(chunk), _HASH_BYTES)]
+    return [
+        bytes(chunk[start : start + _HASH_BYTES]) for start in range(0, len(chunk), _HASH_BYTES)
+    ]

@@ -50,14 +50,18 @@ class DefinedSummaries:
         for key, kinds in event.values.items():
             name = full_key(event.role, key)
             last_origin = self._origins.get(name)
-            if not isinstance(kinds, str) or (last_origin is not None and not event.origin.replaces(last_origin)):
+            if not isinstance(kinds, str) or (
+                last_origin is not None and not event.origin.replaces(last_origin)
+            ):
                 continue
             if last_origin is None and len(self._origins) >= _MAX_KEYS:
                 count(self._state, TOO_MANY, name=name)
                 continue
             origin = event.origin
             self._define(name, kinds, origin)
-            self._state.set(_DEFINITION + name, [kinds, origin.time_unix_ns, origin.instance, origin.seq])
+            self._state.set(
+                _DEFINITION + name, [kinds, origin.time_unix_ns, origin.instance, origin.seq]
+            )
         self.defined = self._definitions.defined
 
     def rows(self, records: list[Record]) -> list[Record]:
@@ -109,6 +113,11 @@ class DefinedSummaries:
         for key, summary in self._keys.items():
             kinds = self._definitions.kinds_of(key)
             if NO_SUMMARY not in kinds:
-                values |= {f"{key}.{kind}": value for kind, value in summary.result(kinds - {"last"}).items()}
-        changed = {key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)}
+                values |= {
+                    f"{key}.{kind}": value
+                    for kind, value in summary.result(kinds - {"last"}).items()
+                }
+        changed = {
+            key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)
+        }
         return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)] if changed else []

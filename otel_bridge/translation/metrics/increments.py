@@ -48,11 +48,17 @@ class Increments:
         if last_point is not None and point.time_unix_nano <= last_point.time_unix_nano:
             return None
         self._keep(series, point)
-        if last_point is None or type(last_point) is not type(point) or point.count < last_point.count:
+        if (
+            last_point is None
+            or type(last_point) is not type(point)
+            or point.count < last_point.count
+        ):
             return point
         if point.count == last_point.count:
             return None
-        if isinstance(point, pb.HistogramDataPoint) and isinstance(last_point, pb.HistogramDataPoint):
+        if isinstance(point, pb.HistogramDataPoint) and isinstance(
+            last_point, pb.HistogramDataPoint
+        ):
             return _explicit(point, last_point)
         if isinstance(point, pb.ExponentialHistogramDataPoint) and isinstance(
             last_point, pb.ExponentialHistogramDataPoint
@@ -81,13 +87,22 @@ def _copy(point: HistogramPoint) -> HistogramPoint:
     return pb.ExponentialHistogramDataPoint.FromString(data)
 
 
-def _explicit(point: pb.HistogramDataPoint, last_point: pb.HistogramDataPoint) -> pb.HistogramDataPoint:
-    added = pb.HistogramDataPoint(count=point.count - last_point.count, explicit_bounds=point.explicit_bounds)
+def _explicit(
+    point: pb.HistogramDataPoint, last_point: pb.HistogramDataPoint
+) -> pb.HistogramDataPoint:
+    added = pb.HistogramDataPoint(
+        count=point.count - last_point.count, explicit_bounds=point.explicit_bounds
+    )
     counts = [
-        count - last_count for count, last_count in zip(point.bucket_counts, last_point.bucket_counts, strict=False)
+        count - last_count
+        for count, last_count in zip(point.bucket_counts, last_point.bucket_counts, strict=False)
     ]
     same_bounds = list(point.explicit_bounds) == list(last_point.explicit_bounds)
-    if same_bounds and len(point.bucket_counts) == len(last_point.bucket_counts) and min(counts, default=0) >= 0:
+    if (
+        same_bounds
+        and len(point.bucket_counts) == len(last_point.bucket_counts)
+        and min(counts, default=0) >= 0
+    ):
         added.bucket_counts.extend(counts)
     else:
         del added.explicit_bounds[:]

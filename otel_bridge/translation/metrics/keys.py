@@ -62,7 +62,9 @@ def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> s
 
 def attribute_parts(attributes: Mapping[str, object]) -> dict[str, str]:
     """Return the name of each attribute with its text in a key, sorted by name: ``method:GET``."""
-    return {name: f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())}
+    return {
+        name: f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())
+    }
 
 
 def _text(value: object) -> str:
@@ -95,7 +97,12 @@ class StepAxes:
         processes: All processes of the run, as they are added.
     """
 
-    def __init__(self, state: TranslationState, max_keys: int, processes: Mapping[str, Process] = NO_PROCESSES) -> None:
+    def __init__(
+        self,
+        state: TranslationState,
+        max_keys: int,
+        processes: Mapping[str, Process] = NO_PROCESSES,
+    ) -> None:
         self._state = state
         self._processes = processes
         self._max_keys = max_keys
@@ -158,7 +165,9 @@ class StepAxes:
                 self._state.set(f"{_OWN}{key}", axis)
         return self._within_limit(values, axis)
 
-    def admit_statistics(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+    def admit_statistics(
+        self, values: Mapping[str, Value], axis: str | None
+    ) -> Mapping[str, Value]:
         """Return the statistics of a step as `admit` does, without values whose key a row already uses.
 
         Args:
@@ -168,7 +177,9 @@ class StepAxes:
         used_keys = [key for key in values if key in self._row_statistics]
         if used_keys:
             count(self._state, SAME_KEY, len(used_keys), name=used_keys[0])
-            values = {key: value for key, value in values.items() if key not in self._row_statistics}
+            values = {
+                key: value for key, value in values.items() if key not in self._row_statistics
+            }
         return self._within_limit(values, axis)
 
     def _within_limit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
@@ -226,8 +237,14 @@ class StepAxes:
         if process.attempt is not None:
             return process.attempt
         current = self._attempts.get(axis, 1)
-        last = max(steps.get(axis, step - 1) for steps in (self._last, self._furthest, self._reached))
-        if step <= last and _is_worker(process) and self._starts_again(process, axis, current, behind=step < last):
+        last = max(
+            steps.get(axis, step - 1) for steps in (self._last, self._furthest, self._reached)
+        )
+        if (
+            step <= last
+            and _is_worker(process)
+            and self._starts_again(process, axis, current, behind=step < last)
+        ):
             return current + 1
         return current
 
@@ -249,10 +266,16 @@ class StepAxes:
             follows = behind or any(worker.status is not Status.FINISHED for worker in predecessors)
         else:
             follows = process.rank == 0 and self._led.get(axis) == current
-        return follows and not any(_keeps_attempt(worker, process, axis, predecessors) for worker in workers)
+        return follows and not any(
+            _keeps_attempt(worker, process, axis, predecessors) for worker in workers
+        )
 
     def _other_workers(self, process: Process) -> list[Process]:
-        return [worker for worker in self._processes.values() if _is_worker(worker) and worker is not process]
+        return [
+            worker
+            for worker in self._processes.values()
+            if _is_worker(worker) and worker is not process
+        ]
 
     def with_attempt(
         self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
@@ -275,7 +298,9 @@ def _is_worker(process: Process) -> bool:
     return not process.forked and not process.launcher
 
 
-def _keeps_attempt(worker: Process, process: Process, axis: str, predecessors: list[Process]) -> bool:
+def _keeps_attempt(
+    worker: Process, process: Process, axis: str, predecessors: list[Process]
+) -> bool:
     """Return whether *worker* is still in the current attempt, so that *process* does not begin the next one.
 
     A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One of the same rank
@@ -287,7 +312,11 @@ def _keeps_attempt(worker: Process, process: Process, axis: str, predecessors: l
         return has_steps and ran_in_attempt and _was_beside(worker, process)
     if has_steps:
         return _was_beside(worker, process)
-    return axis_of(worker.role) == axis and _runs_beside(worker, process) and _ended_after_any(predecessors, worker)
+    return (
+        axis_of(worker.role) == axis
+        and _runs_beside(worker, process)
+        and _ended_after_any(predecessors, worker)
+    )
 
 
 def _was_beside(worker: Process, process: Process) -> bool:

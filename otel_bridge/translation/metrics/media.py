@@ -150,7 +150,9 @@ class MediaAssembler:
             time_unix_ns=time_unix_ns,
             items=items,
             cells=cells,
-            steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
+            steps=self._axes.steps()
+            if axis is None or step is None
+            else self._axes.beside(axis, step),
         )
         if event.producer.third_party:  # our emitter applies the policy itself
             record = limited_media(record, self._content_policy)

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from otel_bridge.translation.metrics.keys import MAX_SUFFIX, attribute_parts, attribute_suffix, short_hash
+from otel_bridge.translation.metrics.keys import (
+    MAX_SUFFIX,
+    attribute_parts,
+    attribute_suffix,
+    short_hash,
+)
 from otel_bridge.translation.state import TranslationState
 
 _SERIES: Final = "series/"
@@ -46,7 +51,9 @@ class SeriesNames:
     def __init__(self, state: TranslationState, max_metrics: int) -> None:
         self._state = state
         self._max_metrics = max_metrics
-        self._metrics = {key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)}
+        self._metrics = {
+            key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)
+        }
 
     def note(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
         """Note the series of *metric* that arrive together, before any series is named."""
@@ -83,16 +90,22 @@ class SeriesNames:
             series = _Metric()
             self._metrics[metric] = series
         old_common = series.common
-        series.common = dict(parts) if old_common is None else dict(old_common.items() & parts.items())
+        series.common = (
+            dict(parts) if old_common is None else dict(old_common.items() & parts.items())
+        )
         if series.common != old_common:
             self._store(metric, series)
         return series
 
     def _store(self, metric: str, series: _Metric) -> None:
-        self._state.set(f"{_SERIES}{metric}", {"common": dict(series.common or {}), "names": dict(series.names)})
+        self._state.set(
+            f"{_SERIES}{metric}", {"common": dict(series.common or {}), "names": dict(series.names)}
+        )
 
 
-def _shortened(parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, is_taken: bool) -> str:
+def _shortened(
+    parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, is_taken: bool
+) -> str:
     """Return *parts* as text, without the attributes that do not fit.
 
     Args:

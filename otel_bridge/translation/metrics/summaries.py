@@ -42,10 +42,20 @@ class Summaries:
                 Origin(*cast("tuple[int, str, int]", tuple(stored_value[2:])))
             ):
                 continue
-            self._state.set(PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq])
-            if stored_value is None or stored_value[0] != value or type(stored_value[0]) is not type(value):
+            self._state.set(
+                PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq]
+            )
+            if (
+                stored_value is None
+                or stored_value[0] != value
+                or type(stored_value[0]) is not type(value)
+            ):
                 changed[full] = value
-        return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)] if changed else []
+        return (
+            [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)]
+            if changed
+            else []
+        )
 
     def _room(self, key: str) -> bool:
         number = cast("int", self._state.get(_KEYS) or 0)
@@ -55,7 +65,9 @@ class Summaries:
         self._state.set(_KEYS, number + 1)
         return True
 
-    def _scalars(self, values: Mapping[str, Json], prefix: str, depth: int) -> Iterator[tuple[str, Scalar]]:
+    def _scalars(
+        self, values: Mapping[str, Json], prefix: str, depth: int
+    ) -> Iterator[tuple[str, Scalar]]:
         for key, value in values.items():
             if isinstance(value, dict) and depth < _MAX_DEPTH:
                 yield from self._scalars(value, f"{prefix}{key}/", depth + 1)

@@ -51,7 +51,10 @@ _DELTA = pb.AGGREGATION_TEMPORALITY_DELTA
 _NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 AnyPoint: TypeAlias = (
-    pb.NumberDataPoint | pb.HistogramDataPoint | pb.ExponentialHistogramDataPoint | pb.SummaryDataPoint
+    pb.NumberDataPoint
+    | pb.HistogramDataPoint
+    | pb.ExponentialHistogramDataPoint
+    | pb.SummaryDataPoint
 )
 
 
@@ -96,7 +99,11 @@ class ThirdPartyPoints:
     """Turns points of all third-party producers of one run into rows."""
 
     def __init__(
-        self, state: TranslationState, axes: StepAxes, seen: Deduplicator, options: TranslationOptions
+        self,
+        state: TranslationState,
+        axes: StepAxes,
+        seen: Deduplicator,
+        options: TranslationOptions,
     ) -> None:
         self._state = state
         self._axes = axes
@@ -123,7 +130,9 @@ class ThirdPartyPoints:
                 if self._less_text and (unknown := hash_texts(metric)):
                     count(self._state, "unknown_text", unknown)
                 self._series.note(metric.name, series_of(metric))
-                for point in points_of(metric, producer.third_party_role, producer.rank, self._series.name):
+                for point in points_of(
+                    metric, producer.third_party_role, producer.rank, self._series.name
+                ):
                     hash_ = _identity(point)
                     if not self._is_new(process, point, hash_):
                         continue
@@ -149,7 +158,9 @@ class ThirdPartyPoints:
             if not self._seen.add(hash_):
                 continue
             step, numbers = found
-            values = {full_key(role, key, rank=producer.rank): value for key, value in numbers.items()}
+            values = {
+                full_key(role, key, rank=producer.rank): value for key, value in numbers.items()
+            }
             time_ns = span.end_time_unix_nano or span.start_time_unix_nano
             rows.append(self._row(_Group(process, role, step, time_ns, values, [hash_])))
         return rows
@@ -215,13 +226,17 @@ class ThirdPartyPoints:
             values = self._axes.admit(group.values, None)
             return Row(f"f:{digest}", group.role, None, None, group.time_ns, values, steps)
         axis = axis_of(group.role)
-        attempt = group.process.attempts.get(axis) or self._axes.attempt(group.process, axis, group.step)
+        attempt = group.process.attempts.get(axis) or self._axes.attempt(
+            group.process, axis, group.step
+        )
         values = group.values
         if attempt > 1:
             values = self._axes.with_attempt(values, group.process, group.role, attempt)
         values = self._axes.admit(values, axis)
         steps = self._axes.advance(axis, group.step)
-        return Row(f"f:{digest}", group.role, group.step, axis, group.time_ns, values, steps, attempt)
+        return Row(
+            f"f:{digest}", group.role, group.step, axis, group.time_ns, values, steps, attempt
+        )
 
 
 def _identity(point: MetricPoint) -> bytes:
@@ -241,7 +256,10 @@ def _by_itself(_metric: str, attributes: Mapping[str, object]) -> str:
 
 
 def points_of(
-    metric: pb.Metric, role: str | None, rank: int, suffix_of: Callable[[str, Mapping[str, object]], str] = _by_itself
+    metric: pb.Metric,
+    role: str | None,
+    rank: int,
+    suffix_of: Callable[[str, Mapping[str, object]], str] = _by_itself,
 ) -> Iterator[MetricPoint]:
     """Yield the points of a metric that have a value; *suffix_of* names a series from metric and attributes."""
     kind = metric.WhichOneof("data")
@@ -257,11 +275,15 @@ def points_of(
         suffix = suffix_of(metric.name, attributes)
         for ending, value in _values(point):
             key = full_key(point_role, metric.name + ending, rank=rank, suffix=suffix)
-            whole = point if cumulative and step is None and isinstance(point, _HISTOGRAMS) else None
+            whole = (
+                point if cumulative and step is None and isinstance(point, _HISTOGRAMS) else None
+            )
             yield MetricPoint(point_role, key, step, point.time_unix_nano, value, delta, whole)
 
 
-def _read_attributes(point: AnyPoint, role: str | None) -> tuple[str | None, int | None, Mapping[str, object]]:
+def _read_attributes(
+    point: AnyPoint, role: str | None
+) -> tuple[str | None, int | None, Mapping[str, object]]:
     """Return role, step and the remaining attributes of a point."""
     attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
     step: int | None = None
@@ -331,4 +353,9 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
 
 def _is_measured(key: str) -> bool:
     parallel = key.startswith("dl.") and "_parallel." in key
-    return bool(key) and key.rpartition(".")[2] not in _PLACES and not parallel and not key.startswith(_NOT_MEASURED)
+    return (
+        bool(key)
+        and key.rpartition(".")[2] not in _PLACES
+        and not parallel
+        and not key.startswith(_NOT_MEASURED)
+    )

@@ -47,7 +47,9 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
     return awaited
 
 
-def _awaited_in(steps: Sequence[PhaseStep], phase: str, living: Collection[str]) -> AwaitedRank | None:
+def _awaited_in(
+    steps: Sequence[PhaseStep], phase: str, living: Collection[str]
+) -> AwaitedRank | None:
     """Return the only rank that has not ended *phase* in the newest step, if it had that phase before."""
     newest = steps[-1]
     ends = newest.ends[phase]

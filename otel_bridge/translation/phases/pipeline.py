@@ -61,7 +61,9 @@ class PhasePipeline:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
-        self._workers = StepWorkers(run.state, run.options, run.processes, space=_PACE, every_rank=True)
+        self._workers = StepWorkers(
+            run.state, run.options, run.processes, space=_PACE, every_rank=True
+        )
         self._steps = StepStore(run, PhaseStep, LATE)
         # Beside the store, since every frame asks for them.
         self._open = {step.key: step for step in self._steps if not step.closed}
@@ -115,7 +117,11 @@ class PhasePipeline:
 
     def close(self) -> list[Record]:
         """Return the rows of all open and changed steps, since no more data are expected."""
-        return [self._row(step) for step in self._steps.ordered() if not step.closed or step.changed_ns is not None]
+        return [
+            self._row(step)
+            for step in self._steps.ordered()
+            if not step.closed or step.changed_ns is not None
+        ]
 
     def awaited(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
         """Return the rank that the others of its role wait for, by role."""
@@ -172,7 +178,9 @@ class PhasePipeline:
     def _close_passed(self, role: str | None, now_unix_ns: int) -> list[Record]:
         reach = self._workers.reach(role or "", "", now_unix_ns)
         steps = [step for step in self._open.values() if step.role == role]
-        passed = [step for step in steps if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns]
+        passed = [
+            step for step in steps if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
+        ]
         return [self._row(step) for step in _in_order(passed)]
 
     def _due(self, now_unix_ns: int) -> list[PhaseStep]:
@@ -189,7 +197,9 @@ class PhasePipeline:
             if now_unix_ns >= min(due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)):
                 steps.append(step)
         corrected = (
-            step for step in self._steps if step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait_ns
+            step
+            for step in self._steps
+            if step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait_ns
         )
         return _in_order([*steps, *corrected])
 
@@ -254,7 +264,9 @@ class PhasePipeline:
         has_many = len(self._steps) - len(self._open) > _MAX_CLOSED
         if not has_many and self._phases <= _MAX_CLOSED_PHASES:
             return None  # nearly always
-        closed = sorted((step for step in self._steps if step.closed), key=lambda step: step.last_ns)
+        closed = sorted(
+            (step for step in self._steps if step.closed), key=lambda step: step.last_ns
+        )
         phases = _phases_of(closed)
         if not has_many and phases <= _MAX_CLOSED_PHASES:
             return None
@@ -265,7 +277,9 @@ class PhasePipeline:
         return closed[0] if has_many or phases > _MAX_PHASES else None
 
 
-def _timeline_phase(context: ProducerContext, step: PhaseStep, phase: PhaseSpan, received_ns: int) -> TimelinePhase:
+def _timeline_phase(
+    context: ProducerContext, step: PhaseStep, phase: PhaseSpan, received_ns: int
+) -> TimelinePhase:
     role, attempt = step.track
     return TimelinePhase(
         phase,

@@ -58,7 +58,9 @@ class RankTimes:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
         steps = [(phase.start_ns, phase.end_ns) for phase in self.phases if phase.name == STEP]
         outermost = [
-            (phase.start_ns, phase.end_ns) for phase in self.phases if phase.name != STEP and phase.outer in {"", STEP}
+            (phase.start_ns, phase.end_ns)
+            for phase in self.phases
+            if phase.name != STEP and phase.outer in {"", STEP}
         ]
         if not outermost:
             return 0.0, 0.0
@@ -81,7 +83,9 @@ class RankTimes:
         return cls(rank, forked, {PhaseTime(*phase) for phase in phases})
 
     def _extent(self) -> Interval:
-        return min(phase.start_ns for phase in self.phases), max(phase.end_ns for phase in self.phases)
+        return min(phase.start_ns for phase in self.phases), max(
+            phase.end_ns for phase in self.phases
+        )
 
 
 def length(intervals: Iterable[Interval]) -> int:
@@ -115,7 +119,9 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     return values
 
 
-def _seconds_by_phase(ranks: list[RankTimes], leading: list[RankTimes]) -> dict[str, dict[int, float]]:
+def _seconds_by_phase(
+    ranks: list[RankTimes], leading: list[RankTimes]
+) -> dict[str, dict[int, float]]:
     """Return the seconds of each phase by index of the rank; the whole step only of the *leading* ranks."""
     seconds: dict[str, dict[int, float]] = {}
     for index, rank in enumerate(ranks):
@@ -127,7 +133,9 @@ def _seconds_by_phase(ranks: list[RankTimes], leading: list[RankTimes]) -> dict[
     return seconds
 
 
-def _phase_values(name: str, by_rank: Mapping[int, float], numbers: list[int], step_s: float) -> dict[str, float | int]:
+def _phase_values(
+    name: str, by_rank: Mapping[int, float], numbers: list[int], step_s: float
+) -> dict[str, float | int]:
     """Return the values of one phase over the ranks that had it.
 
     Args:
@@ -138,7 +146,10 @@ def _phase_values(name: str, by_rank: Mapping[int, float], numbers: list[int], s
     """
     mean_s = fmean(by_rank.values())
     slowest = max(by_rank, key=lambda index: by_rank[index])
-    values: dict[str, float | int] = {f"{PREFIX}{name}": mean_s, f"{PREFIX}max/{name}": by_rank[slowest]}
+    values: dict[str, float | int] = {
+        f"{PREFIX}{name}": mean_s,
+        f"{PREFIX}max/{name}": by_rank[slowest],
+    }
     if name != STEP and step_s > 0:
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
     if len(by_rank) > 1:

@@ -61,7 +61,9 @@ class StragglerCauses:
                     alerts += self._judged(rule, row, phase, rank, float(ratio))
         return alerts
 
-    def _judged(self, rule: AlertRule, row: Row, phase: str, rank: int, ratio: float) -> list[Alert]:
+    def _judged(
+        self, rule: AlertRule, row: Row, phase: str, rank: int, ratio: float
+    ) -> list[Alert]:
         """Note one phase of one step; return the alert if the rank is slow for long enough."""
         name = f"{_SPACE}{_digest(rule.text, row.role or '', phase)}"
         before = self._causes.get(name)

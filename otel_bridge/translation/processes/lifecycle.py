@@ -52,7 +52,9 @@ class RunLifecycle:
     Thirteen attributes, because they are one entry of the state, which is stored and restored as a whole.
     """
 
-    def __init__(self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock) -> None:
+    def __init__(
+        self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock
+    ) -> None:
         self._state, self._options, self._receive_clock = state, options, receive_clock
         self.processes: dict[str, Process] = {
             key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
@@ -64,16 +66,21 @@ class RunLifecycle:
         self._next_order = cast("int", stored.get("next_order", 0))
         self._due_ns = cast("int", stored.get("due_ns", 0))
         self._forgotten = ForgottenEnds(
-            cast("dict[str, object]", stored.get("folded", {})), cast("int", stored.get("folded_missing", 0))
+            cast("dict[str, object]", stored.get("folded", {})),
+            cast("int", stored.get("folded_missing", 0)),
         )
         self._boots: dict[str, int] = dict(cast("dict[str, int]", stored.get("boots", {})))
         self._scraped = {process.instance for process in self.processes.values() if process.scraped}
-        self._open = {process.instance for process in self.processes.values() if process.status is None} - self._scraped
+        self._open = {
+            process.instance for process in self.processes.values() if process.status is None
+        } - self._scraped
         self._changed = False
         self._awaited = ""
 
     # --- what is received ---------------------------------------------------------------------------------------------
-    def process(self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None) -> Process:
+    def process(
+        self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None
+    ) -> Process:
         """Return the process of *producer*, a known or a new one.
 
         Args:
@@ -141,7 +148,9 @@ class RunLifecycle:
         """
         ended_itself = process.status is not None and not process.crashed
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
-        if process.end_event == 0:  # a bridge ended a living process; rows of a remote one may only be late
+        if (
+            process.end_event == 0
+        ):  # a bridge ended a living process; rows of a remote one may only be late
             behind = not process.remote
         if ended_itself and behind:
             self._reopen_process(process)
@@ -155,9 +164,15 @@ class RunLifecycle:
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*; an end written by a bridge does not replace the process's own."""
-        if process.status is not None and (process.end_event or not event.seq) and event.seq <= process.end_event:
+        if (
+            process.status is not None
+            and (process.end_event or not event.seq)
+            and event.seq <= process.end_event
+        ):
             return
-        process.report_end(event.seq, event.last_row, crashed=event.seq == 0 and event.status is Status.KILLED)
+        process.report_end(
+            event.seq, event.last_row, crashed=event.seq == 0 and event.status is Status.KILLED
+        )
         self._due_ns, self._changed = 0, True
         process.end(event.status, event.time_unix_ns, now_unix_ns, self._ends)
         self._closed(process)
@@ -178,14 +193,19 @@ class RunLifecycle:
         if self._receive_clock.opened_ns > limit:
             return
         quiet = (self.processes[instance] for instance in self._open)
-        self._fall_silent([process for process in quiet if process.remote and process.seen_ns <= limit], now_unix_ns)
+        self._fall_silent(
+            [process for process in quiet if process.remote and process.seen_ns <= limit],
+            now_unix_ns,
+        )
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> None:
         """End remote processes and stop waiting for ends, since no more data will arrive.
 
         *status*, a person's statement, replaces the status of processes that did not report their own end.
         """
-        self._fall_silent([p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns)
+        self._fall_silent(
+            [p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns
+        )
         if status is not None:
             for process in self.processes.values():
                 if process.status not in {None, status} and process.end_event == 0:
@@ -220,7 +240,11 @@ class RunLifecycle:
         The process found last is checked first: this runs for each frame, and a run may have thousands of processes.
         """
         awaited = self.processes.get(self._awaited)
-        if awaited is not None and not awaited.crashed and self._due_of(awaited, restartable=False) > now_unix_ns:
+        if (
+            awaited is not None
+            and not awaited.crashed
+            and self._due_of(awaited, restartable=False) > now_unix_ns
+        ):
             return True
         latest = latest_starts(self.processes.values())
         restartable = self._restartable()
@@ -243,8 +267,12 @@ class RunLifecycle:
         if restartable:
             return process.ended_ns + self._options.end_grace_ns
         since_ns = max(process.ended_ns, process.row_arrived_ns)
-        if process.tail_missing and process.remote:  # rows that its end event reports are still under way
-            return max(since_ns, self._receive_clock.opened_ns) + self._options.end_of_stream_wait_ns
+        if (
+            process.tail_missing and process.remote
+        ):  # rows that its end event reports are still under way
+            return (
+                max(since_ns, self._receive_clock.opened_ns) + self._options.end_of_stream_wait_ns
+            )
         if not (process.waiting or process.tail_missing):
             return 0
         wait_ns = self._options.row_wait_ns
@@ -259,7 +287,9 @@ class RunLifecycle:
 
     def missing_rows(self) -> int:
         """Return the number of rows known to be missing."""
-        return self._forgotten.missing_rows + sum(p.rows.missing + p.tail_missing for p in self.processes.values())
+        return self._forgotten.missing_rows + sum(
+            p.rows.missing + p.tail_missing for p in self.processes.values()
+        )
 
     def status(self) -> Status:
         """Return the status of the run, derived from the processes that have ended."""
@@ -271,7 +301,9 @@ class RunLifecycle:
         A launcher does not count, nor does a process with a successor.
         """
         counts: dict[str, tuple[int, int]] = {}
-        for process in without_predecessors(self.processes.values(), latest_starts(self.processes.values())):
+        for process in without_predecessors(
+            self.processes.values(), latest_starts(self.processes.values())
+        ):
             if not process.launcher:
                 role = process.role or ""
                 open_processes, processes = counts.get(role, (0, 0))
@@ -296,7 +328,10 @@ class RunLifecycle:
             ),
         )
         if len(ended) < over:
-            remote = sorted((p for p in self.processes.values() if p.status is None and p.remote), key=_last_word)
+            remote = sorted(
+                (p for p in self.processes.values() if p.status is None and p.remote),
+                key=_last_word,
+            )
             self._fall_silent(remote[: over - len(ended)], _last_word(remote[-1]) if remote else 0)
             ended += remote[: over - len(ended)]
         return ended[:over]

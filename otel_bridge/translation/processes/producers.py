@@ -80,7 +80,9 @@ class ProducerRegistry:
                 self._of_segments[source.instance_id] = context
         return context
 
-    def of_resource_bytes(self, source: SegmentInfo, data: bytes, now_unix_ns: int) -> ProducerContext | None:
+    def of_resource_bytes(
+        self, source: SegmentInfo, data: bytes, now_unix_ns: int
+    ) -> ProducerContext | None:
         """Return the producer of a serialised resource, as `of_resource` does; a known resource is not read again.
 
         Raises:
@@ -94,7 +96,9 @@ class ProducerRegistry:
                 self._of_bytes[source.instance_id, data] = context
         return context
 
-    def of_resource(self, source: SegmentInfo, resource: Resource, now_unix_ns: int) -> ProducerContext | None:
+    def of_resource(
+        self, source: SegmentInfo, resource: Resource, now_unix_ns: int
+    ) -> ProducerContext | None:
         """Return the producer of a resource in a whole request; ``None``: the resource belongs to another run."""
         data = resource.SerializeToString(deterministic=True)
         cache_key = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)

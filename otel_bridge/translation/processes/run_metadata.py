@@ -26,7 +26,11 @@ _NAMES: Final = {
     "project": (semconv.PROJECT, semconv.PROJECT_GENERATED),
     "name": (semconv.RUN_NAME, semconv.RUN_NAME_GENERATED),
 }
-_TEXTS: Final = {"group": semconv.RUN_GROUP, "notes": semconv.RUN_NOTES, "job_type": semconv.RUN_JOB_TYPE}
+_TEXTS: Final = {
+    "group": semconv.RUN_GROUP,
+    "notes": semconv.RUN_NOTES,
+    "job_type": semconv.RUN_JOB_TYPE,
+}
 _IDENTITY: Final = (
     semconv.WANDB_RUN_ID,
     semconv.WANDB_ENTITY,
@@ -83,7 +87,11 @@ class RunMetadata:
     def _store_facts(self, producer: Producer) -> None:
         """Store the facts of *producer* that no earlier process named, and names whose source ranks higher."""
         stored = self._stored()
-        stored_facts = {key: value for key, value in stored.items() if key not in {"identity", "sources", *_NAMES}}
+        stored_facts = {
+            key: value
+            for key, value in stored.items()
+            if key not in {"identity", "sources", *_NAMES}
+        }
         stored_identity = cast("dict[str, str]", stored.get("identity") or {})
         merged: dict[str, object] = {"id": self.run_id}
         merged |= _names(producer, stored)

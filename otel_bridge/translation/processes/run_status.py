@@ -57,7 +57,9 @@ class ForgottenEnds:
 
     def worst_of(self, generation: int) -> list[Status]:
         """Return the worst status among the processes of *generation*; nothing without such a process."""
-        return [Status(cast("str", self._stored[_WORST][1]))] if self.generation == generation else []
+        return (
+            [Status(cast("str", self._stored[_WORST][1]))] if self.generation == generation else []
+        )
 
     def add(self, process: Process, owner_role: str) -> None:
         """Remember the part of *process*, which has ended and is forgotten."""
@@ -93,7 +95,9 @@ def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_r
 
 def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
     """Return the process of the owner role that started last; ``None`` without one that may decide."""
-    owners = [process for process in counted if process.determines_status and process.role == owner_role]
+    owners = [
+        process for process in counted if process.determines_status and process.role == owner_role
+    ]
     return max(owners, key=lambda process: process.start_order, default=None)
 
 
@@ -106,7 +110,11 @@ def _ends_of_others(counted: Iterable[Process], generation: int) -> list[Status]
 
 def _ends_of_launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
     """Return the statuses of launchers that ended with the processes of *generations*."""
-    return [end_of(process) for process in ended if process.launcher and process.generation in generations]
+    return [
+        end_of(process)
+        for process in ended
+        if process.launcher and process.generation in generations
+    ]
 
 
 def end_of(process: Process) -> Status:
@@ -124,6 +132,8 @@ def latest_starts(processes: Iterable[Process]) -> Mapping[RestartKey, Process]:
     return latest
 
 
-def without_predecessors(processes: Iterable[Process], latest: Mapping[RestartKey, Process]) -> list[Process]:
+def without_predecessors(
+    processes: Iterable[Process], latest: Mapping[RestartKey, Process]
+) -> list[Process]:
     """Return those of *processes* that none of the *latest* starts succeeds."""
     return [process for process in processes if not latest[process.restart_key].succeeds(process)]

@@ -59,7 +59,9 @@ class SequenceTracker:
 
     def covers(self, time_ns: int) -> bool:
         """Return whether the row of this time was received."""
-        return time_ns <= self.high_ns and not any(gap.after_ns < time_ns < gap.before_ns for gap in self.gaps)
+        return time_ns <= self.high_ns and not any(
+            gap.after_ns < time_ns < gap.before_ns for gap in self.gaps
+        )
 
     def add(self, number: int, time_ns: int) -> None:
         """Note that *number* was received."""
@@ -94,4 +96,6 @@ class SequenceTracker:
         """Restore what `to_state` returned."""
         state = cast("SequenceState", value)
         gaps = [Gap(*gap) for gap in state["gaps"]]
-        return cls(high=state["high"], high_ns=state["high_ns"], given_up=state["given_up"], gaps=gaps)
+        return cls(
+            high=state["high"], high_ns=state["high_ns"], given_up=state["given_up"], gaps=gaps
+        )

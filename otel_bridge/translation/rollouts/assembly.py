@@ -111,7 +111,9 @@ class RolloutAssembler:
         }
         reason = reading.finish_reason_of(attributes)
         if reason is None:
-            reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None)
+            reason = next(
+                filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None
+            )
         reward, _ = _rewards(attributes, spans)
         split = _split(attributes) or TRAIN
         step = _step(attributes, spans)
@@ -134,7 +136,11 @@ class RolloutAssembler:
         )
 
     def rollout(
-        self, trace: ReceivedTrace, facts: SamplingFacts, scores: Sequence[EvaluationScore], steps: Mapping[str, int]
+        self,
+        trace: ReceivedTrace,
+        facts: SamplingFacts,
+        scores: Sequence[EvaluationScore],
+        steps: Mapping[str, int],
     ) -> RolloutRecord:
         """Return the record; *facts* are those that sampling used, *scores* the evaluations that arrived in time."""
         ordered = _ordered(folded(trace.spans))
@@ -151,7 +157,9 @@ class RolloutAssembler:
         reward, rewards = _rewards(attributes, ordered)
         score_values = {score.name: score.value for score in scores if score.value is not None}
         reward = score_values.pop("reward", reward)
-        advantage = score_values.pop("advantage", reading.as_float(attributes.get(semconv.ADVANTAGE)))
+        advantage = score_values.pop(
+            "advantage", reading.as_float(attributes.get(semconv.ADVANTAGE))
+        )
         rewards.update(score_values)
         return RolloutRecord(
             id=trace.id,
@@ -184,7 +192,9 @@ class RolloutAssembler:
         spans = [reading.read_span(span).record() for span in limited_spans]
         starts = [span.start_unix_ns for span in spans]
         ends = [span.end_unix_ns for span in spans]
-        return PlainTrace(trace.id, ordered[0][0].role, spans[0].name, min(starts), max(ends), spans)
+        return PlainTrace(
+            trace.id, ordered[0][0].role, spans[0].name, min(starts), max(ends), spans
+        )
 
     def _limited(self, ordered: Sequence[tuple[SpanOrigin, Span]]) -> tuple[list[Span], int]:
         """Return the spans within the limits, and the number of bytes cut; those of native producers came so."""
@@ -230,7 +240,9 @@ def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
         "policy_version": reading.as_int(attributes.get(semconv.POLICY_VERSION)),
         "dataset": reading.as_name(attributes.get(semconv.DATASET)),
         "dataset_index": reading.as_int(attributes.get(semconv.DATASET_INDEX)),
-        "tools": {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)},
+        "tools": {
+            key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
+        },
     }
 
 
@@ -261,7 +273,9 @@ def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
 
 def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
     """Return the span that describes the rollout: the span marked as one, else the root, else the first span."""
-    rollout_roots = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
+    rollout_roots = [
+        pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])
+    ]
     if len(rollout_roots) == 1:
         return rollout_roots[0]
     return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
@@ -295,7 +309,12 @@ def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span
 
 def _staleness(step: int | None, split: str, version: int | None) -> int | None:
     """Return the number of steps the policy is behind; ``None`` for an evaluator, which counts its own steps."""
-    if step is None or version is None or split == EVAL or not -(1 << 53) < step - version < 1 << 53:
+    if (
+        step is None
+        or version is None
+        or split == EVAL
+        or not -(1 << 53) < step - version < 1 << 53
+    ):
         return None
     return step - version
 
@@ -319,7 +338,9 @@ def _rewards(
     reward = reading.as_float(attributes.get(semconv.REWARD))
     if reward is not None or parts:
         return reward, parts
-    with_reward = [span for origin, span in spans if not origin.own and _has_agent_lightning_reward(span)]
+    with_reward = [
+        span for origin, span in spans if not origin.own and _has_agent_lightning_reward(span)
+    ]
     if not with_reward:
         return None, {}
     last = max(with_reward, key=lambda span: (span.start_time_unix_nano, span.span_id))
@@ -330,7 +351,9 @@ def _has_agent_lightning_reward(span: Span) -> bool:
     return any(pair.key.startswith(_AGENT_LIGHTNING_REWARD) for pair in span.attributes)
 
 
-def _agent_lightning_rewards(attributes: Mapping[str, Json]) -> tuple[float | None, dict[str, float]]:
+def _agent_lightning_rewards(
+    attributes: Mapping[str, Json],
+) -> tuple[float | None, dict[str, float]]:
     """Return the first reward, and all of them by name; a reward without a name has its number as the name."""
     rewards: dict[str, float] = {}
     for key, value in attributes.items():
@@ -347,7 +370,9 @@ def _agent_lightning_rewards(attributes: Mapping[str, Json]) -> tuple[float | No
 def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
     """Return the user's metadata, and the facts without a field of their own."""
     prefix = semconv.METADATA_PREFIX
-    metadata = {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)}
+    metadata = {
+        key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
+    }
     rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
     if rollout_id is not None and rollout_id != trace_id:
         metadata.setdefault("rollout_id", rollout_id)
@@ -371,7 +396,9 @@ def _remarks(scores: Sequence[EvaluationScore]) -> dict[str, Sequence[str | None
     return {score.name: [score.label, score.explanation] for score in with_remark}
 
 
-def _with_messages(ordered: Sequence[tuple[SpanOrigin, Span]], subject: Span) -> list[tuple[SpanOrigin, Span]]:
+def _with_messages(
+    ordered: Sequence[tuple[SpanOrigin, Span]], subject: Span
+) -> list[tuple[SpanOrigin, Span]]:
     """Return the spans with the messages that other spans of the trace share with them."""
     origins = [origin for origin, _ in ordered]
     spans = with_messages([span for _, span in ordered], subject)
@@ -395,7 +422,9 @@ def _conversation(root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]) -
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)
     if not turns:
-        turns.extend([(span.prompt, span.answer) for span in spans if span.prompt or span.answer][:1])
+        turns.extend(
+            [(span.prompt, span.answer) for span in spans if span.prompt or span.answer][:1]
+        )
     results: dict[str, str] = {}
     for span in spans:
         answer = reading.tool_answer(span)

@@ -37,7 +37,9 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
     return _with_results(messages, tool_results) if tool_results else messages
 
 
-def in_order(prompt: Sequence[Message], answer: Sequence[Message], turns: Sequence[Turn]) -> list[Message]:
+def in_order(
+    prompt: Sequence[Message], answer: Sequence[Message], turns: Sequence[Turn]
+) -> list[Message]:
     """Return the messages with a root's output in its place; messages of tools or users may follow the last answer.
 
     Args:
@@ -53,7 +55,11 @@ def in_order(prompt: Sequence[Message], answer: Sequence[Message], turns: Sequen
         return [*history, *prompt[preceding:]]
     call_ids = _call_ids(answer)
     end = len(prompt)
-    while end and prompt[end - 1].get("role") == "tool" and prompt[end - 1].get("tool_call_id") in call_ids:
+    while (
+        end
+        and prompt[end - 1].get("role") == "tool"
+        and prompt[end - 1].get("tool_call_id") in call_ids
+    ):
         end -= 1
     return [*prompt[:end], *answer, *prompt[end:]]
 
@@ -117,7 +123,9 @@ def _call_mark(call: Json) -> Json:
 
 def _with_results(messages: list[Message], tool_results: Mapping[str, str]) -> list[Message]:
     """Return *messages* with the results of tool spans after calls that no message answers."""
-    answered_ids = {str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"}
+    answered_ids = {
+        str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"
+    }
     with_results: list[Message] = []
     for message in messages:
         with_results.append(message)

@@ -68,7 +68,9 @@ class ReceivedEvaluation:
         return self.id.startswith(_SENT)
 
 
-def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -> ReceivedEvaluation | None:
+def read_evaluation(
+    log_record: LogRecord, instance_id: str, role: str | None
+) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
     Args:
@@ -92,7 +94,9 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     return ReceivedEvaluation(
-        id=f"{_SENT}{instance_id}:{seq}" if seq is not None else _content_id(trace_id, score, time_unix_ns),
+        id=f"{_SENT}{instance_id}:{seq}"
+        if seq is not None
+        else _content_id(trace_id, score, time_unix_ns),
         trace_id=trace_id,
         score=score,
         instance_id=instance_id if seq is not None else "",
@@ -106,7 +110,9 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
 
 def _as_trace_id(rollout_id: Json) -> str:
     """Return *rollout_id* if it has the form of a trace id, 32 hex digits, else an empty text."""
-    has_form = isinstance(rollout_id, str) and len(rollout_id) == 32 and _HEX_DIGITS.issuperset(rollout_id)
+    has_form = (
+        isinstance(rollout_id, str) and len(rollout_id) == 32 and _HEX_DIGITS.issuperset(rollout_id)
+    )
     return str(rollout_id) if has_form else ""
 
 
@@ -130,16 +136,25 @@ class Evaluations:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        entries = [(cast("dict[str, Json]", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)]
+        entries = [
+            (cast("dict[str, Json]", value), key[len(_PREFIX) :])
+            for key, value in state.items(_PREFIX)
+        ]
         entries.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
         self._traces: dict[str, None] = {trace_id: None for _, trace_id in entries}
-        self._pending = {trace_id: cast("int", entry["since"]) for entry, trace_id in entries if entry["pending"]}
-        self._settled: dict[str, None] = {trace_id: None for entry, trace_id in entries if entry["settled"]}
+        self._pending = {
+            trace_id: cast("int", entry["since"]) for entry, trace_id in entries if entry["pending"]
+        }
+        self._settled: dict[str, None] = {
+            trace_id: None for entry, trace_id in entries if entry["settled"]
+        }
         self._of_spans: dict[str, dict[str, None]] = {}
         for trace_id in self._traces:
             self._note_span(trace_id)
 
-    def add(self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool) -> bool | None:
+    def add(
+        self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool
+    ) -> bool | None:
         """Store a value.
 
         Args:
@@ -193,7 +208,12 @@ class Evaluations:
             values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
             for name, of_name in values.items():
                 for instance, packed in of_name.items():
-                    self.add(_unpacked(target, name, instance, packed), since_ns, pending=False, settled=False)
+                    self.add(
+                        _unpacked(target, name, instance, packed),
+                        since_ns,
+                        pending=False,
+                        settled=False,
+                    )
 
     def scores(self, trace_id: str) -> list[EvaluationScore]:
         """Return the values that become part of the rollout, one for each name, in order of names."""
@@ -218,7 +238,10 @@ class Evaluations:
         if not was_yielded:
             return 0
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
-        return sum(any(str(packed[2]).startswith(_SENT) for packed in of_name.values()) for of_name in values.values())
+        return sum(
+            any(str(packed[2]).startswith(_SENT) for packed in of_name.values())
+            for of_name in values.values()
+        )
 
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values; from then on only redeliveries are detected."""
@@ -308,10 +331,19 @@ class Evaluations:
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
         latest: list[ReceivedEvaluation] = []
         for name in sorted(values):
-            of_name = [_unpacked(trace_id, name, instance, packed) for instance, packed in values[name].items()]
-            waiting = [value for value in of_name if value.score.value is not None or value.score.label is not None]
+            of_name = [
+                _unpacked(trace_id, name, instance, packed)
+                for instance, packed in values[name].items()
+            ]
+            waiting = [
+                value
+                for value in of_name
+                if value.score.value is not None or value.score.label is not None
+            ]
             if waiting:
-                latest.append(max(waiting, key=lambda value: (value.time_unix_ns, value.seq or 0, value.id)))
+                latest.append(
+                    max(waiting, key=lambda value: (value.time_unix_ns, value.seq or 0, value.id))
+                )
         return latest
 
 
@@ -338,7 +370,10 @@ def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Json]) ->
         id=cast("str", identity),
         trace_id=trace_id,
         score=EvaluationScore(
-            name, cast("float | None", value), cast("str | None", label), cast("str | None", explanation)
+            name,
+            cast("float | None", value),
+            cast("str | None", label),
+            cast("str | None", explanation),
         ),
         instance_id=instance_id,
         seq=cast("int | None", seq),

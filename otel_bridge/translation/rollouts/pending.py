@@ -24,7 +24,10 @@ class PendingTraces:
     """
 
     def __init__(
-        self, traces: Mapping[str, PendingTrace], options: TranslationOptions, receive_clock: ReceiveClock
+        self,
+        traces: Mapping[str, PendingTrace],
+        options: TranslationOptions,
+        receive_clock: ReceiveClock,
     ) -> None:
         self._traces = traces
         self._options = options

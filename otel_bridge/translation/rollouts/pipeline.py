@@ -25,7 +25,11 @@ from otel_bridge.translation.options import OtherTraces, TranslationOptions, cou
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
-from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, read_evaluation
+from otel_bridge.translation.rollouts.evaluations import (
+    Evaluations,
+    ReceivedEvaluation,
+    read_evaluation,
+)
 from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
@@ -113,7 +117,12 @@ class RolloutPipeline:
         origin = origin_of(resource_attributes, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
         for span in scope_spans.spans:
-            if len(span.trace_id) == 16 and len(span.span_id) == 8 and any(span.trace_id) and any(span.span_id):
+            if (
+                len(span.trace_id) == 16
+                and len(span.span_id) == 8
+                and any(span.trace_id)
+                and any(span.span_id)
+            ):
                 by_trace.setdefault(span.trace_id, []).append(span)
             else:
                 count(self._state, "span/invalid")
@@ -125,11 +134,17 @@ class RolloutPipeline:
         return records + self._bounded(now_unix_ns)
 
     def evaluation(
-        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,
+        log_record: LogRecord,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record."""
         records = self.tick(now_unix_ns)
-        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # third-party: no policy applied yet
+        if all(
+            pair.key != semconv.EVENT_SEQ for pair in log_record.attributes
+        ):  # third-party: no policy applied yet
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._content_policy)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
@@ -143,7 +158,11 @@ class RolloutPipeline:
         return self._publisher.value(evaluation, now_unix_ns)
 
     def content(
-        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,
+        log_record: LogRecord,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Process an event with messages: content of the span that the event names."""
         span = content_span(log_record)
@@ -153,13 +172,20 @@ class RolloutPipeline:
         return self.spans(resource_attributes, instance_id, ScopeSpans(spans=[span]), now_unix_ns)
 
     def sampled_out(
-        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,
+        log_record: LogRecord,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Process the statistics of rollouts that an emitter sampled out (event ``rl.rollouts``)."""
         records = self.tick(now_unix_ns)
         run_id = resource_attributes.get(semconv.RUN_ID)
         sampled_out = read_sampled_out(
-            log_record, instance_id, role_of(resource_attributes), run_id=run_id if isinstance(run_id, str) else ""
+            log_record,
+            instance_id,
+            role_of(resource_attributes),
+            run_id=run_id if isinstance(run_id, str) else "",
         )
         if sampled_out is None:
             count(self._state, "rollouts/invalid")
@@ -168,7 +194,11 @@ class RolloutPipeline:
 
     def strays(self) -> set[str]:
         """Return the ids of waiting traces that may be parts of another run's rollouts."""
-        return {trace.id for trace in self._store.traces.values() if not (trace.begins_rollout or trace.further)}
+        return {
+            trace.id
+            for trace in self._store.traces.values()
+            if not (trace.begins_rollout or trace.further)
+        }
 
     def owned(self, trace_ids: AbstractSet[str]) -> set[str]:
         """Return those of *trace_ids* that are rollouts of this run, waiting or emitted."""
@@ -229,7 +259,12 @@ class RolloutPipeline:
         return len(self._open), self._publisher.waiting
 
     def _received(
-        self, trace_id: str, origin: SpanOrigin, spans: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
+        self,
+        trace_id: str,
+        origin: SpanOrigin,
+        spans: list[Span],
+        scope_spans: ScopeSpans | None,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Process spans of one trace; *scope_spans* is the message that holds exactly these spans, if any."""
         if self._publisher.other.get(trace_id) is not None:
@@ -258,14 +293,18 @@ class RolloutPipeline:
         """Return the waiting trace, or a new one, which `_add` stores."""
         return self._store.traces.get(trace_id) or PendingTrace(trace_id, now_unix_ns, now_unix_ns)
 
-    def _add_to_parts(self, trace: PendingTrace, origin: SpanOrigin, spans: list[Span], now_unix_ns: int) -> list[Span]:
+    def _add_to_parts(
+        self, trace: PendingTrace, origin: SpanOrigin, spans: list[Span], now_unix_ns: int
+    ) -> list[Span]:
         """Add spans below a rollout that was split from *trace* to that rollout; return the other spans."""
         rest = spans
         for part in filter(None, map(self._store.traces.get, trace.parts)):
             new = (span for span in rest if span.span_id not in trace.span_ids)
             below = [span for span in new if span.parent_span_id in part.span_ids]
             if below:
-                self._add(part, origin, [moved_to(part.id, span) for span in below], None, now_unix_ns)
+                self._add(
+                    part, origin, [moved_to(part.id, span) for span in below], None, now_unix_ns
+                )
                 rest = [span for span in rest if span not in below]
         return rest
 
@@ -286,7 +325,9 @@ class RolloutPipeline:
         trace.add(fresh, now_unix_ns)
         if scope_spans is None or len(fresh) < len(spans):
             scope_spans = ScopeSpans(spans=fresh)
-        if trace.complete_rollout and not trace.chunks:  # nothing of it was stored, and nothing must be
+        if (
+            trace.complete_rollout and not trace.chunks
+        ):  # nothing of it was stored, and nothing must be
             source = ReceivedTrace(trace.base, [(origin, span) for span in fresh])
             return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
         self._store.keep(trace, origin, scope_spans)
@@ -302,7 +343,12 @@ class RolloutPipeline:
 
     def _await(self, trace: PendingTrace) -> None:
         """Keep the step of an incomplete rollout open, once its root has arrived."""
-        if trace.facts is None and trace.rollout and trace.root_ns is not None and trace.step is not None:
+        if (
+            trace.facts is None
+            and trace.rollout
+            and trace.root_ns is not None
+            and trace.step is not None
+        ):
             self._workers.rooted(trace.sender, trace.id, trace.step)
 
     def _complete(
@@ -340,7 +386,9 @@ class RolloutPipeline:
                 records += self._late_rest(trace.base, rest)
         for part in parts:
             further_ids = tuple(further.trace.id for further in parts[1:])
-            rollout = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=further_ids)
+            rollout = trace.split_off(
+                part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=further_ids
+            )
             self._publisher.claim(rollout.id)
             for origin, scope_spans in part.scopes():
                 self._store.keep(rollout, origin, scope_spans)

@@ -16,10 +16,20 @@ from otel_bridge.conventions import switch_of
 from otel_bridge.records import Record, axis_of
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
-from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollout, GeneratedRollouts
+from otel_bridge.translation.generated_rollouts import (
+    TRAINED_STEP,
+    GeneratedRollout,
+    GeneratedRollouts,
+)
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
-from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, ReceivedTrace, RolloutAssembler, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import (
+    EVAL,
+    TRAIN,
+    ReceivedTrace,
+    RolloutAssembler,
+    SamplingFacts,
+)
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
@@ -87,9 +97,17 @@ class RolloutPublisher:
         self._workers = workers
         self._store = store
         self._evaluations = evaluations
-        self._assembler = RolloutAssembler(options.rollout_key, options.content, options.rollout_bytes, self._count)
-        complete = [(t.id, t.facts, t.complete_ns or t.last_ns) for t in store.traces.values() if t.facts is not None]
-        self.steps = StepSampler(state, options, axes.steps, iter(complete), workers, attempt_of=axes.current)
+        self._assembler = RolloutAssembler(
+            options.rollout_key, options.content, options.rollout_bytes, self._count
+        )
+        complete = [
+            (t.id, t.facts, t.complete_ns or t.last_ns)
+            for t in store.traces.values()
+            if t.facts is not None
+        ]
+        self.steps = StepSampler(
+            state, options, axes.steps, iter(complete), workers, attempt_of=axes.current
+        )
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
@@ -121,7 +139,11 @@ class RolloutPublisher:
             self._generated.add(
                 trace.id,
                 GeneratedRollout(
-                    facts.step, facts.policy_version, current.reward, facts.end_unix_ns, facts.dataset or ""
+                    facts.step,
+                    facts.policy_version,
+                    current.reward,
+                    facts.end_unix_ns,
+                    facts.dataset or "",
                 ),
             )
         verdict = self.steps.take(trace.id, current, now_unix_ns)
@@ -146,7 +168,9 @@ class RolloutPublisher:
         if facts is None:
             return
         new_facts = self._assembler.facts(self._store.read(trace))
-        revised = replace(new_facts, role=facts.role, split=facts.split, step=facts.step, attempt=facts.attempt)
+        revised = replace(
+            new_facts, role=facts.role, split=facts.split, step=facts.step, attempt=facts.attempt
+        )
         trace.revise(revised)
         self._store.note(trace)
         self.steps.revise(facts, trace.id, revised)
@@ -178,7 +202,14 @@ class RolloutPublisher:
         if not ended.emitted or ended.span_ids is None:
             count(self._state, "span/late", len(spans))
             return []
-        return [replace(self._assembler.other(source), role=ended.role, rollout_key=ended.key, step=ended.step)]
+        return [
+            replace(
+                self._assembler.other(source),
+                role=ended.role,
+                rollout_key=ended.key,
+                step=ended.step,
+            )
+        ]
 
     def claim(self, trace_id: str) -> None:
         """Note that a trace has arrived: its values wait for its rollout, and none of them counts as without one.
@@ -192,7 +223,9 @@ class RolloutPublisher:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
-        new = self._evaluations.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
+        new = self._evaluations.add(
+            evaluation, now_unix_ns, pending=pending, settled=ended is not None
+        )
         records: list[Record] = []
         if new is None:
             count(self._state, "evaluation/too_many")
@@ -215,7 +248,9 @@ class RolloutPublisher:
             return []
         return [evaluation_record(evaluation, ended)]
 
-    def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
+    def sampled_out(
+        self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int
+    ) -> list[Record]:
         """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step."""
         attempt = self.steps.attempt(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
@@ -230,14 +265,21 @@ class RolloutPublisher:
         return self._advance(instance_id, sampled_out, now_unix_ns)
 
     def _advance(
-        self, instance_id: str, sent: SamplingFacts | SampledOut, now_unix_ns: int, *, done: str = ""
+        self,
+        instance_id: str,
+        sent: SamplingFacts | SampledOut,
+        now_unix_ns: int,
+        *,
+        done: str = "",
     ) -> list[Record]:
         """Note that a process sent a rollout, and close the steps that every worker has passed as a result."""
         role = sent.role
         split = sent.split
         was_awaited = self._workers.complete(instance_id, done)
         has_advanced = self._workers.sent(instance_id, role, split, sent.step, now_unix_ns)
-        has_closed = sent.open_steps is not None and self._workers.has_open(instance_id, role, split, sent.open_steps)
+        has_closed = sent.open_steps is not None and self._workers.has_open(
+            instance_id, role, split, sent.open_steps
+        )
         if has_advanced and sent.step is not None:
             self._axes.reached(axis_of(role), sent.step)
         if has_advanced or was_awaited or has_closed:
@@ -298,7 +340,9 @@ class RolloutPublisher:
         return replace(row, values=self._axes.admit_statistics(row.values, row.axis))
 
     def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
-        rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes.steps())
+        rollout = self._assembler.rollout(
+            source, facts, self._evaluations.scores(trace.id), self._axes.steps()
+        )
         if not rollout.messages and not self._assembler.content.off:
             self._note_scope(source)
         self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, emitted=True))
@@ -306,9 +350,15 @@ class RolloutPublisher:
 
     def _note_scope(self, source: ReceivedTrace) -> None:
         """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
-        scope = next((origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), "")
+        scope = next(
+            (origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), ""
+        )
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"
-        if scope and self._state.get(key) is None and len([*self._state.items(BARE_SCOPE)]) < _MAX_SCOPES:
+        if (
+            scope
+            and self._state.get(key) is None
+            and len([*self._state.items(BARE_SCOPE)]) < _MAX_SCOPES
+        ):
             self._state.set(key, switch_of(scope))
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
@@ -342,7 +392,11 @@ class RolloutPublisher:
             for waiting in values:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)
-                records.append(evaluation_record(value, CompletedTrace(True, key, value.role, value.step, None)))
+                records.append(
+                    evaluation_record(
+                        value, CompletedTrace(True, key, value.role, value.step, None)
+                    )
+                )
                 if value.is_sent:
                     count(self._state, "evaluation/no_rollout", name=value.trace_id)
         self._evaluations.bound(_ENDED_LIMIT)

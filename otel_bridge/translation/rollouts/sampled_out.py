@@ -130,7 +130,11 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
 
 
 def _lines(value: Json) -> tuple[str, ...]:
-    return tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS]) if isinstance(value, str) and value else ()
+    return (
+        tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS])
+        if isinstance(value, str) and value
+        else ()
+    )
 
 
 def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:
@@ -154,7 +158,9 @@ class SampledOutTraces:
     def __init__(self, state: TranslationState, limit: int) -> None:
         self._state = state
         self._limit = limit
-        events = sorted((int(key.removeprefix(_SAMPLED)), str(ids)) for key, ids in state.items(_SAMPLED))
+        events = sorted(
+            (int(key.removeprefix(_SAMPLED)), str(ids)) for key, ids in state.items(_SAMPLED)
+        )
         self._events = {number: _halves(bytes.fromhex(ids)) for number, ids in events}
         self._traces = Counter[bytes]()
         for halves in self._events.values():

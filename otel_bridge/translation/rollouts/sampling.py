@@ -81,7 +81,9 @@ class StepSampler:
         self._receive_clock = ReceiveClock(0, 0)
         loaded = sorted(map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns)
         for step in loaded:
-            (self._closed if step.closed else self._open).setdefault(step.track, {})[step.number] = step
+            (self._closed if step.closed else self._open).setdefault(step.track, {})[
+                step.number
+            ] = step
             if step.closed:
                 self._by_age[step.state_key] = step
             if step.changed_ns is not None:
@@ -129,7 +131,9 @@ class StepSampler:
 
     def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
         """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
-        step = self._step((sampled_out.role or "", sampled_out.split, attempt), sampled_out.step, now_unix_ns)
+        step = self._step(
+            (sampled_out.role or "", sampled_out.split, attempt), sampled_out.step, now_unix_ns
+        )
         if not step.takes(sampled_out):
             return 0
         new = step.merge(sampled_out, now_unix_ns)
@@ -156,7 +160,9 @@ class StepSampler:
         """
         rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
         chosen = self._chosen(step, rewards, max(self.cap(step.track[1]) - step.kept, 0))
-        by_start = sorted(chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id))
+        by_start = sorted(
+            chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id)
+        )
         sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
         step.count(sorted(step.waiting), rewards)
         step.close(len(by_start))
@@ -185,22 +191,28 @@ class StepSampler:
     def _excess(self, step: SampledStep) -> int:
         return len(step.waiting) - self.cap(step.track[1])
 
-    def _chosen(self, step: SampledStep, rewards: Mapping[str, float | None], seats: int) -> set[str]:
+    def _chosen(
+        self, step: SampledStep, rewards: Mapping[str, float | None], seats: int
+    ) -> set[str]:
         """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
         order = sorted(step.waiting)
         candidates: list[Candidate] = []
         for trace_id in order:
             facts = step.waiting[trace_id]
-            candidates.append(Candidate(rewards[trace_id], facts.group, facts.failed, facts.truncated, trace_id))
+            candidates.append(
+                Candidate(rewards[trace_id], facts.group, facts.failed, facts.truncated, trace_id)
+            )
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
-        return {order[index] for index in choose(candidates, seats, rule=self._options.selection, seed=seed)}
+        return {
+            order[index]
+            for index in choose(candidates, seats, rule=self._options.selection, seed=seed)
+        }
 
     def row(self, step: SampledStep) -> Row:
         """Return the statistics of a closed step as a row; later statistics of the same step have another id."""
         role, split, attempt = step.track
-        identity = (
-            f"{STATISTICS_ID}{role}:{split}:{self._stepless_number(step) if step.number is None else step.number}"
-        )
+        number = self._stepless_number(step) if step.number is None else step.number
+        identity = f"{STATISTICS_ID}{role}:{split}:{number}"
         identity += f":a{attempt}" if attempt > 1 else ""
         axis = axis_of(step.role) if step.number is not None else None
         steps = dict(self._axes())
@@ -230,7 +242,9 @@ class StepSampler:
     def _stepless_number(self, step: SampledStep) -> int:
         """Return a new number for rollouts without a step: the arrival time of the first, made unique."""
         last_number = self._state.get(_STEPLESS)
-        number = max(step.first_ns, last_number + 1) if isinstance(last_number, int) else step.first_ns
+        number = (
+            max(step.first_ns, last_number + 1) if isinstance(last_number, int) else step.first_ns
+        )
         self._state.set(_STEPLESS, number)
         return number
 
@@ -242,16 +256,23 @@ class StepSampler:
         for (role, split, attempt), steps in self._open.items():
             reach = self._workers.reach(role, split, now_unix_ns)
             is_over = attempt < self._attempt_of(axis_of(role or None))
-            dues += [(self._due_ns(step, reach, now_unix_ns, is_over=is_over), step) for step in steps.values()]
+            dues += [
+                (self._due_ns(step, reach, now_unix_ns, is_over=is_over), step)
+                for step in steps.values()
+            ]
         next_ns = min((due_ns for due_ns, _ in dues if due_ns > now_unix_ns), default=_NEVER)
         self._next_ns = min(next_ns, now_unix_ns + _LOOK_NS)
         return sorted((step for due_ns, step in dues if due_ns <= now_unix_ns), key=_age)
 
-    def _due_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool) -> int:
+    def _due_ns(
+        self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool
+    ) -> int:
         """Return the time at which *step* closes; *is_over*: whether its role has begun a later attempt since."""
         due = self._receive_clock.due
         options = self._options
-        quiet_ns = due(step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns)
+        quiet_ns = due(
+            step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns
+        )
         if step.number is None or is_over:
             return quiet_ns
         behind_ns = reach.behind_since(step.number)
@@ -281,7 +302,11 @@ class StepSampler:
         changed = list(self._changed.values())
         if now_unix_ns is not None:
             last_change_ns = now_unix_ns - self._options.step_watermark_ns
-            changed = [step for step in changed if step.changed_ns is not None and step.changed_ns <= last_change_ns]
+            changed = [
+                step
+                for step in changed
+                if step.changed_ns is not None and step.changed_ns <= last_change_ns
+            ]
         return sorted(changed, key=_age)
 
     def open(self) -> list[SampledStep]:

@@ -96,7 +96,9 @@ class Statistics:
 
     def fold(self) -> None:
         """Merge all groups into one; the counts stay."""
-        self.flat_groups += sum(sums.flat for group, sums in self.groups.items() if group != NO_GROUP)
+        self.flat_groups += sum(
+            sums.flat for group, sums in self.groups.items() if group != NO_GROUP
+        )
         whole = self._whole()
         self.groups = {NO_GROUP: whole} if whole.count else {}
 
@@ -109,7 +111,9 @@ class Statistics:
     def values(self, kept: int, split: str | None) -> dict[str, Value]:
         """Return the metrics, without a role: ``rollouts/total`` …, with *split* ``rollouts/<split>/total`` …."""
         prefix = f"{_PREFIX}/{split}" if split else _PREFIX
-        flat = self.flat_groups + sum(sums.flat for group, sums in self.groups.items() if group != NO_GROUP)
+        flat = self.flat_groups + sum(
+            sums.flat for group, sums in self.groups.items() if group != NO_GROUP
+        )
         values: dict[str, Value] = {
             f"{prefix}/total": self.total,
             f"{prefix}/kept": kept,
@@ -131,11 +135,17 @@ class Statistics:
     def to_json(self) -> dict[str, Json]:
         """Return the statistics as stored in the state."""
         groups: dict[str, Json] = {
-            group: [sums.count, sums.sum, sums.sum_squares, sums.min, sums.max] for group, sums in self.groups.items()
+            group: [sums.count, sums.sum, sums.sum_squares, sums.min, sums.max]
+            for group, sums in self.groups.items()
         }
         stale = self.staleness
         staleness: list[Json] = [stale.count, stale.sum, stale.max]
-        return {"total": self.total, "flat": self.flat_groups, "groups": groups, "staleness": staleness}
+        return {
+            "total": self.total,
+            "flat": self.flat_groups,
+            "groups": groups,
+            "staleness": staleness,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Statistics:

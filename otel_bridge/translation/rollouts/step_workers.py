@@ -36,11 +36,15 @@ class WorkerProgress:
     steps: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     last_ns: int = 0
     rooted: dict[str, int] = field(default_factory=dict[str, int])
-    open: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict[tuple[str, str], tuple[int, ...]])
+    open: dict[tuple[str, str], tuple[int, ...]] = field(
+        default_factory=dict[tuple[str, str], tuple[int, ...]]
+    )
 
     def highest_step(self, role: str) -> int | None:
         """Return the highest step of any split of *role*, ``None`` if the process sent none of its rollouts."""
-        return max((step for (step_role, _), step in self.steps.items() if step_role == role), default=None)
+        return max(
+            (step for (step_role, _), step in self.steps.items() if step_role == role), default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ class StepWorkers:
         pace = self._paces.get(instance)
         return pace is not None and pace.rooted.pop(trace_id, None) is not None
 
-    def sent(self, instance: str, role: str | None, split: str, step: int | None, now_unix_ns: int) -> bool:
+    def sent(
+        self, instance: str, role: str | None, split: str, step: int | None, now_unix_ns: int
+    ) -> bool:
         """Note that a process sent a rollout; return whether this advances the process."""
         pace = self._paces.setdefault(instance, WorkerProgress())
         pace.last_ns = max(pace.last_ns, now_unix_ns)
@@ -159,7 +165,8 @@ class StepWorkers:
         return {
             instance
             for instance, pace in self._paces.items()
-            if pace.highest_step(role) is not None and not self._ended(self._processes.get(instance), now_unix_ns)
+            if pace.highest_step(role) is not None
+            and not self._ended(self._processes.get(instance), now_unix_ns)
         }
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
@@ -181,7 +188,9 @@ class StepWorkers:
                 past_below = _BELOW_ALL_STEPS
                 continue
             under_way.update(pace.open.get((role, split), ()))
-            past_below = min(past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values())
+            past_below = min(
+                past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values()
+            )
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
                 slow.append((highest_step, pace.last_ns))
         newcomer = past_below > _BELOW_ALL_STEPS and self._awaits_newcomer(role, now_unix_ns)
@@ -189,7 +198,9 @@ class StepWorkers:
             past_below = _BELOW_ALL_STEPS
         # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
         without_worker = past_below == _ABOVE_ALL_STEPS
-        return StepProgress(past_below, settles or without_worker, slow, frozenset(under_way), newcomer)
+        return StepProgress(
+            past_below, settles or without_worker, slow, frozenset(under_way), newcomer
+        )
 
     def _awaits_newcomer(self, role: str, now_unix_ns: int) -> bool:
         """Return whether a process of *role* that has sent no rollout of the role yet may send some.
@@ -240,5 +251,8 @@ def _loaded(value: object) -> WorkerProgress:
     return WorkerProgress(
         steps={(role, split): step for role, split, step in tracks},
         last_ns=last_ns,
-        open={(str(role), str(split)): tuple(cast("list[int]", steps)) for role, split, *steps in open_entries},
+        open={
+            (str(role), str(split)): tuple(cast("list[int]", steps))
+            for role, split, *steps in open_entries
+        },
     )

@@ -18,7 +18,12 @@ from otel_bridge import semconv
 from otel_bridge.records import Evaluation, axis_of
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, SamplingFacts, first_by_id
+from otel_bridge.translation.rollouts.assembly import (
+    EvaluationScore,
+    ReceivedTrace,
+    SamplingFacts,
+    first_by_id,
+)
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation
 from otel_bridge.translation.rollouts.trace_store import (
     FURTHER,
@@ -84,7 +89,11 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]
     for beginning in _by_start(beginnings.values(), spans):
         keeps_id = not parts and not further
         without_rollout = beginning if keeps_id else None
-        members = [pair for span_id, pair in pairs.items() if beginnings.get(span_id, without_rollout) == beginning]
+        members = [
+            pair
+            for span_id, pair in pairs.items()
+            if beginnings.get(span_id, without_rollout) == beginning
+        ]
         rollout_id = trace.id if keeps_id else sub_trace_id(trace.id, beginning)
         inherited = _inherited(spans[beginning], spans)
         part_spans: list[tuple[SpanOrigin, Span]] = []
@@ -131,7 +140,10 @@ def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes
 
 
 def _rollout_id(span: Span) -> str | None:
-    return next((pair.value.string_value for pair in span.attributes if pair.key == semconv.ROLLOUT_ID), None)
+    return next(
+        (pair.value.string_value for pair in span.attributes if pair.key == semconv.ROLLOUT_ID),
+        None,
+    )
 
 
 def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
@@ -141,7 +153,9 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
         keys.update(_STEP_NAMES)
     copy = Span.FromString(span.SerializeToString())
     for ancestor in _ancestors(span, spans):
-        new = [pair for pair in ancestor.attributes if pair.key in _INHERITED and pair.key not in keys]
+        new = [
+            pair for pair in ancestor.attributes if pair.key in _INHERITED and pair.key not in keys
+        ]
         copy.attributes.extend(new)
         keys.update(pair.key for pair in new)
     return copy
@@ -157,7 +171,9 @@ def _ancestors(span: Span, spans: Mapping[bytes, Span]) -> Iterator[Span]:
         parent_id = spans[parent_id].parent_span_id
 
 
-def _moved(span: Span, beginning: bytes, rollout_id: str, trace_id: str, spans: Mapping[bytes, Span]) -> Span:
+def _moved(
+    span: Span, beginning: bytes, rollout_id: str, trace_id: str, spans: Mapping[bytes, Span]
+) -> Span:
     """Return *span* as a span of the trace *rollout_id*; the beginning span gets a link in place of its parent."""
     copy = moved_to(rollout_id, span)
     if span.span_id == beginning:
@@ -183,7 +199,9 @@ def _inside(span: Span, beginning: bytes, spans: Mapping[bytes, Span]) -> bool:
     return any(ancestor.span_id == beginning for ancestor in _ancestors(span, spans))
 
 
-def belongs_further(received: Sequence[Span], complete: Iterable[bytes], waiting: Collection[bytes]) -> list[Span]:
+def belongs_further(
+    received: Sequence[Span], complete: Iterable[bytes], waiting: Collection[bytes]
+) -> list[Span]:
     """Return the spans of *received* that may belong to further rollouts, in a trace whose first rollout is complete.
 
     Args:
@@ -198,7 +216,11 @@ def belongs_further(received: Sequence[Span], complete: Iterable[bytes], waiting
         has_changed = False
         for span in list(rest):
             parent_id = span.parent_span_id
-            if parent_id in complete_ids and not reading.is_marked(span) and parent_id not in waiting:
+            if (
+                parent_id in complete_ids
+                and not reading.is_marked(span)
+                and parent_id not in waiting
+            ):
                 complete_ids.add(span.span_id)
                 rest.remove(span)
                 has_changed = True
@@ -212,7 +234,11 @@ class SpanRouter:
     """Routes spans and evaluations to their rollouts."""
 
     def __init__(
-        self, state: TranslationState, store: TraceStore, ended: CompletedTraces, evaluations: Evaluations
+        self,
+        state: TranslationState,
+        store: TraceStore,
+        ended: CompletedTraces,
+        evaluations: Evaluations,
     ) -> None:
         self._state = state
         self._store = store
@@ -243,7 +269,9 @@ class SpanRouter:
 
     def late_spans(self, trace_id: str, ended: CompletedTrace, received: list[Span]) -> list[Span]:
         """Return the new spans of a finished trace, each once; spans of its further rollouts are redelivered."""
-        return unknown(ended, [span for span in received if not self._is_redelivered(trace_id, span)])
+        return unknown(
+            ended, [span for span in received if not self._is_redelivered(trace_id, span)]
+        )
 
     def _is_redelivered(self, trace_id: str, span: Span) -> bool:
         above = self._ended.get(sub_trace_id(trace_id, span.parent_span_id))
@@ -253,7 +281,9 @@ class SpanRouter:
     def is_complete(self, trace_id: str) -> bool:
         """Return whether the rollout of this id is complete: waiting for its step, or decided on."""
         trace = self._store.traces.get(trace_id)
-        return self._ended.get(trace_id) is not None or (trace is not None and trace.facts is not None)
+        return self._ended.get(trace_id) is not None or (
+            trace is not None and trace.facts is not None
+        )
 
     def addressed(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
         """Return a value for one span under the id of the span's rollout, or, while that is open, of the span."""
@@ -275,7 +305,9 @@ class SpanRouter:
     def fresh(self, trace: PendingTrace, received: list[Span]) -> list[Span]:
         """Return the spans that *trace* lacks and has room for, each once; those without room are counted."""
         # Reversed twice: of spans with one id the first that was received wins, and the order stays.
-        by_id = {span.span_id: span for span in reversed(received) if span.span_id not in trace.span_ids}
+        by_id = {
+            span.span_id: span for span in reversed(received) if span.span_id not in trace.span_ids
+        }
         fresh = list(reversed(by_id.values()))
         room = MAX_SPANS - len(trace.span_ids)
         if len(fresh) <= room:
@@ -306,7 +338,9 @@ class SpanRouter:
             split_off |= part.span_ids
         return [(origin, span) for origin, span in source.spans if span.span_id not in split_off]
 
-    def keep_remaining_spans(self, trace: PendingTrace, rest: list[tuple[SpanOrigin, Span]]) -> PendingTrace:
+    def keep_remaining_spans(
+        self, trace: PendingTrace, rest: list[tuple[SpanOrigin, Span]]
+    ) -> PendingTrace:
         """Store *rest* again, as a waiting trace in place of the forgotten *trace*, and return it."""
         waiting = PendingTrace(trace.id, trace.first_ns, trace.last_ns)
         for origin, span in rest:
@@ -317,7 +351,9 @@ class SpanRouter:
 
 def revised(facts: SamplingFacts, scores: list[EvaluationScore]) -> SamplingFacts:
     """Return *facts* with the reward that arrived apart from the trace, if any."""
-    rewards = [score.value for score in scores if score.name == "reward" and score.value is not None]
+    rewards = [
+        score.value for score in scores if score.name == "reward" and score.value is not None
+    ]
     return replace(facts, reward=rewards[-1]) if rewards else facts
 
 

@@ -82,7 +82,13 @@ class PendingTrace:
     complete_ns: int | None = None
 
     def split_off(
-        self, trace_id: str, span_ids: Iterable[bytes], beginning: bytes, now_unix_ns: int, *, others: tuple[str, ...]
+        self,
+        trace_id: str,
+        span_ids: Iterable[bytes],
+        beginning: bytes,
+        now_unix_ns: int,
+        *,
+        others: tuple[str, ...],
     ) -> PendingTrace:
         """Return one rollout of this trace, which holds several rollouts, as a trace of its own.
 
@@ -191,7 +197,11 @@ class PendingTrace:
 
 def _integer(span: Span, *keys: str) -> int | None:
     """Return the integer attribute of the first of *keys* that *span* has."""
-    integers = {pair.key: reading.as_int(value_of(pair.value)) for pair in span.attributes if pair.key in keys}
+    integers = {
+        pair.key: reading.as_int(value_of(pair.value))
+        for pair in span.attributes
+        if pair.key in keys
+    }
     return next((integers[key] for key in keys if integers.get(key) is not None), None)
 
 
@@ -295,7 +305,9 @@ class CompletedTraces:
         self._state = state
         self._prefix = prefix
         self._limit = limit
-        entries = [(cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)]
+        entries = [
+            (cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)
+        ]
         entries.sort(key=lambda pair: cast("int", pair[0][0]))
         self._ended = {trace_id: _ended(value) for value, trace_id in entries}
         self._number = cast("int", entries[-1][0][0]) if entries else 0
@@ -335,7 +347,9 @@ class CompletedTraces:
         return oldest
 
 
-def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, *, emitted: bool) -> CompletedTrace:
+def ended_as(
+    trace: PendingTrace, key: str, role: str | None, step: int | None, *, emitted: bool
+) -> CompletedTrace:
     """Return the remembered form of *trace*."""
     if len(trace.span_ids) <= _KNOWN_SPANS:
         return CompletedTrace(emitted, key, role, step, span_ids=_tails(trace.span_ids))

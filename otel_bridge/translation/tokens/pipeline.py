@@ -18,7 +18,16 @@ from typing import Final
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row
-from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS, TRAINER, Figure, Numbers, figures_of, floats_of
+from otel_bridge.tokens.statistics import (
+    ENGINE,
+    LOSS_MASK,
+    TOKEN_IDS,
+    TRAINER,
+    Figure,
+    Numbers,
+    figures_of,
+    floats_of,
+)
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
@@ -64,10 +73,14 @@ class TokenPipeline:
         self._steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY)
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
-        with contextlib.suppress(ImportError):  # it makes sums of millions of tokens fast; trackers bring it
+        with contextlib.suppress(
+            ImportError
+        ):  # it makes sums of millions of tokens fast; trackers bring it
             importlib.import_module("numpy")
 
-    def take(self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int) -> list[Record]:
+    def take(
+        self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
+    ) -> list[Record]:
         """Take spans of *process*, of its own *role*."""
         for span in spans:
             token_span = read_token_span(span)
@@ -218,9 +231,12 @@ def _value(step: TokenStep, trace_id: str, name: str, number: float) -> Received
 
 def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
     """Return the figures of the streams of a span whose sender has made none, of its rollouts in order."""
-    values = {name: rows for name, rows in span.streams.items() if name not in {TOKEN_IDS, LOSS_MASK}}
+    values = {
+        name: rows for name, rows in span.streams.items() if name not in {TOKEN_IDS, LOSS_MASK}
+    }
     lengths = [
-        max((len(rows.get(trace_id, b"")) // 4 for rows in values.values()), default=0) for trace_id in span.rollouts
+        max((len(rows.get(trace_id, b"")) // 4 for rows in values.values()), default=0)
+        for trace_id in span.rollouts
     ]
     streams: dict[str, Numbers] = {}
     for name, rows in values.items():

@@ -71,14 +71,21 @@ class TokenStep(SpanStep):
 
     totals: dict[str, Total] = field(default_factory=dict[str, Total])
     counted: dict[str, int] = field(default_factory=dict[str, int])
-    facts: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
+    facts: dict[str, dict[str, list[float]]] = field(
+        default_factory=dict[str, dict[str, list[float]]]
+    )
 
     @property
     def rollouts(self) -> int:
         """Number of rollouts that the step counts."""
         return len(self.counted)
 
-    def add(self, rollouts: tuple[str, ...], figures: Mapping[str, Figure], is_shown: Callable[[str], bool]) -> int:
+    def add(
+        self,
+        rollouts: tuple[str, ...],
+        figures: Mapping[str, Figure],
+        is_shown: Callable[[str], bool],
+    ) -> int:
         """Add figures of *rollouts*; return how many of them the step has already, each of a rollout and a name.
 
         Args:
@@ -107,7 +114,9 @@ class TokenStep(SpanStep):
                 if shown[index]:
                     facts = self.facts.setdefault(trace_id, {})
                     facts[name] = [figure.counts[index], figure.sums[index], maxima[index]]
-            if not repeated:  # these are sums over all rollouts of a span: no single one can be left out
+            if (
+                not repeated
+            ):  # these are sums over all rollouts of a span: no single one can be left out
                 total.add_positions(figure)
             twice += repeated
         return twice
@@ -130,9 +139,19 @@ class TokenStep(SpanStep):
     @classmethod
     def from_json(cls, value: object) -> TokenStep:
         """Restore what `to_json` returned."""
-        role, attempt, number, last_ns, end_ns, spans, totals, counted, facts, changed_ns, revision = cast(
-            "list[Any]", value
-        )
+        (
+            role,
+            attempt,
+            number,
+            last_ns,
+            end_ns,
+            spans,
+            totals,
+            counted,
+            facts,
+            changed_ns,
+            revision,
+        ) = cast("list[Any]", value)
         return cls(
             (role, attempt), number, last_ns, end_ns, changed_ns, revision, ids_of(spans),
             {name: Total.from_json(total) for name, total in totals},

@@ -38,7 +38,9 @@ def _of_figure(name: str, total: Total) -> dict[str, Value]:
         for label, share in _QUANTILES.items():
             values[f"{PREFIX}{name}/{label}"] = quantile(total.buckets, share)
     if name in _BY_POSITION:
-        for tenth, (count, subtotal) in enumerate(zip(total.decile_counts, total.decile_sums, strict=True), 1):
+        for tenth, (count, subtotal) in enumerate(
+            zip(total.decile_counts, total.decile_sums, strict=True), 1
+        ):
             if count:
                 values[f"{PREFIX}{name}/tenth_{tenth:02d}"] = subtotal / count
     return values
@@ -46,7 +48,9 @@ def _of_figure(name: str, total: Total) -> dict[str, Value]:
 
 def rollout_values(facts: Mapping[str, list[float]]) -> dict[str, float]:
     """Return the figures of one rollout by name, from the count, sum and maximum of each."""
-    values = {f"{PREFIX}{name}": total / count for name, (count, total, _) in facts.items() if count}
+    values = {
+        f"{PREFIX}{name}": total / count for name, (count, total, _) in facts.items() if count
+    }
     if ABSOLUTE in facts:
         values[f"{PREFIX}{MAXIMUM}"] = facts[ABSOLUTE][2]
     return values

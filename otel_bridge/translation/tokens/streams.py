@@ -68,17 +68,25 @@ class RolloutStreams:
 
     def to_bytes(self) -> bytes:
         """Return the streams as stored in the state: the length of a JSON head, that head, and the numbers."""
-        steps: list[Json] = [[*track, number, len(data)] for (track, number), data in self.waiting.items()]
-        sizes: list[Json] = [[name, len(data), self.times[name]] for name, data in self.streams.items()]
+        steps: list[Json] = [
+            [*track, number, len(data)] for (track, number), data in self.waiting.items()
+        ]
+        sizes: list[Json] = [
+            [name, len(data), self.times[name]] for name, data in self.streams.items()
+        ]
         texts: list[Json] = [*self.texts]
         head = orjson.dumps([steps, sizes, texts, self.shown, self.viewed_ns, self.views])
-        return b"".join((len(head).to_bytes(4, "little"), head, *self.waiting.values(), *self.streams.values()))
+        return b"".join(
+            (len(head).to_bytes(4, "little"), head, *self.waiting.values(), *self.streams.values())
+        )
 
     @classmethod
     def from_bytes(cls, trace_id: str, data: bytes) -> RolloutStreams:
         """Restore what `to_bytes` returned."""
         start = 4 + int.from_bytes(data[:4], "little")
-        steps, sizes, texts, shown, viewed_ns, views = cast("list[Any]", orjson.loads(data[4:start]))
+        steps, sizes, texts, shown, viewed_ns, views = cast(
+            "list[Any]", orjson.loads(data[4:start])
+        )
         restored = cls(trace_id, texts=texts, shown=shown, viewed_ns=viewed_ns, views=views)
         for role, attempt, number, size in steps:
             restored.waiting[(role, attempt), number] = data[start : start + size]
@@ -116,7 +124,9 @@ class StreamStore:
         if key is None:
             return None
         if trace_id not in self._open:
-            self._open[trace_id] = RolloutStreams.from_bytes(trace_id, cast("bytes", self._state.get(key)))
+            self._open[trace_id] = RolloutStreams.from_bytes(
+                trace_id, cast("bytes", self._state.get(key))
+            )
         return self._open[trace_id]
 
     def open(self, trace_id: str) -> RolloutStreams:
@@ -137,7 +147,11 @@ class StreamStore:
 
     def with_news(self) -> list[str]:
         """Return the trace ids of the rollouts whose view is to be sent; reads all."""
-        return [trace_id for trace_id in self._keys if (rollout := self.get(trace_id)) is not None and rollout.has_news]
+        return [
+            trace_id
+            for trace_id in self._keys
+            if (rollout := self.get(trace_id)) is not None and rollout.has_news
+        ]
 
     def overdue(self) -> RolloutStreams | None:
         """Return the rollout that came first, when there is more than the limit; `forget` it."""

@@ -53,7 +53,11 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
-    blobs = {pair.key: pair.value.bytes_value for pair in span.attributes if pair.value.HasField("bytes_value")}
+    blobs = {
+        pair.key: pair.value.bytes_value
+        for pair in span.attributes
+        if pair.value.HasField("bytes_value")
+    }
     attributes = mapping_of(pair for pair in span.attributes if pair.key not in blobs)
     step = int_in(attributes, semconv.STEP)
     rollouts = _rollouts(span)
@@ -70,7 +74,13 @@ def read_token_span(span: Span) -> TokenSpan | None:
             _streams(blobs, rollouts),
             _texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
         )
-    except (ValueError, TypeError, LookupError, AttributeError, struct.error):  # whatever another producer sent
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        struct.error,
+    ):  # whatever another producer sent
         return None
 
 
@@ -95,8 +105,12 @@ def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, F
     """
     for name, data in list(_named(blobs, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
         numbers = _doubles(data)
-        counts, sums, maxima = (numbers[start : start + rollouts] for start in range(0, 3 * rollouts, rollouts))
-        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [0.0] * (2 * DECILES)
+        counts, sums, maxima = (
+            numbers[start : start + rollouts] for start in range(0, 3 * rollouts, rollouts)
+        )
+        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [0.0] * (
+            2 * DECILES
+        )
         if len(numbers) not in {2 * rollouts, 3 * rollouts} or len(deciles) != 2 * DECILES:
             raise ValueError(name)
         figure = Figure(counts, sums, maxima, deciles[:DECILES], deciles[DECILES:])
@@ -131,7 +145,10 @@ def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
     if not text:
         return {}
     indexed = cast("dict[str, list[object]]", orjson.loads(text))
-    return {rollouts[int(index)]: [str(entry) for entry in entries] for index, entries in indexed.items()}
+    return {
+        rollouts[int(index)]: [str(entry) for entry in entries]
+        for index, entries in indexed.items()
+    }
 
 
 def _doubles(data: bytes) -> list[float]:

@@ -76,7 +76,9 @@ class TokenViews:
 
     def _record(self, rollout: RolloutStreams) -> MediaRecord:
         facts = rollout.shown
-        streams = {name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()}
+        streams = {
+            name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()
+        }
         time_unix_ns = max(rollout.times.values())
         page = page_of(
             view_of(
@@ -97,8 +99,14 @@ class TokenViews:
             step=step,
             axis=axis,
             time_unix_ns=time_unix_ns,
-            items=[MediaItem("html", "text/html", page, hashlib.sha256(page).hexdigest(), str(facts["title"]))],
-            steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
+            items=[
+                MediaItem(
+                    "html", "text/html", page, hashlib.sha256(page).hexdigest(), str(facts["title"])
+                )
+            ],
+            steps=self._axes.steps()
+            if axis is None or step is None
+            else self._axes.beside(axis, step),
         )
 
 

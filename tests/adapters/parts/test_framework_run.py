@@ -62,7 +62,10 @@ def test_nothing_begins_before_the_first_record(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_variables_of_otel_bridge_win_and_those_of_trackers_win_over_a_default(
-    tmp_path: Path, names: RunNames, variables: dict[str, str], expected: tuple[str, str, str | None]
+    tmp_path: Path,
+    names: RunNames,
+    variables: dict[str, str],
+    expected: tuple[str, str, str | None],
 ) -> None:
     with environment_of({**held(tmp_path), **variables}):
         log_one(names)
@@ -70,7 +73,9 @@ def test_variables_of_otel_bridge_win_and_those_of_trackers_win_over_a_default(
         assert names_of(tmp_path) == [expected]
 
 
-def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_another(tmp_path: Path) -> None:
+def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_another(
+    tmp_path: Path,
+) -> None:
     with environment_of(held(tmp_path)):
         first = FrameworkRun("fake", RunNames("p", "a"))
         first.log({"loss": 1.0}, 1)
@@ -78,11 +83,16 @@ def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_anoth
         log_one(RunNames("p", "b"))
 
         one, two = seen_in(tmp_path)
-        assert [(one.header.run_name, one.steps), (two.header.run_name, two.steps)] == [("a", [1, 1]), ("b", [1])]
+        assert [(one.header.run_name, one.steps), (two.header.run_name, two.steps)] == [
+            ("a", [1, 1]),
+            ("b", [1]),
+        ]
 
 
 @pytest.mark.parametrize("name", ["a", None])
-def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(tmp_path: Path, name: str | None) -> None:
+def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(
+    tmp_path: Path, name: str | None
+) -> None:
     with environment_of(held(tmp_path)):
         first = FrameworkRun("fake", RunNames("p", name))
         second = FrameworkRun("fake", RunNames("p", "b"))
@@ -100,7 +110,9 @@ def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(tmp_path: Pa
 def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(tmp_path: Path) -> None:
     with environment_of(held(tmp_path)):
         for rank in (1, 0):
-            recording = FrameworkRun("fake", RunNames("p", "a"), is_rank_zero=lambda rank=rank: rank == 0)
+            recording = FrameworkRun(
+                "fake", RunNames("p", "a"), is_rank_zero=lambda rank=rank: rank == 0
+            )
             recording.log({"loss": 1.0}, rank)
             recording.finish("failed")
 
@@ -150,19 +162,27 @@ def test_without_an_exporter_the_run_is_kept_with_a_line_and_its_children_too(
     with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_QUIET": ""}):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         recording.log({"loss": 1.0}, 1)
-        inside = {name: os.environ.get(name) for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")}
+        inside = {
+            name: os.environ.get(name) for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")
+        }
         recording.finish()
 
         (seen,) = seen_in(tmp_path)
         assert (seen.steps, seen.header.hold, inside["OTEL_BRIDGE_OFFLINE"]) == ([1], True, "")
         assert not inside["OTEL_BRIDGE_EXPORTERS"]
         lines = capsys.readouterr().err.splitlines()
-        (first,) = [number for number, line in enumerate(lines) if f"no exporter chosen, kept in {tmp_path}" in line]
+        (first,) = [
+            number
+            for number, line in enumerate(lines)
+            if f"no exporter chosen, kept in {tmp_path}" in line
+        ]
         assert "deliver with: otel-bridge drain" in lines[first + 1]
 
 
 def test_exporters_none_records_nothing(tmp_path: Path) -> None:
-    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}):
+    with environment_of(
+        {**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}
+    ):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         recording.log({"loss": 1.0}, 1)
         recording.log({"loss": 1.0}, 2)
@@ -170,8 +190,12 @@ def test_exporters_none_records_nothing(tmp_path: Path) -> None:
         assert seen_in(tmp_path) == []
 
 
-def test_loggers_of_two_names_begin_no_run_anew_at_every_record_under_exporters_none(tmp_path: Path) -> None:
-    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}):
+def test_loggers_of_two_names_begin_no_run_anew_at_every_record_under_exporters_none(
+    tmp_path: Path,
+) -> None:
+    with environment_of(
+        {**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}
+    ):
         loggers = [FrameworkRun("fake", RunNames("p", name)) for name in ("a", "b")]
         begun: list[list[Run | None]] = []
         for step in range(4):
@@ -227,13 +251,18 @@ def on_log() -> int:
     raise KeyError("loss")
 
 
-def test_a_failure_of_an_adapter_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_of_an_adapter_is_counted_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with run_in(tmp_path) as run:
         assert on_log() is None
         run.finish()
 
     counted = capsys.readouterr().err
-    assert "1 calls of a framework that its adapter failed on; please report it [adapter_failed], first" in counted
+    assert (
+        "1 calls of a framework that its adapter failed on; please report it [adapter_failed], first"
+        in counted
+    )
     assert "on_log: KeyError: 'loss'" in counted
 
 
@@ -252,7 +281,10 @@ def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_print
             "otel-bridge: an adapter failed, and the framework continues: on_log: KeyError: 'loss'"
         ]
         counted = capsys.readouterr().err
-        assert ("dropped: 2 calls" in counted, "first 'on_log: KeyError: 'loss''" in counted) == (True, True)
+        assert ("dropped: 2 calls" in counted, "first 'on_log: KeyError: 'loss''" in counted) == (
+            True,
+            True,
+        )
 
 
 def test_an_error_without_a_text_does_not_reach_the_framework(

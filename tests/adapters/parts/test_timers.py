@@ -29,7 +29,9 @@ def run() -> Iterator[MemoryRun]:
 
 def phases(run: MemoryRun) -> list[tuple[object, object, object]]:
     found = map(attributes, run.spans)
-    return [(phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in found]
+    return [
+        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in found
+    ]
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> Any:
@@ -72,7 +74,9 @@ class ProfilingContext:
         return False
 
 
-def test_timers_of_verl_are_phases_of_the_trainers_step(run: MemoryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_of_verl_are_phases_of_the_trainers_step(
+    run: MemoryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
         yield
         timing_raw[name] = timing_raw.get(name, 0) + 1.0
@@ -80,7 +84,9 @@ def test_timers_of_verl_are_phases_of_the_trainers_step(run: MemoryRun, monkeypa
     fake = module(monkeypatch, "verl.utils.profiler.performance", _timer=timer)
 
     @contextmanager
-    def marked_timer(name: str, timing_raw: dict[str, float], color: str | None = None) -> Iterator[None]:
+    def marked_timer(
+        name: str, timing_raw: dict[str, float], color: str | None = None
+    ) -> Iterator[None]:
         yield from fake._timer(name, timing_raw)
 
     class Trainer:
@@ -99,7 +105,9 @@ def test_timers_of_verl_are_phases_of_the_trainers_step(run: MemoryRun, monkeypa
     assert phases(run) == [("gen", "step", 7), ("step", None, 7)]
 
 
-def test_timers_of_skyrl_are_phases_also_in_tasks(run: MemoryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_of_skyrl_are_phases_also_in_tasks(
+    run: MemoryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module(monkeypatch, "skyrl.train.utils.utils", Timer=Timer)
 
     class Trainer:
@@ -125,7 +133,10 @@ def test_profiling_contexts_of_trl_are_phases_of_the_step_under_way(
     module(monkeypatch, "trl.extras.profiling", ProfilingContext=ProfilingContext)
     time_trl()
 
-    with ProfilingContext("GRPOTrainer._prepare_inputs", 4), ProfilingContext("GRPOTrainer.vLLM.generate", 4):
+    with (
+        ProfilingContext("GRPOTrainer._prepare_inputs", 4),
+        ProfilingContext("GRPOTrainer.vLLM.generate", 4),
+    ):
         pass
 
     assert phases(run) == [("generate", "prepare_inputs", 5), ("prepare_inputs", None, 5)]
@@ -197,7 +208,9 @@ def test_timers_of_slime_are_phases_of_the_step_that_their_process_has_reached(
     assert timer.ended.count("train_wait") == 3
 
 
-def test_an_exception_and_a_process_without_a_run_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_and_a_process_without_a_run_pass_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module(monkeypatch, "trl.extras.profiling", ProfilingContext=ProfilingContext)
     time_trl()
 

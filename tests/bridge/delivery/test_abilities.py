@@ -14,7 +14,9 @@ TEXT = "Tracker 1 shows spans as text, as a tree from 2"
 WHY = "rollouts: Tracker 1 shows none"
 
 
-def test_what_works_with_less_is_kept_and_logged_once_however_often_the_bridge_begins(tmp_path: Path) -> None:
+def test_what_works_with_less_is_kept_and_logged_once_however_often_the_bridge_begins(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(degraded=(TEXT,)))
     for number in (1, 2):
         bench.ledger.commit([row(number)])
@@ -53,8 +55,12 @@ def test_what_is_left_out_is_counted_over_the_writers_of_several_bridges(tmp_pat
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_is_left_out_of_a_call_that_is_made_again_is_counted_once(tmp_path: Path, ordered: bool) -> None:
-    tracker = Tracker(ordered=ordered, cannot_show=WHY, holds=0)  # its store has nothing when it is opened again
+def test_what_is_left_out_of_a_call_that_is_made_again_is_counted_once(
+    tmp_path: Path, ordered: bool
+) -> None:
+    tracker = Tracker(
+        ordered=ordered, cannot_show=WHY, holds=0
+    )  # its store has nothing when it is opened again
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([rollout(1), rollout(2), row(3)])
     errors = [RetryableError("down") for _ in range(4)]
@@ -100,4 +106,8 @@ def test_media_of_a_writer_that_shows_none_are_counted_and_hold_nothing_up(tmp_p
     bench.run()
 
     held = bench.ledger.destination("memory", {})
-    assert (held.written, held.rows, held.left_out) == (4, 2, {"media: this exporter shows none": 2})
+    assert (held.written, held.rows, held.left_out) == (
+        4,
+        2,
+        {"media: this exporter shows none": 2},
+    )

@@ -41,10 +41,15 @@ def test_the_strictest_of_what_the_bridge_and_the_processes_say_holds(
         limits.apply(one)
 
     assert limits.of("cloud") == limit
-    assert ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.requested).of("cloud") == limit
+    assert (
+        ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.requested).of("cloud")
+        == limit
+    )
 
 
-def ended_run(base: Path, *exporters: str, message_content: Mapping[str, str] | None = None) -> None:
+def ended_run(
+    base: Path, *exporters: str, message_content: Mapping[str, str] | None = None
+) -> None:
     """A process that has sent one rollout and ended."""
     process = Process.start(run_folder(base), *exporters, message_content=message_content or {})
     process.log()
@@ -66,7 +71,12 @@ def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> No
     served(tmp_path, options(exporter_env=ExporterEnvironment(env, Path(), how.exporter_env.load)))
 
     whole, bare = rollout_of(local), rollout_of(cloud)
-    assert [message["role"] for message in whole.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in whole.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert (bare.messages, bare.reward, len(bare.spans)) == ([], whole.reward, len(whole.spans))
     assert "what? one" in repr(whole)
     assert "what? one" not in repr(bare)
@@ -85,12 +95,16 @@ def test_what_a_process_asked_for_holds_when_another_environment_delivers(tmp_pa
 def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     ended_run(tmp_path, "away", message_content={"cloud": "off"})
-    served(tmp_path, options(retry_after_exit_s=0.05))  # the exporter named is not known here: its records wait
+    served(
+        tmp_path, options(retry_after_exit_s=0.05)
+    )  # the exporter named is not known here: its records wait
     for segment in folder.segments():
         segment.path.unlink(missing_ok=True)
 
     cloud = RecordingTracker()
-    served(tmp_path, options(("cloud", cloud), exporters={"traces": ("cloud",), "metrics": ("cloud",)}))
+    served(
+        tmp_path, options(("cloud", cloud), exporters={"traces": ("cloud",), "metrics": ("cloud",)})
+    )
 
     assert rollout_of(cloud).messages == []
 
@@ -118,10 +132,16 @@ def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path
 
     host = served(
         tmp_path,
-        options(exporter_env=ExporterEnvironment({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load)),
+        options(
+            exporter_env=ExporterEnvironment(
+                {"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load
+            )
+        ),
     )
 
     assert len(rollout_of(local).messages) == 4
     assert cloud.calls == []
     expected = "expected full, off or truncate:N with N characters per message part"
-    assert any(f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line for line in host.lines)  # type: ignore[attr-defined]
+    assert any(
+        f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line for line in host.lines
+    )  # type: ignore[attr-defined]

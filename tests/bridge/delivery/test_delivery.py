@@ -19,7 +19,10 @@ def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_
         ("open", (False,)), ("rows", (1, 2)), ("rollouts", (3,)), ("rows", (4,)), ("late", (5,)),
         ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip
-    assert (bench.delivery.exporter_state.state, bench.delivery.exporter_state.written) == ("ended", 6)
+    assert (bench.delivery.exporter_state.state, bench.delivery.exporter_state.written) == (
+        "ended",
+        6,
+    )
     assert (bench.destination.rows, bench.destination.rollouts) == (3, 1)
 
 
@@ -29,13 +32,21 @@ def test_a_tracker_without_order_gets_a_window_sorted_by_kind(tmp_path: Path) ->
 
     bench.run()
 
-    assert bench.tracker.calls == [("open", (False,)), ("rows", (1, 4)), ("rollouts", (2, 5)), ("late", (3,))]
+    assert bench.tracker.calls == [
+        ("open", (False,)),
+        ("rows", (1, 4)),
+        ("rollouts", (2, 5)),
+        ("late", (3,)),
+    ]
 
 
-def test_of_a_window_without_order_only_the_calls_that_failed_are_made_again(tmp_path: Path) -> None:
+def test_of_a_window_without_order_only_the_calls_that_failed_are_made_again(
+    tmp_path: Path,
+) -> None:
     errors = [RetryableError("busy")]
     tracker = Tracker(
-        ordered=False, fails=lambda records: errors.pop() if errors and records[0].position == 2 else None
+        ordered=False,
+        fails=lambda records: errors.pop() if errors and records[0].position == 2 else None,
     )
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), rollout(2), row(3)])
@@ -66,10 +77,14 @@ def test_an_exporter_of_metrics_gets_no_rollouts_but_all_else(tmp_path: Path) ->
 
 def test_a_run_that_gets_its_name_right_before_its_end_ends_under_that_name(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tracker())
-    bench.ledger.commit([row(1)], [("run", encode_value({"id": "r1", "project": "p", "name": "r1"}))])
+    bench.ledger.commit(
+        [row(1)], [("run", encode_value({"id": "r1", "project": "p", "name": "r1"}))]
+    )
     bench.run()
 
-    bench.ledger.commit([row(2), end()], [("run", encode_value({"id": "r1", "project": "p", "name": "nice"}))])
+    bench.ledger.commit(
+        [row(2), end()], [("run", encode_value({"id": "r1", "project": "p", "name": "nice"}))]
+    )
     bench.run()
 
     assert [info.name for info in bench.tracker.infos] == ["r1", "nice"]

@@ -62,7 +62,9 @@ def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
     def describe(view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
         return 0, RunInfo("r", "p", "n", Path(), reopened=reopened)
 
-    def create(name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
+    def create(
+        name: str, destination: Mapping[str, str], requests: DeliveryRequests
+    ) -> ExporterWorker:
         context = DeliveryContext(
             name,
             ledger,

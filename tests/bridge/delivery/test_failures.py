@@ -36,7 +36,9 @@ def test_an_error_at_any_record_costs_at_most_that_record(
     bench.run()
 
     lost = [] if error is RetryableError else [bad]
-    assert sorted(set(bench.tracker.kept)) == [position for position in range(1, 8) if position not in lost]
+    assert sorted(set(bench.tracker.kept)) == [
+        position for position in range(1, 8) if position not in lost
+    ]
     assert [position for position, _ in bench.dead()] == lost
     assert (bench.delivery.exporter_state.written, bench.destination.dead_letters) == (7, len(lost))
     assert bench.destination.rows + bench.destination.rollouts == 7 - len(lost)
@@ -44,7 +46,11 @@ def test_an_error_at_any_record_costs_at_most_that_record(
 
 def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_path: Path) -> None:
     refused = {13, 14, 700}
-    tracker = Tracker(fails=lambda records: PermanentError("no") if refused & {r.position for r in records} else None)
+    tracker = Tracker(
+        fails=lambda records: (
+            PermanentError("no") if refused & {r.position for r in records} else None
+        )
+    )
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(number) for number in range(1, 1201)])
 
@@ -54,7 +60,9 @@ def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_p
     assert tracker.kept == [position for position in range(1, 1201) if position not in refused]
 
 
-def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everything_for_good(tmp_path: Path) -> None:
+def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everything_for_good(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(fails=lambda records: AttributeError("run has no log")))
     bench.ledger.commit([row(number) for number in range(1, 101)])
 
@@ -74,7 +82,11 @@ def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
     bench.run()
 
     assert (waits, bench.lines) == ([60.0] * 3, ["memory is blocked: no key; wandb login"])
-    assert (bench.tracker.kept, bench.delivery.exporter_state.state, bench.delivery.exporter_state.reason) == (
+    assert (
+        bench.tracker.kept,
+        bench.delivery.exporter_state.state,
+        bench.delivery.exporter_state.reason,
+    ) == (
         [1],
         "idle",
         "",
@@ -107,7 +119,9 @@ def test_a_writer_that_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
     assert [kind for kind, _ in bench.tracker.calls].count("open") > 1
 
 
-def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follows(tmp_path: Path) -> None:
+def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follows(
+    tmp_path: Path,
+) -> None:
     tracker = Tracker(holds=0)
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), row(2), row(3)])
@@ -164,7 +178,9 @@ def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is
 
 def test_a_run_whose_end_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
     tracker = Tracker()
-    tracker.ends = lambda: RetryableError("closed; open another one") if tracker.calls.count(OPENED) < 2 else None
+    tracker.ends = lambda: (
+        RetryableError("closed; open another one") if tracker.calls.count(OPENED) < 2 else None
+    )
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), end()])
 

@@ -55,7 +55,11 @@ def test_switched_off_no_text_is_left_anywhere_and_every_number_stays() -> None:
     assert SECRET not in repr(bare)
     assert SECRET.encode() not in b"".join(span.otlp for span in bare.spans)
     kept = replace(
-        given, messages=[], spans=bare.spans, metadata={"level": 3, "rollout_id": "mine"}, tools={"calls": 1}
+        given,
+        messages=[],
+        spans=bare.spans,
+        metadata={"level": 3, "rollout_id": "mine"},
+        tools={"calls": 1},
     )
     assert bare == replace(kept, error="KeyError")
     assert [(span.name, span.kind, span.input, span.output, span.error) for span in bare.spans] == [
@@ -93,14 +97,18 @@ def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_an_evaluatio
 
 
 def test_an_evaluation_loses_its_explanation_and_its_label() -> None:
-    value = Evaluation("l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4)
+    value = Evaluation(
+        "l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4
+    )
 
     assert truncate(value, 0) == replace(value, label="", explanation=None)
     assert truncate(value, 10) == replace(value, explanation="the prompt… [+20 characters]")
 
 
 def test_other_traces_lose_text_too_and_rows_and_configs_are_left_alone() -> None:
-    trace = PlainTrace("cd" * 16, "t", "work", 1, 9, [read_span(span).record() for span in spans()], position=2)
+    trace = PlainTrace(
+        "cd" * 16, "t", "work", 1, 9, [read_span(span).record() for span in spans()], position=2
+    )
     row = Row("m", "t", 1, "t/step", 1, {"loss": 0.5})
     config = Config("c", "t", {"prompt": "x"}, 1)
 
@@ -114,7 +122,9 @@ def test_a_span_that_cannot_be_parsed_keeps_its_times_alone() -> None:
     bare = truncate(replace(rollout(), spans=[broken]), 0)
 
     assert isinstance(bare, RolloutRecord)
-    assert bare.spans == [replace(broken, name="execute_tool", attributes={}, input=None, output=None, otlp=b"")]
+    assert bare.spans == [
+        replace(broken, name="execute_tool", attributes={}, input=None, output=None, otlp=b"")
+    ]
 
 
 def test_media_lose_their_text_and_keep_pictures_and_numbers() -> None:
@@ -131,6 +141,10 @@ def test_media_lose_their_text_and_keep_pictures_and_numbers() -> None:
     ]  # fmt: skip
     assert cut.items[0].data.decode() == "0123… [+6 characters]"
     assert cut.table(cut.items[2])[1] == [["0123… [+6 characters]", 5, image(2)]]
-    assert [(one.kind, one.caption, one.data) for one in none.items[:1]] == [("image", "", image(1).data)]
+    assert [(one.kind, one.caption, one.data) for one in none.items[:1]] == [
+        ("image", "", image(1).data)
+    ]
     assert none.table(none.items[1])[1] == [["", 5, image(2)]]
-    assert all(one.digest == hashlib.sha256(one.data).hexdigest() for one in (*cut.items, *none.items))
+    assert all(
+        one.digest == hashlib.sha256(one.data).hexdigest() for one in (*cut.items, *none.items)
+    )

@@ -10,7 +10,9 @@ from support.bridge.bridge_file_tracker import Nowhere
 from support.bridge.delivery_bench import Bench, Tracker, config, end, row
 
 
-def test_the_run_is_described_before_its_first_record_and_older_configs_are_not_given_again(tmp_path: Path) -> None:
+def test_the_run_is_described_before_its_first_record_and_older_configs_are_not_given_again(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     state = [
         ("run", b'{"id":"r1","project":"gsm8k","name":"ppo","identity":{"rl.wandb.entity":"team"},"tags":["a"]}'),
@@ -27,7 +29,13 @@ def test_the_run_is_described_before_its_first_record_and_older_configs_are_not_
         ("open", (False,)), ("config", (None, {"seed": 1})), ("config", ("t", {"lr": 2})), ("rows", (2,)),
         ("config", ("t", {"lr": 3})),
     ]  # fmt: skip
-    assert (info.id, info.project, info.name, info.entity, info.tags) == ("r1", "gsm8k", "ppo", "team", ("a",))
+    assert (info.id, info.project, info.name, info.entity, info.tags) == (
+        "r1",
+        "gsm8k",
+        "ppo",
+        "team",
+        ("a",),
+    )
     assert (info.keys, info.oldest, info.folder) == ({"t/loss": "t/step"}, 1, tmp_path / "r1")
 
 
@@ -77,7 +85,10 @@ def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> No
     bench.run()
 
     (at,) = bench.ledger.view().destinations()
-    assert (at.tracker_run_id, bench.delivery.exporter_state.found) == ("m1", "it holds 3 rows already")
+    assert (at.tracker_run_id, bench.delivery.exporter_state.found) == (
+        "m1",
+        "it holds 3 rows already",
+    )
     assert bench.lines == ["memory: it holds 3 rows already"]
 
 
@@ -91,7 +102,10 @@ def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: 
     tracker.holds = 3
     bench.delivery.close()
 
-    assert [(item.written, item.durable) for item in (before, bench.delivery.exporter_state)] == [(3, 0), (3, 3)]
+    assert [(item.written, item.durable) for item in (before, bench.delivery.exporter_state)] == [
+        (3, 0),
+        (3, 3),
+    ]
 
 
 def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> None:
@@ -114,7 +128,12 @@ def test_a_run_that_ended_is_opened_again_by_later_data_alone(tmp_path: Path) ->
     bench.ledger.commit([row(4), end(2, Status.FAILED)])
     bench.run()
 
-    assert bench.tracker.calls == [("open", (True,)), ("rows", (4,)), ("end", ("failed",)), ("close", ())]
+    assert bench.tracker.calls == [
+        ("open", (True,)),
+        ("rows", (4,)),
+        ("end", ("failed",)),
+        ("close", ()),
+    ]
 
 
 def test_an_end_of_another_status_reaches_a_run_that_ended(tmp_path: Path) -> None:

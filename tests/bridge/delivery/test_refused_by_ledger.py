@@ -17,9 +17,13 @@ def _wrote(position: int) -> Callable[..., bool]:
     return lambda at: at.written == position
 
 
-def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(tmp_path: Path) -> None:
+def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
+    tmp_path: Path,
+) -> None:
     def fails(records: object) -> Exception | None:
-        return PermanentError("no", position=4) if any(one.position == 4 for one in records) else None  # type: ignore[attr-defined]
+        return (
+            PermanentError("no", position=4) if any(one.position == 4 for one in records) else None
+        )  # type: ignore[attr-defined]
 
     bench = Bench(tmp_path, Tracker(fails=fails))
     wide = {f"t/k{number}": 0.5 for number in range(3000)}
@@ -73,7 +77,10 @@ def test_a_run_whose_opening_could_not_be_noted_is_ended_by_the_next_bridge(tmp_
 
     bench.run()
 
-    assert (refusals(), bench.tracker.calls[-3:]) == (1, [("late", (2,)), ("end", ("finished",)), ("close", ())])
+    assert (refusals(), bench.tracker.calls[-3:]) == (
+        1,
+        [("late", (2,)), ("end", ("finished",)), ("close", ())],
+    )
 
 
 def test_rows_are_counted_although_it_could_not_be_noted_at_once(tmp_path: Path) -> None:
@@ -83,10 +90,16 @@ def test_rows_are_counted_although_it_could_not_be_noted_at_once(tmp_path: Path)
 
     bench.run()
 
-    assert (refusals(), bench.delivery.exporter_state.written, bench.destination.rows) == (1, 100, 100)
+    assert (refusals(), bench.delivery.exporter_state.written, bench.destination.rows) == (
+        1,
+        100,
+        100,
+    )
 
 
-def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_be_noted(tmp_path: Path) -> None:
+def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_be_noted(
+    tmp_path: Path,
+) -> None:
     bad = [True]
 
     def fails(records: Any) -> Exception | None:
@@ -125,7 +138,9 @@ def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(tmp_
     assert worker.join(5)
 
 
-def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_again(tmp_path: Path) -> None:
+def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_again(
+    tmp_path: Path,
+) -> None:
     bad = [True]
 
     def fails(records: Any) -> Exception | None:
@@ -149,7 +164,9 @@ def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_ag
     assert all(left for left, ended in waiting if not ended)
 
 
-def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retried(tmp_path: Path) -> None:
+def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retried(
+    tmp_path: Path,
+) -> None:
     bad = [True]
 
     def fails(records: Any) -> Exception | None:
@@ -166,4 +183,8 @@ def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retri
     bench.run()
 
     made = [kind for kind, _ in bench.tracker.calls[before:]]
-    assert (made, bench.dead(), bench.delivery.dead_letters.waiting) == (["open", "rows", "end", "close"], [], 0)
+    assert (made, bench.dead(), bench.delivery.dead_letters.waiting) == (
+        ["open", "rows", "end", "close"],
+        [],
+        0,
+    )

@@ -50,7 +50,13 @@ def _steps(bench: Bench, count: int) -> list[tuple[float | None, bool]]:
 
 @pytest.mark.parametrize(
     ("wrote_s", "wanted", "pause_s"),
-    [(0.01, True, 0.2), (0.01, False, 0.0), (0.002, True, 0.0), (0.0025, True, 0.05), (3.0, True, 0.5)],
+    [
+        (0.01, True, 0.2),
+        (0.01, False, 0.0),
+        (0.002, True, 0.0),
+        (0.0025, True, 0.05),
+        (3.0, True, 0.5),
+    ],
 )
 def test_a_rest_is_twenty_times_the_writing_and_half_a_second_at_most(
     wrote_s: float, wanted: bool, pause_s: float
@@ -73,7 +79,10 @@ def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
 
     assert first == [(0.0, False), (pytest.approx(0.2), True)]
     assert after == first
-    assert [call for call in bench.tracker.calls if call[0] == "rows"] == [("rows", (1,)), ("rows", (2, 3))]
+    assert [call for call in bench.tracker.calls if call[0] == "rows"] == [
+        ("rows", (1,)),
+        ("rows", (2, 3)),
+    ]
     assert _steps(bench, 1) == [(None, False)]
 
 
@@ -99,7 +108,9 @@ def test_there_is_not_a_rest_while_the_reader_has_more(bench: Bench) -> None:
     assert _steps(bench, 2) == [(0.0, False), (None, False)]
 
 
-def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_written_without_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer_session, "LONGEST_PAUSE_S", 3600.0)
     monkeypatch.setattr(writer_session, "PAUSE_FACTOR", 1e12)
     monkeypatch.setattr(segment_reader, "BATCH_FRAMES", 10)
@@ -118,7 +129,9 @@ def test_there_is_not_a_rest_before_or_after_the_end(bench: Bench) -> None:
 
 
 def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> None:
-    bench = Bench(tmp_path, Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy")))
+    bench = Bench(
+        tmp_path, Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy"))
+    )
     bench.ledger.commit([row(1)])
 
     assert [pausing for _, pausing in _steps(bench, 3)] == [False] * 3

@@ -12,7 +12,16 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    served,
+    serving,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -35,14 +44,21 @@ def given(*recorders: tuple[str, RecordingTracker], to: str, **changes: object) 
     return options(*recorders, exporters=dict.fromkeys(SIGNALS, (to,)), **changes)
 
 
-def left_unconfirmed(tmp_path: Path, former: RecordingTracker, *, rows: int = 5) -> tuple[RunFolder, Process]:
+def left_unconfirmed(
+    tmp_path: Path, former: RecordingTracker, *, rows: int = 5
+) -> tuple[RunFolder, Process]:
     """A process that asked for *former* and was killed, as its bridge was: all is delivered, the last not confirmed."""
     folder = run_folder(tmp_path)
     process = Process.start(folder, "former")
     process.log(rows)
     with serving(tmp_path, options(("former", former))):
         former.wait_for(lambda recorder: len(written(recorder)) == rows)
-        report_when(folder, lambda report: "former" in report.exporters and report.exporters["former"].written == rows)
+        report_when(
+            folder,
+            lambda report: (
+                "former" in report.exporters and report.exporters["former"].written == rows
+            ),
+        )
     assert report_of(folder).exporters["former"].durable == rows - LAG
     process.die()
     return folder, process
@@ -57,7 +73,11 @@ def lose(former: RecordingTracker, process: Process) -> None:
 
 @contextmanager
 def next_process(
-    tmp_path: Path, folder: RunFolder, how: BridgeOptions, *exporters: str, signals: tuple[str, ...] = SIGNALS
+    tmp_path: Path,
+    folder: RunFolder,
+    how: BridgeOptions,
+    *exporters: str,
+    signals: tuple[str, ...] = SIGNALS,
 ) -> Generator[Process]:
     """The run's next process, which a bridge serves: nothing is left to be read of those before it."""
     former = {segment.instance_id for segment in folder.segments()}
@@ -77,7 +97,9 @@ def resumed(tmp_path: Path, folder: RunFolder, how: BridgeOptions, *exporters: s
     return process
 
 
-def test_the_next_bridge_gives_again_what_the_tracker_of_a_former_process_lost(tmp_path: Path) -> None:
+def test_the_next_bridge_gives_again_what_the_tracker_of_a_former_process_lost(
+    tmp_path: Path,
+) -> None:
     former, now = lossy(), RecordingTracker()
     folder, first = left_unconfirmed(tmp_path, former)
     lose(former, first)
@@ -91,7 +113,9 @@ def test_the_next_bridge_gives_again_what_the_tracker_of_a_former_process_lost(t
     assert (report_of(folder).ended, report_of(folder).owed) == (True, {})
 
 
-def test_an_exporter_that_got_its_last_record_is_a_former_one_in_the_last_report(tmp_path: Path) -> None:
+def test_an_exporter_that_got_its_last_record_is_a_former_one_in_the_last_report(
+    tmp_path: Path,
+) -> None:
     former, now = lossy(), RecordingTracker()
     folder, first = left_unconfirmed(tmp_path, former)
     lose(former, first)
@@ -100,7 +124,11 @@ def test_an_exporter_that_got_its_last_record_is_a_former_one_in_the_last_report
     served(tmp_path, options(("former", former), ("now", now), poll_s=0.2))
 
     report = report_of(folder)
-    assert (list(report.exporters), list(report.former), report.ended) == (["now"], ["former"], True)
+    assert (list(report.exporters), list(report.former), report.ended) == (
+        ["now"],
+        ["former"],
+        True,
+    )
     assert (report.former["former"].rows, report.former["former"].written) == (
         len(first.row_ids),
         report.former["former"].durable,
@@ -123,7 +151,9 @@ def test_what_the_end_has_settled_is_not_opened_again(tmp_path: Path) -> None:
     assert (report_of(folder).ended, report_of(folder).owed) == (True, {})
 
 
-def test_a_bridge_that_is_given_another_exporter_keeps_and_names_what_is_not_confirmed(tmp_path: Path) -> None:
+def test_a_bridge_that_is_given_another_exporter_keeps_and_names_what_is_not_confirmed(
+    tmp_path: Path,
+) -> None:
     former, now = lossy(), RecordingTracker()
     folder, first = left_unconfirmed(tmp_path, former)
     lose(former, first)
@@ -137,10 +167,16 @@ def test_a_bridge_that_is_given_another_exporter_keeps_and_names_what_is_not_con
     served(tmp_path, options(("former", former), ("now", now)))
 
     assert lags == [(False, {"former": LAG})] * 2
-    assert (written(former), report_of(folder).ended, report_of(folder).owed) == (first.row_ids, True, {})
+    assert (written(former), report_of(folder).ended, report_of(folder).owed) == (
+        first.row_ids,
+        True,
+        {},
+    )
 
 
-def test_a_bridge_that_ends_before_the_tracker_took_the_end_leaves_the_rest_owed(tmp_path: Path) -> None:
+def test_a_bridge_that_ends_before_the_tracker_took_the_end_leaves_the_rest_owed(
+    tmp_path: Path,
+) -> None:
     former, now = lossy(), RecordingTracker()
     folder, first = left_unconfirmed(tmp_path, former)
     former.fail(RetryableError("the connection was reset"), kind="end", times=None)
@@ -218,9 +254,16 @@ def test_near_the_limit_what_is_not_confirmed_goes_first_and_is_counted(tmp_path
     first = Process.start(folder, "former")
     first.log(3000)
     with serving(tmp_path, options(("former", former))):
-        report_when(folder, lambda report: "former" in report.exporters and report.exporters["former"].written == 3000)
+        report_when(
+            folder,
+            lambda report: (
+                "former" in report.exporters and report.exporters["former"].written == 3000
+            ),
+        )
     first.die()
-    with next_process(tmp_path, folder, given(("now", now), to="now", max_bytes=1 << 18), "now") as second:
+    with next_process(
+        tmp_path, folder, given(("now", now), to="now", max_bytes=1 << 18), "now"
+    ) as second:
         evicted = report_when(folder, lambda report: bool(report.evicted))
     second.end()
 

@@ -12,14 +12,20 @@ from otel_bridge.bridge.delivery.worker import DeliveryThread
 class Steps:
     """A thread whose steps return what they are given; `made` gets an item for each."""
 
-    def __init__(self, *waits: tuple[float | None, bool] | BaseException, requested_s: float = 0.0) -> None:
+    def __init__(
+        self, *waits: tuple[float | None, bool] | BaseException, requested_s: float = 0.0
+    ) -> None:
         self.made: Queue[int] = Queue()
         self.ended = threading.Event()
         self._waits = iter(waits)
         self._count = 0
         self.failures: list[str] = []
         self.thread = DeliveryThread(
-            self._step, failed=self._failed, ended=self.ended.set, name="steps", requested_s=lambda: requested_s
+            self._step,
+            failed=self._failed,
+            ended=self.ended.set,
+            name="steps",
+            requested_s=lambda: requested_s,
         )
 
     def _step(self) -> tuple[float | None, bool]:
@@ -49,7 +55,9 @@ def test_steps_follow_one_another_until_one_waits_and_news_end_that() -> None:
 
 
 @pytest.mark.parametrize(("retry", "woken"), [(False, False), (True, True)])
-def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_does(retry: bool, woken: bool) -> None:
+def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_does(
+    retry: bool, woken: bool
+) -> None:
     steps = Steps((3600.0, False))
     steps.thread.start()
     steps.made.get(timeout=5)
@@ -89,7 +97,9 @@ def test_a_wait_ends_by_itself() -> None:
     assert steps.thread.join(5) is True
 
 
-@pytest.mark.parametrize("raised", [OSError("no more files"), SystemExit(1), asyncio.CancelledError(), MemoryError()])
+@pytest.mark.parametrize(
+    "raised", [OSError("no more files"), SystemExit(1), asyncio.CancelledError(), MemoryError()]
+)
 def test_nothing_that_a_step_raises_ends_the_thread(raised: BaseException) -> None:
     steps = Steps(raised, (None, True))
 

@@ -83,11 +83,15 @@ def received(base: Path) -> list[float]:
 
 
 def receiver(base: Path, *, grpc_port: int = 0, http_port: int = 0, **env: str) -> Receiver:
-    return Receiver(ReceiverSettings.from_environment(env, base, grpc_port=grpc_port, http_port=http_port))
+    return Receiver(
+        ReceiverSettings.from_environment(env, base, grpc_port=grpc_port, http_port=http_port)
+    )
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender, tmp_path: Path, protocol: str) -> None:
+def test_what_stands_in_the_segments_goes_on_over_both_protocols(
+    sender: Sender, tmp_path: Path, protocol: str
+) -> None:
     there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     sender.log(*range(200))
@@ -99,7 +103,10 @@ def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender,
     )
 
     worker.start()
-    sender.wait(worker, lambda: worker.exporter_state.state == "idle" and len(received(tmp_path / "there")) == 200)
+    sender.wait(
+        worker,
+        lambda: worker.exporter_state.state == "idle" and len(received(tmp_path / "there")) == 200,
+    )
     sender.log(200, 201)
     worker.notify()
     sender.wait(worker, lambda: len(received(tmp_path / "there")) == 202)
@@ -111,7 +118,9 @@ def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender,
     there.stop()
 
 
-def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(sender: Sender, tmp_path: Path) -> None:
+def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(
+    sender: Sender, tmp_path: Path
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -157,12 +166,16 @@ def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Pat
     assert received(tmp_path / "there") == [float(n) for n in range(51)]
 
 
-def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(sender: Sender, tmp_path: Path) -> None:
+def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(
+    sender: Sender, tmp_path: Path
+) -> None:
     there = receiver(tmp_path / "there")
     proxy = FaultProxy(there.http_endpoint)
     proxy.hang, proxy.hang_above = True, 100_000
     sender.writer.append(Signal.METRICS, scope(*range(15_000)), time.time_ns())
-    worker = sender.worker(proxy.url, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
+    worker = sender.worker(
+        proxy.url, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_EXPORTER_OTLP_TIMEOUT="0.5"
+    )
 
     worker.start()
     sender.wait(worker, lambda: len(set(received(tmp_path / "there"))) == 15_000)
@@ -184,14 +197,20 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
     writer.close()
     worker = sender.worker(there.grpc_endpoint)
     worker.start()
-    sender.wait(worker, lambda: received(tmp_path / "there") == [7.0] and worker.exporter_state.state == "idle")
+    sender.wait(
+        worker,
+        lambda: received(tmp_path / "there") == [7.0] and worker.exporter_state.state == "idle",
+    )
 
     end = sender.folder.segment_path("b1", 0).stat().st_size
     sender.ledger.commit([], sources=[SegmentPosition("b1", 0, end, header.to_bytes())])
     worker.notify()
 
     view = sender.ledger.view()
-    sender.wait(worker, lambda: {one.instance_id: one.forwarded_offset for one in view.sources()}.get("b1") == end)
+    sender.wait(
+        worker,
+        lambda: {one.instance_id: one.forwarded_offset for one in view.sources()}.get("b1") == end,
+    )
     view.close()
     worker.stop()
     worker.join(10)
@@ -201,7 +220,9 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
 def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Path) -> None:
     there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
     sender.log(1)
-    worker = sender.worker(there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong")
+    worker = sender.worker(
+        there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong"
+    )
 
     worker.start()
     sender.wait(worker, lambda: worker.exporter_state.state == "blocked")
@@ -221,7 +242,9 @@ def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: i
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     worker = sender.worker(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
     worker.start()
-    sender.wait(worker, lambda: worker.exporter_state.state == "idle" and len(received(base)) == count)
+    sender.wait(
+        worker, lambda: worker.exporter_state.state == "idle" and len(received(base)) == count
+    )
     worker.stop()
     assert worker.join(10)
     there.stop()
@@ -230,14 +253,20 @@ def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: i
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(sender: Sender, tmp_path: Path, protocol: str) -> None:
+def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(
+    sender: Sender, tmp_path: Path, protocol: str
+) -> None:
     sender.log(*range(200))
 
-    assert forwarded(sender, tmp_path / "there", protocol, limit=2000, count=200) == [float(n) for n in range(200)]
+    assert forwarded(sender, tmp_path / "there", protocol, limit=2000, count=200) == [
+        float(n) for n in range(200)
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_a_request_that_a_receiver_stored_goes_in_parts_too(sender: Sender, tmp_path: Path, protocol: str) -> None:
+def test_a_request_that_a_receiver_stored_goes_in_parts_too(
+    sender: Sender, tmp_path: Path, protocol: str
+) -> None:
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add(resource=Resource.FromString(RESOURCE))
     part.scope_metrics.append(ScopeMetrics.FromString(scope(*range(20_000))))
@@ -260,11 +289,18 @@ def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_
         return b""
 
     service = "opentelemetry.proto.collector.metrics.v1.MetricsService"
-    handler = grpc.method_handlers_generic_handler(service, {"Export": grpc.unary_unary_rpc_method_handler(busy)})
-    server = grpc.server(ThreadPoolExecutor(1), [handler], options=[("grpc.max_receive_message_length", 1000)])
+    handler = grpc.method_handlers_generic_handler(
+        service, {"Export": grpc.unary_unary_rpc_method_handler(busy)}
+    )
+    server = grpc.server(
+        ThreadPoolExecutor(1), [handler], options=[("grpc.max_receive_message_length", 1000)]
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
     client = client_for(endpoint_for("metrics", env))
 
     with pytest.raises(kind, match=said):
@@ -277,7 +313,10 @@ def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_
 def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(tmp_path: Path) -> None:
     there = receiver(tmp_path / "there")
     there.refuse("it ends")
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": there.grpc_endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": there.grpc_endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
     client = client_for(endpoint_for("metrics", env))
 
     with pytest.raises(RetryableError, match="it ends") as caught:
@@ -303,5 +342,7 @@ def test_without_grpc_an_unset_protocol_means_http_and_that_is_said_once(
     assert worker.join(10)
     there.stop()
     (line,) = sender.lines
-    assert line.startswith("otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default,")
+    assert line.startswith(
+        "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default,"
+    )
     assert line.endswith("needs pip install 'otel-bridge[collector]'")

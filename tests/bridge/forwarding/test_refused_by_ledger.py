@@ -32,7 +32,11 @@ class End:
 
     def rows(self) -> list[bool]:
         """Return for each row whether its resource came with it."""
-        found = [one for body in self.bodies for one in ExportMetricsServiceRequest.FromString(body).resource_metrics]
+        found = [
+            one
+            for body in self.bodies
+            for one in ExportMetricsServiceRequest.FromString(body).resource_metrics
+        ]
         return [bool(one.resource.attributes) for one in found for _ in one.scope_metrics]
 
 
@@ -41,7 +45,9 @@ def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     folder = run_folder(tmp_path)
     ledger = Ledger(folder.ledger_path)
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    made = Forwarder(folder, ledger, env, every_process=False, log_line=lambda _: None, progressed=lambda: None)
+    made = Forwarder(
+        folder, ledger, env, every_process=False, log_line=lambda _: None, progressed=lambda: None
+    )
     other = End()
     for lane in made._lanes:
         lane.sender._client = other

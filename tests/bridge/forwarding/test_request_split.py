@@ -67,7 +67,10 @@ def test_a_request_under_the_limit_is_that_request() -> None:
 
 def test_spans_and_records_are_cut_one_from_the_other() -> None:
     spans, logs = ExportTraceServiceRequest(), ExportLogsServiceRequest()
-    of_spans, of_logs = spans.resource_spans.add(resource=who("a")), logs.resource_logs.add(resource=who("a"))
+    of_spans, of_logs = (
+        spans.resource_spans.add(resource=who("a")),
+        logs.resource_logs.add(resource=who("a")),
+    )
     of_spans.scope_spans.add(spans=[Span(name=f"s{n}") for n in range(5)])
     of_logs.scope_logs.add(log_records=[LogRecord(event_name=f"e{n}") for n in range(5)])
 
@@ -75,13 +78,17 @@ def test_spans_and_records_are_cut_one_from_the_other() -> None:
     records = list(under(1, Signal.LOGS, logs.SerializeToString()))
 
     joined = [ExportTraceServiceRequest.FromString(part).resource_spans[0] for part in parts]
-    assert [span.name for part in joined for span in part.scope_spans[0].spans] == [f"s{n}" for n in range(5)]
+    assert [span.name for part in joined for span in part.scope_spans[0].spans] == [
+        f"s{n}" for n in range(5)
+    ]
     assert (len(parts), {part.resource.SerializeToString() for part in joined}) == (
         5,
         {who("a").SerializeToString()},
     )
     given = [ExportLogsServiceRequest.FromString(part).resource_logs[0] for part in records]
-    assert [part.scope_logs[0].log_records[0].event_name for part in given] == [f"e{n}" for n in range(5)]
+    assert [part.scope_logs[0].log_records[0].event_name for part in given] == [
+        f"e{n}" for n in range(5)
+    ]
 
 
 def test_what_cannot_be_cut_stays_as_it_is() -> None:

@@ -58,7 +58,11 @@ def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
 
     metrics, traces = endpoint_for("metrics", env), endpoint_for("traces", env)
 
-    assert (metrics.url, metrics.secure, metrics.timeout_s) == ("https://all:4318/base/v1/metrics", True, 3.0)
+    assert (metrics.url, metrics.secure, metrics.timeout_s) == (
+        "https://all:4318/base/v1/metrics",
+        True,
+        3.0,
+    )
     assert metrics.headers == {"a": "1", "authorization": "Bearer x"}
     assert (traces.url, traces.secure) == ("http://traces:9/own", False)
     assert endpoint_for("logs", {}).url == "http://localhost:4317"
@@ -70,9 +74,17 @@ def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, PermanentError), (401, BlockedError), (404, BlockedError), (413, PermanentError), (503, RetryableError)],
+    [
+        (400, PermanentError),
+        (401, BlockedError),
+        (404, BlockedError),
+        (413, PermanentError),
+        (503, RetryableError),
+    ],
 )
-def test_an_answer_is_final_blocked_or_to_be_tried_again(status: int, error: type[Exception]) -> None:
+def test_an_answer_is_final_blocked_or_to_be_tried_again(
+    status: int, error: type[Exception]
+) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

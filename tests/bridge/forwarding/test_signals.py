@@ -37,9 +37,15 @@ class Run:
         """Append a metric, a span and an event."""
         writer = self.process.writer
         writer.append(Signal.METRICS, scope(float(number)), time.time_ns())
-        writer.append(Signal.TRACES, ScopeSpans(spans=[Span(name=f"s{number}")]).SerializeToString(), time.time_ns())
+        writer.append(
+            Signal.TRACES,
+            ScopeSpans(spans=[Span(name=f"s{number}")]).SerializeToString(),
+            time.time_ns(),
+        )
         record = LogRecord(body=AnyValue(string_value=f"e{number}"))
-        writer.append(Signal.LOGS, ScopeLogs(log_records=[record]).SerializeToString(), time.time_ns())
+        writer.append(
+            Signal.LOGS, ScopeLogs(log_records=[record]).SerializeToString(), time.time_ns()
+        )
 
     @contextmanager
     def forwarder(self, **env: str) -> Iterator[Forwarder]:
@@ -80,11 +86,15 @@ def state(worker: Forwarder, name: str) -> Callable[[], bool]:
 def test_signals_that_the_other_end_lacks_are_named_once_and_end_and_the_others_go_on(
     run: Run, kind: int | str
 ) -> None:
-    backend = GrpcBackend("traces") if kind == "grpc" else HttpBackend("traces", otherwise=int(kind))
+    backend = (
+        GrpcBackend("traces") if kind == "grpc" else HttpBackend("traces", otherwise=int(kind))
+    )
     protocol = "grpc" if kind == "grpc" else "http/protobuf"
     run.write(0)
 
-    with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol) as worker:
+    with run.forwarder(
+        OTEL_EXPORTER_OTLP_ENDPOINT=backend.url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol
+    ) as worker:
         until(state(worker, "idle"))
         for number in range(1, 4):
             run.write(number)
@@ -95,12 +105,19 @@ def test_signals_that_the_other_end_lacks_are_named_once_and_end_and_the_others_
 
     answered = "gRPC status 12" if kind == "grpc" else f"{kind} "
     assert backend.spans() == ["s0", "s1", "s2", "s3"]
-    assert [line.partition(" are not sent: ")[0] for line in run.lines] == ["otlp: metrics", "otlp: logs"]
-    assert [sentence.partition(" are not sent: ")[0] for sentence in worker.exporter_state.degraded] == [
+    assert [line.partition(" are not sent: ")[0] for line in run.lines] == [
+        "otlp: metrics",
+        "otlp: logs",
+    ]
+    assert [
+        sentence.partition(" are not sent: ")[0] for sentence in worker.exporter_state.degraded
+    ] == [
         "metrics",
         "logs",
     ]
-    assert all(f"answered {answered}" in line for line in (*run.lines, *worker.exporter_state.degraded))
+    assert all(
+        f"answered {answered}" in line for line in (*run.lines, *worker.exporter_state.degraded)
+    )
     assert backend.tries.count("metrics") <= 1
 
 
@@ -117,7 +134,9 @@ def test_with_the_endpoint_of_traces_alone_nothing_else_is_sent(run: Run) -> Non
     assert worker.exporter_state.destination == {"traces": f"{backend.url}/v1/traces"}
 
 
-def test_an_address_at_which_there_is_no_signal_at_all_is_blocked_and_nothing_is_given_up(run: Run) -> None:
+def test_an_address_at_which_there_is_no_signal_at_all_is_blocked_and_nothing_is_given_up(
+    run: Run,
+) -> None:
     backend = HttpBackend()
     run.write(0)
 
@@ -133,7 +152,9 @@ def test_an_address_at_which_there_is_no_signal_at_all_is_blocked_and_nothing_is
     assert (backend.values(), backend.spans()) == ([0.0], ["s0"])
 
 
-def test_a_signal_whose_endpoint_is_down_waits_alone_and_every_position_survives_a_restart(run: Run) -> None:
+def test_a_signal_whose_endpoint_is_down_waits_alone_and_every_position_survives_a_restart(
+    run: Run,
+) -> None:
     metrics, traces = HttpBackend("metrics", "logs"), HttpBackend("traces")
     metrics.answers["metrics"] = 503
     env = {
@@ -190,11 +211,16 @@ def test_each_signal_has_its_own_protocol_and_headers(run: Run) -> None:
     traces.close()
 
     assert (metrics.values(), traces.spans()) == ([0.0], ["s0"])
-    assert (metrics.headers["metrics"]["x-team"], traces.headers["traces"]["x-mlflow-experiment-id"]) == ("rl", "7")
+    assert (
+        metrics.headers["metrics"]["x-team"],
+        traces.headers["traces"]["x-mlflow-experiment-id"],
+    ) == ("rl", "7")
     assert "x-team" not in traces.headers["traces"]
 
 
-def test_a_run_that_goes_on_ends_what_the_other_end_was_known_to_lack_although_only_that_is_left(run: Run) -> None:
+def test_a_run_that_goes_on_ends_what_the_other_end_was_known_to_lack_although_only_that_is_left(
+    run: Run,
+) -> None:
     backend = HttpBackend("traces")
     run.write(0)
     with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url):

@@ -35,7 +35,9 @@ def opened(tmp_path: Path, release: threading.Event) -> Iterator[Opened]:
     def open_with(**recorders: RecordingTracker) -> RunBridge:
         folder = run_folder(tmp_path)
         Process.start(folder, *recorders).log(ROWS)
-        bridge = RunBridge.open(folder, options(*recorders.items()), wake=lambda: None, log_line=lambda _: None)
+        bridge = RunBridge.open(
+            folder, options(*recorders.items()), wake=lambda: None, log_line=lambda _: None
+        )
         bridges.append(bridge)
         return bridge
 
@@ -79,7 +81,11 @@ def test_a_fast_writer_is_not_delayed_by_a_stuck_one(
 
     until(lambda: not bridge.poll() and len(written(fast)) == ROWS)
 
-    assert [len(slow.run(RUN).rows), bridge.ledger.position, bridge.reader.caught_up] == [0, ROWS, True]
+    assert [len(slow.run(RUN).rows), bridge.ledger.position, bridge.reader.caught_up] == [
+        0,
+        ROWS,
+        True,
+    ]
     release.set()
     slow.wait_for(lambda recorder: len(recorder.run(RUN).rows) == ROWS)
     assert written(slow) == written(fast)

@@ -39,7 +39,11 @@ def plant(path: Path, what: str) -> None:
 def test_what_lies_in_one_run_folder_keeps_no_other_run_waiting_nor_the_end(
     tmp_path: Path, place: str, what: str
 ) -> None:
-    bad, good, recorder = run_folder(tmp_path, "bad"), run_folder(tmp_path, "good"), RecordingTracker()
+    bad, good, recorder = (
+        run_folder(tmp_path, "bad"),
+        run_folder(tmp_path, "good"),
+        RecordingTracker(),
+    )
     Process.start(bad, "memory").log(1)
     plant(bad.path / place.replace("i0001", _instance(bad)), what)
     process = Process.start(good, "memory")
@@ -53,7 +57,9 @@ def test_what_lies_in_one_run_folder_keeps_no_other_run_waiting_nor_the_end(
     assert not host.alive
 
 
-def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(tmp_path: Path) -> None:
+def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(2)
@@ -123,7 +129,9 @@ def test_of_a_sparse_segment_no_more_is_read_than_it_holds(tmp_path: Path) -> No
         report_when(folder, lambda report: report.status == "finished")
 
 
-def test_a_tail_passes_over_a_bounded_part_of_what_holds_no_frame_at_one_time(tmp_path: Path) -> None:
+def test_a_tail_passes_over_a_bounded_part_of_what_holds_no_frame_at_one_time(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     process = Process.start(folder, "memory")
     with process.writer.path.open("ab") as file:

@@ -23,9 +23,13 @@ from support.trainers.command_runs import records
 
 def server_spans(base: Path) -> None:
     """Store spans of a server as the receiver does, in the run that their resource names."""
-    resource = Resource(attributes=sample.pairs({"rl.run.id": "server", "service.name": "vllm-server"}))
+    resource = Resource(
+        attributes=sample.pairs({"rl.run.id": "server", "service.name": "vllm-server"})
+    )
     spans = sample.scope_spans([sample.span("a", 9, "llm_request", parent=2)], "vllm")
-    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=resource, scope_spans=[spans])])
+    request = ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(resource=resource, scope_spans=[spans])]
+    )
     folder, identity = RunFolder(base, "server"), RunIdentity("server", "p", "server")
     segment = RunSegment(folder, identity, instance_id="server", segment_bytes=1 << 20, sync=None)
     segment.append(Signal.TRACES, request.SerializeToString(), time.time_ns())

@@ -63,13 +63,20 @@ LATE = st.builds(
     st.none() | TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9), st.just(7),
 )  # fmt: skip
 CONFIGS = st.builds(
-    Config, TEXTS, st.none() | TEXTS, st.dictionaries(TEXTS, JSON, max_size=3), st.integers(0, 9), st.just(7)
+    Config,
+    TEXTS,
+    st.none() | TEXTS,
+    st.dictionaries(TEXTS, JSON, max_size=3),
+    st.integers(0, 9),
+    st.just(7),
 )
 SUMMARIES = st.builds(
     Summary, TEXTS, st.none() | TEXTS, st.dictionaries(TEXTS, st.booleans() | NUMBERS | TEXTS, max_size=3),
     st.integers(0, 9), st.just(7),
 )  # fmt: skip
-ITEMS = st.lists(st.builds(MediaItem, TEXTS, TEXTS, st.binary(max_size=20), TEXTS, TEXTS), max_size=3)
+ITEMS = st.lists(
+    st.builds(MediaItem, TEXTS, TEXTS, st.binary(max_size=20), TEXTS, TEXTS), max_size=3
+)
 MEDIA = st.builds(
     MediaRecord, TEXTS, st.none() | TEXTS, TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9),
     ITEMS, ITEMS, st.dictionaries(TEXTS, st.integers(0, 9), max_size=2), st.just(7),
@@ -94,7 +101,17 @@ def test_every_state_value_comes_back_as_it_was(value: object) -> None:
 
 
 def test_values_that_are_not_finite_are_kept_beside_finite_ones() -> None:
-    row = Row("m:i:1", "t", 1, "t/step", 5, {"a": math.nan, "b": -math.inf, "c": 0.1, "d": 2**65}, {"t/step": 1}, 2, 9)
+    row = Row(
+        "m:i:1",
+        "t",
+        1,
+        "t/step",
+        5,
+        {"a": math.nan, "b": -math.inf, "c": 0.1, "d": 2**65},
+        {"t/step": 1},
+        2,
+        9,
+    )
 
     back = codec.decode(*codec.encode(row), 9)
 
@@ -102,12 +119,16 @@ def test_values_that_are_not_finite_are_kept_beside_finite_ones() -> None:
 
 
 def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() -> None:
-    row = Row("m:i:1", None, 1, "step", 5, {"$d": 1.5, "x": Distribution(2, 3.0, 1.0, 2.0)}, position=9)
+    row = Row(
+        "m:i:1", None, 1, "step", 5, {"$d": 1.5, "x": Distribution(2, 3.0, 1.0, 2.0)}, position=9
+    )
 
     assert codec.decode(*codec.encode(row), 9) == row
 
 
-@pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.EVALUATION, codec.CONFIG, codec.END, codec.MEDIA])
+@pytest.mark.parametrize(
+    "kind", [codec.ROW, codec.ROLLOUT, codec.EVALUATION, codec.CONFIG, codec.END, codec.MEDIA]
+)
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\x00\x00\x00\x00", b"Jnot"])
 def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:
     with pytest.raises(InvalidRecordError):

@@ -15,7 +15,11 @@ from otel_bridge.records import Config, Distribution, Record, Row
 
 
 def row(number: int) -> Row:
-    values = {"t/loss": number / 3, "t/left": math.inf, "t/many": Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,))}
+    values = {
+        "t/loss": number / 3,
+        "t/left": math.inf,
+        "t/many": Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,)),
+    }
     return Row(f"m:i:{number}", "t", number, "t/step", number, values, {"t/step": number})
 
 
@@ -23,7 +27,9 @@ def config(number: int) -> Config:
     return Config(f"c:{number}", "t", {"lr": number}, number)
 
 
-COMMITS = st.lists(st.lists(st.sampled_from([row, config]), min_size=1, max_size=4), min_size=1, max_size=5)
+COMMITS = st.lists(
+    st.lists(st.sampled_from([row, config]), min_size=1, max_size=4), min_size=1, max_size=5
+)
 
 
 @settings(max_examples=40)
@@ -36,7 +42,12 @@ COMMITS = st.lists(st.lists(st.sampled_from([row, config]), min_size=1, max_size
     limit_bytes=st.integers(1, 600),
 )
 def test_records_from_memory_are_those_of_the_ledger(
-    commits: list[list[type]], after: int, forgotten: int, kinds: tuple[int, ...], limit: int, limit_bytes: int
+    commits: list[list[type]],
+    after: int,
+    forgotten: int,
+    kinds: tuple[int, ...],
+    limit: int,
+    limit_bytes: int,
 ) -> None:
     with TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.sqlite")
@@ -66,12 +77,16 @@ def test_what_was_just_committed_is_not_read_from_the_disk(tmp_path: Path) -> No
 
 def added(recent: RecentRecords, first: int, count: int, size_bytes: int = 10) -> None:
     records: list[Record] = [row(number) for number in range(first, first + count)]
-    recent.add(records, [(number, ROW, bytes(size_bytes)) for number in range(first, first + count)])
+    recent.add(
+        records, [(number, ROW, bytes(size_bytes)) for number in range(first, first + count)]
+    )
 
 
 def held(recent: RecentRecords, after: int) -> list[int] | None:
     found = recent.records(after, (ROW,), limit=99, limit_bytes=1 << 20)
-    return None if found is None else [int(record.id.rpartition(":")[2]) for record in found.records]
+    return (
+        None if found is None else [int(record.id.rpartition(":")[2]) for record in found.records]
+    )
 
 
 def test_the_oldest_commit_goes_when_the_limit_is_reached() -> None:

@@ -21,15 +21,28 @@ from otel_bridge.translation.state import MemoryState
 
 def rows(count: int, first: int = 1) -> list[Row]:
     return [
-        Row(f"m:i:{number}", "t", number, "t/step", number, {"t/loss": number / 2}, {"t/step": number})
+        Row(
+            f"m:i:{number}",
+            "t",
+            number,
+            "t/step",
+            number,
+            {"t/loss": number / 2},
+            {"t/step": number},
+        )
         for number in range(first, first + count)
     ]
 
 
-def numbers(ledger: Ledger, after: int = 0, limit: int = 1000, limit_bytes: int = 1 << 20) -> list[int]:
+def numbers(
+    ledger: Ledger, after: int = 0, limit: int = 1000, limit_bytes: int = 1 << 20
+) -> list[int]:
     view = ledger.view()
     try:
-        return [record.position for record in view.records(after, (0,), limit=limit, limit_bytes=limit_bytes).records]
+        return [
+            record.position
+            for record in view.records(after, (0,), limit=limit, limit_bytes=limit_bytes).records
+        ]
     finally:
         view.close()
 
@@ -62,7 +75,12 @@ def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         ledger.commit(rows(5000, 2), [("axis/t/step", b"9")], [SegmentPosition("i", 0, 9, b"")])
 
     view = ledger.view()
-    assert (numbers(ledger), ledger.position, view.sources(), view.state("axis/")) == ([1], 1, [], (1, {}))
+    assert (numbers(ledger), ledger.position, view.sources(), view.state("axis/")) == (
+        [1],
+        1,
+        [],
+        (1, {}),
+    )
 
 
 def test_positions_go_on_although_all_records_are_deleted(tmp_path: Path) -> None:
@@ -97,16 +115,27 @@ def test_the_file_gives_its_pages_back_but_those_that_the_next_records_fill(tmp_
     assert path.stat().st_size < full / 10
 
 
-def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a_restart(tmp_path: Path) -> None:
+def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     logged, statistics, phases = rows(3)
-    ledger.commit([logged, replace(statistics, id=f"{STATISTICS_ID}:train:1"), replace(phases, id=f"{PHASES_ID}:1:a1")])
+    ledger.commit(
+        [
+            logged,
+            replace(statistics, id=f"{STATISTICS_ID}:train:1"),
+            replace(phases, id=f"{PHASES_ID}:1:a1"),
+        ]
+    )
     ledger.close()
 
     again = Ledger(path)
 
-    assert (again.counts.rows, again.counts.derived_rows) == (3, {"rollout statistics": 1, "phases": 1})
+    assert (again.counts.rows, again.counts.derived_rows) == (
+        3,
+        {"rollout statistics": 1, "phases": 1},
+    )
 
 
 def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(tmp_path: Path) -> None:
@@ -148,12 +177,18 @@ def test_a_read_ends_at_the_limits_and_says_how_far_it_went(tmp_path: Path) -> N
     by_size = view.records(0, (0,), limit=99, limit_bytes=1)
     of_a_kind = view.records(0, (3,), limit=99, limit_bytes=1 << 20)
 
-    assert [[record.position for record in batch.records] for batch in (by_count, by_size, of_a_kind)] == [
+    assert [
+        [record.position for record in batch.records] for batch in (by_count, by_size, of_a_kind)
+    ] == [
         [1, 2],
         [1],
         [4],
     ]
-    assert [(batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)] == [(2, 6), (1, 6), (6, 6)]
+    assert [(batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)] == [
+        (2, 6),
+        (1, 6),
+        (6, 6),
+    ]
 
 
 def test_a_record_that_cannot_be_decoded_is_distinguished(tmp_path: Path) -> None:
@@ -181,7 +216,10 @@ def test_the_memory_of_a_destination_is_its_own_and_stays(tmp_path: Path) -> Non
     again = Ledger(tmp_path / "ledger.sqlite")
 
     memory = again.memory(again.destination("one", {}).id)
-    assert (list(memory.items("line/")), memory.get("note")) == ([("line/1", b"a"), ("line/2", b"b")], None)
+    assert (list(memory.items("line/")), memory.get("note")) == (
+        [("line/1", b"a"), ("line/2", b"b")],
+        None,
+    )
 
 
 def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Path) -> None:
@@ -197,7 +235,9 @@ def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Pat
     assert (there.written, there.id == here.id) == (2, False)
 
 
-def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_counted(tmp_path: Path) -> None:
+def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_counted(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     gone, stays = ledger.destination("gone", {}), ledger.destination("stays", {})
     ledger.commit(rows(10))
@@ -205,7 +245,10 @@ def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_coun
 
     ledger.evict_from_unnamed(6)
 
-    found = {item.exporter: (item.named, item.durable, item.evicted) for item in ledger.view().destinations()}
+    found = {
+        item.exporter: (item.named, item.durable, item.evicted)
+        for item in ledger.view().destinations()
+    }
     assert found == {"gone": (False, 6, 6), "stays": (True, 0, 0)}
     assert gone.id != stays.id
 
@@ -228,10 +271,14 @@ def test_a_ledger_can_be_read_while_it_is_written_to(tmp_path: Path) -> None:
     with ledger.database.transaction() as sql:
         sql.execute("DELETE FROM records")
 
-        assert [record.position for record in view.records(0, (0,), limit=9, limit_bytes=9**9).records] == [1, 2]
+        assert [
+            record.position for record in view.records(0, (0,), limit=9, limit_bytes=9**9).records
+        ] == [1, 2]
 
 
-def test_a_ledger_on_a_shared_file_system_has_one_connection_and_no_shared_memory(tmp_path: Path) -> None:
+def test_a_ledger_on_a_shared_file_system_has_one_connection_and_no_shared_memory(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite", exclusive=True)
     ledger.commit(rows(2))
 
@@ -247,7 +294,11 @@ def test_a_ledger_on_a_shared_file_system_has_one_connection_and_no_shared_memor
 KEYS = st.sampled_from(["run", "run/life", "axis/a", "trace/1", "trace/2", "trace/10", "key/ü"])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("set"), KEYS, st.one_of(st.integers(0, 9), st.binary(max_size=3000), st.just("x" * 2000))),
+        st.tuples(
+            st.just("set"),
+            KEYS,
+            st.one_of(st.integers(0, 9), st.binary(max_size=3000), st.just("x" * 2000)),
+        ),
         st.tuples(st.just("delete"), KEYS, st.none()),
         st.tuples(st.sampled_from(["commit", "restart", "roll back"]), st.none(), st.none()),
     ),
@@ -306,7 +357,9 @@ def test_the_trackers_own_id_of_the_run_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 99])
-def test_a_ledger_of_another_format_is_refused_with_what_to_do(tmp_path: Path, version: int) -> None:
+def test_a_ledger_of_another_format_is_refused_with_what_to_do(
+    tmp_path: Path, version: int
+) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     with ledger.database.transaction() as sql:

@@ -28,7 +28,14 @@ def phase(step: int, seconds: float = 1.0, rank: int = 0, name: str = "train") -
 
 
 def mark(step: int, **values: float) -> Row:
-    return Row(f"m:i0:{step}", "trainer", step, "trainer/step", T0 + step * 100 * S, values or {"trainer/loss": 1.0})
+    return Row(
+        f"m:i0:{step}",
+        "trainer",
+        step,
+        "trainer/step",
+        T0 + step * 100 * S,
+        values or {"trainer/loss": 1.0},
+    )
 
 
 def rollout(trace: str, step: int) -> RolloutRecord:
@@ -39,7 +46,15 @@ def rollout(trace: str, step: int) -> RolloutRecord:
         Span("c", "a", "execute_tool add", "tool", start_ns + S // 2, start_ns + S),
     ]
     return RolloutRecord(
-        trace, "explorer", "explorer/rollouts", step, "explorer/step", start_ns, start_ns + S, spans=spans, reward=0.5
+        trace,
+        "explorer",
+        "explorer/rollouts",
+        step,
+        "explorer/step",
+        start_ns,
+        start_ns + S,
+        spans=spans,
+        reward=0.5,
     )
 
 
@@ -56,7 +71,9 @@ def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> N
     path = tmp_path / "ledger.sqlite"
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
         ledger.commit([], phases=[phase(1), phase(1, rank=1)])
-        ledger.commit([rollout("t1", 3), mark(1, **{"trainer/tokens_per_s": 9.5})], phases=[phase(2)])
+        ledger.commit(
+            [rollout("t1", 3), mark(1, **{"trainer/tokens_per_s": 9.5})], phases=[phase(2)]
+        )
 
     assert kinds(read(path)) == [
         ("explorer", 3, ["rollout", "turn", "tool"]), ("trainer", 1, ["phase", "phase", "mark"]),
@@ -76,7 +93,12 @@ def test_a_phase_names_its_attempt_and_a_forked_child(tmp_path: Path) -> None:
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
         ledger.commit([], phases=[replace(phase(1), attempt=2, forked=True)])
 
-    assert read(path)[0].events[0].facts == {"rank": 0, "host": "node1", "attempt": 2, "forked": True}
+    assert read(path)[0].events[0].facts == {
+        "rank": 0,
+        "host": "node1",
+        "attempt": 2,
+        "forked": True,
+    }
 
 
 def test_rows_alone_make_no_timeline(tmp_path: Path) -> None:
@@ -87,7 +109,9 @@ def test_rows_alone_make_no_timeline(tmp_path: Path) -> None:
     assert read(path) == []
 
 
-def test_a_batch_that_is_not_committed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_not_committed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "ledger.sqlite"
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
         ledger.commit([], phases=[phase(1)])

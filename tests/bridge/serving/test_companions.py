@@ -12,7 +12,17 @@ from otel_bridge.bridge.serving.companions import Companions
 from otel_bridge.journal.folder import RunFolder, companions_mark, put_file, run_folders
 from otel_bridge.journal.locks import probe
 from support.bridge.bridge_doubles import Process
-from support.trainers.e2e_jobs import bridges, ended, environment, rows, run, script, start, status, until
+from support.trainers.e2e_jobs import (
+    bridges,
+    ended,
+    environment,
+    rows,
+    run,
+    script,
+    start,
+    status,
+    until,
+)
 
 
 def _noted(leader: RunFolder, *run_ids: str) -> list[RunFolder]:
@@ -37,7 +47,9 @@ def test_only_one_bridge_serves_the_noted_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a note", "a record", "nothing"])
-def test_what_comes_while_the_bridge_ends_is_seen_after_its_lock_is_free(tmp_path: Path, what: str) -> None:
+def test_what_comes_while_the_bridge_ends_is_seen_after_its_lock_is_free(
+    tmp_path: Path, what: str
+) -> None:
     leader = RunFolder(tmp_path, "a")
     [folder] = _noted(leader, "a")
     process = Process.start(folder, "file")
@@ -113,7 +125,9 @@ def test_one_bridge_serves_all_handles_and_a_kill_loses_no_row(tmp_path: Path, k
     assert job.stdin
     assert job.stdout
     assert job.stdout.readline() == b"open\n"
-    [bridge] = until(lambda: found if len(found := bridges(base)) == 1 and len(rows(base)) == 80 else None)
+    [bridge] = until(
+        lambda: found if len(found := bridges(base)) == 1 and len(rows(base)) == 80 else None
+    )
     if killed == "the program":
         job.kill()
         until(lambda: ended(base))
@@ -144,7 +158,9 @@ for number in range(15):
 
 
 @pytest.mark.slow
-def test_handles_one_after_the_other_are_all_delivered_and_no_bridge_is_left(tmp_path: Path) -> None:
+def test_handles_one_after_the_other_are_all_delivered_and_no_bridge_is_left(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
 
     run(script(tmp_path / "train.py", ONE_AFTER_THE_OTHER), environment(base))

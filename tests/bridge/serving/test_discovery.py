@@ -35,14 +35,19 @@ def failed(runs: ActiveRuns, base: Path, run_id: str) -> RunFolder:
     folder = RunFolder(base, run_id)
     folder.create()
     runs.failures.failed(folder.path, OSError("no"))
-    runs._discovery.closed[folder.path] = ClosedRun(RunStatus(run_id, Outcome.DONE), None, float("inf"))
+    runs._discovery.closed[folder.path] = ClosedRun(
+        RunStatus(run_id, Outcome.DONE), None, float("inf")
+    )
     runs._discovery._checked[folder.path] = 1
     return folder
 
 
 def noted(runs: ActiveRuns) -> list[set[str]]:
     found = runs._discovery
-    return [{path.name for path in paths} for paths in (found.closed, found._checked, runs.failures._failing)]
+    return [
+        {path.name for path in paths}
+        for paths in (found.closed, found._checked, runs.failures._failing)
+    ]
 
 
 def test_nothing_is_kept_of_runs_whose_folder_was_deleted(tmp_path: Path) -> None:
@@ -56,7 +61,9 @@ def test_nothing_is_kept_of_runs_whose_folder_was_deleted(tmp_path: Path) -> Non
     assert noted(runs) == [{"kept"}] * 3
 
 
-def test_what_is_kept_of_a_run_stays_while_its_folder_is_there_though_it_is_not_listed(tmp_path: Path) -> None:
+def test_what_is_kept_of_a_run_stays_while_its_folder_is_there_though_it_is_not_listed(
+    tmp_path: Path,
+) -> None:
     runs = runs_of(list)
     failed(runs, tmp_path, "kept")
 

@@ -22,14 +22,25 @@ from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    served,
+    serving,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None)
+    bridge = RunBridge.open(
+        folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None
+    )
     process = Process.start(folder, "memory")
     process.log(2000)
     with bridge.ledger.database.transaction() as sql:
@@ -47,7 +58,9 @@ def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_
     assert [written(recorder), recorder.run(RUN).repeated] == [process.row_ids, 0]
 
 
-def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_remain(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_remain(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
@@ -60,7 +73,9 @@ def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_rema
     host = served(tmp_path, options(("memory", recorder)))
 
     assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.FINISHED]
-    assert [path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")] == [".damaged-"]
+    assert [path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")] == [
+        ".damaged-"
+    ]
     assert any("was damaged" in line for line in host.lines)  # type: ignore[attr-defined]
 
 
@@ -70,7 +85,12 @@ def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path)
     process = Process.start(folder, "memory")
     process.log(5000)
     with serving(tmp_path, options(("memory", recorder))):
-        report_when(folder, lambda report: report.position == 5000 and report.exporters["memory"].state == "blocked")
+        report_when(
+            folder,
+            lambda report: (
+                report.position == 5000 and report.exporters["memory"].state == "blocked"
+            ),
+        )
     size = folder.ledger_path.stat().st_size
     with folder.ledger_path.open("r+b") as file:
         file.seek(size // 4)
@@ -157,12 +177,17 @@ def _forked(base: Path, recorder: RecordingTracker) -> int:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path: Path, hangs: bool) -> None:
+def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(
+    tmp_path: Path, hangs: bool
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
     pid = _forked(tmp_path, RecordingTracker())
-    report_when(folder, lambda report: "memory" in report.exporters and report.exporters["memory"].written == 3)
+    report_when(
+        folder,
+        lambda report: "memory" in report.exporters and report.exporters["memory"].written == 3,
+    )
     if hangs:
         os.kill(pid, signal.SIGSTOP)
 
@@ -254,8 +279,12 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
     with path.open("ab") as file:
         file.write(path.read_bytes()[start : start + 40])
 
-    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None)
-    until(lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
+    bridge = RunBridge.open(
+        folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None
+    )
+    until(
+        lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size)
+    )
 
     assert bridge.reader.state.get("drop/segment_gaps") is None
     bridge.close(time.monotonic() + 5)
@@ -292,20 +321,31 @@ def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_pa
         process.end()
 
         recorder.wait_for(lambda recorder: recorder.run("late").status is Status.FINISHED)
-        until(lambda: host.progress().get("late", RunStatus("late", Outcome.BUSY)).outcome is Outcome.DONE)
+        until(
+            lambda: (
+                host.progress().get("late", RunStatus("late", Outcome.BUSY)).outcome is Outcome.DONE
+            )
+        )
 
-    assert [list(recorder.run("late").rows), host.progress()["bad"].outcome] == [process.row_ids, Outcome.GONE]
+    assert [list(recorder.run("late").rows), host.progress()["bad"].outcome] == [
+        process.row_ids,
+        Outcome.GONE,
+    ]
     assert not probe(RunFolder(tmp_path, "late").lock_path)
 
 
-def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_over(tmp_path: Path) -> None:
+def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_over(
+    tmp_path: Path,
+) -> None:
     recorder, folder = RecordingTracker(), run_folder(tmp_path)
     folder.ledger_path.mkdir()  # as on a disk that was full
     process = Process.start(folder, "memory")
     process.log(2)
     process.end()
     with serving(tmp_path, options(("memory", recorder))) as host:
-        until(lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).outcome is Outcome.GONE)
+        until(
+            lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).outcome is Outcome.GONE
+        )
         folder.ledger_path.rmdir()
 
         host.drain()
@@ -316,7 +356,10 @@ def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_
 
 def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    first, second = Process.start(folder, "memory"), Process.start(folder, "memory", role="explorer")
+    first, second = (
+        Process.start(folder, "memory"),
+        Process.start(folder, "memory", role="explorer"),
+    )
     hour_ago = time.time_ns() - 3600 * 10**9
     for number in range(200):
         (first if number % 3 else second).log(1, at_ns=hour_ago + number * 10**6)
@@ -341,7 +384,9 @@ def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
     assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]
 
 
-def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(tmp_path: Path) -> None:
+def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)
@@ -357,7 +402,9 @@ def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(t
     assert written(recorder) == process.row_ids
 
 
-def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_rest(tmp_path: Path) -> None:
+def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_rest(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory", segment_bytes=2_000)
     with serving(tmp_path, options(("memory", recorder))):

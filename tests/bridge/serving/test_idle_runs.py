@@ -24,7 +24,15 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import WAIT_S, Process, options, report_when, run_folder, serving, until
+from support.bridge.bridge_doubles import (
+    WAIT_S,
+    Process,
+    options,
+    report_when,
+    run_folder,
+    serving,
+    until,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import end, logs_request, metrics_request, row, who
 
@@ -40,7 +48,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_runs, "_EVERY_S", 0.02)
 
 
-def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_frame(tmp_path: Path) -> None:
+def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_frame(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)) as host:
@@ -63,7 +73,9 @@ def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_p
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=1.5)):
         process.log(20_000)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_000)
-        until(lambda: not Path(f"{folder.ledger_path}-wal").exists())  # it has closed its connections
+        until(
+            lambda: not Path(f"{folder.ledger_path}-wal").exists()
+        )  # it has closed its connections
 
         assert folder.ledger_path.stat().st_size < 200_000
 
@@ -77,17 +89,26 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     said = {**who("i1"), "rl.run.id": folder.run_id}
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)) as host:
         process.writer.append(
-            Signal.METRICS, metrics_request((said, [row(1, {"loss": 0.5})])), time.time_ns(), whole=True
+            Signal.METRICS,
+            metrics_request((said, [row(1, {"loss": 0.5})])),
+            time.time_ns(),
+            whole=True,
         )
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
         process.writer.append(
-            Signal.LOGS, logs_request((said, [end("finished", 1, last_row=1)])), time.time_ns(), whole=True
+            Signal.LOGS,
+            logs_request((said, [end("finished", 1, last_row=1)])),
+            time.time_ns(),
+            whole=True,
         )
         until(lambda: delivering() == 0)
         asleep = (probe(folder.lock_path), host.progress()[folder.run_id].outcome)
 
         process.writer.append(
-            Signal.METRICS, metrics_request((said, [row(2, {"loss": 1.0})])), time.time_ns(), whole=True
+            Signal.METRICS,
+            metrics_request((said, [row(2, {"loss": 1.0})])),
+            time.time_ns(),
+            whole=True,
         )
 
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
@@ -112,7 +133,9 @@ def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
 
 
 @pytest.mark.slow
-def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp_path: Path) -> None:
+def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(
+    tmp_path: Path,
+) -> None:
     recorder = RecordingTracker()
     folders = [run_folder(tmp_path, f"run-{number:03d}") for number in range(100)]
     processes = [Process.start(folder, "memory") for folder in folders]
@@ -121,9 +144,13 @@ def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp
     recorder.fail(RetryableError("stuck", retry_after_s=500), times=1, kind="open")
 
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.5)) as host:
-        recorder.wait_for(lambda recorder: sum(len(recorder.run(one.run_id).rows) == 2 for one in folders) == 99)
+        recorder.wait_for(
+            lambda recorder: sum(len(recorder.run(one.run_id).rows) == 2 for one in folders) == 99
+        )
         until(lambda: delivering() <= 1)
-        stuck = [run for run in host.progress().values() if run.exporters["memory"].state == "retrying"]
+        stuck = [
+            run for run in host.progress().values() if run.exporters["memory"].state == "retrying"
+        ]
         host.drain()
         host.notify()
         assert host.wait(20.0)
@@ -132,7 +159,9 @@ def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp
     assert all(len(recorder.run(folder.run_id).rows) == 2 for folder in folders)
 
 
-def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catches_up_in_order(tmp_path: Path) -> None:
+def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catches_up_in_order(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(RetryableError("away", retry_after_s=0.05), times=None)
     process = Process.start(folder, "memory", kind="receiver")
@@ -150,7 +179,9 @@ def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catch
     assert list(recorder.run(folder.run_id).rows) == process.row_ids
 
 
-def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_read(tmp_path: Path) -> None:
+def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_read(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
@@ -165,7 +196,11 @@ def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_rea
 
 def _bridges_of(folder: RunFolder) -> list[RunBridge]:
     gc.collect()
-    return [one for one in gc.get_objects() if isinstance(one, RunBridge) and one.folder.path == folder.path]
+    return [
+        one
+        for one in gc.get_objects()
+        if isinstance(one, RunBridge) and one.folder.path == folder.path
+    ]
 
 
 def open_files(named: str) -> int:
@@ -182,7 +217,11 @@ def open_files(named: str) -> int:
 def test_a_run_whose_folder_is_deleted_holds_no_file_and_one_of_its_name_is_served(
     tmp_path: Path, idle_s: float
 ) -> None:
-    base, recorder, before = tmp_path / "runs", RecordingTracker(), open_files("bridge.lock (deleted)")
+    base, recorder, before = (
+        tmp_path / "runs",
+        RecordingTracker(),
+        open_files("bridge.lock (deleted)"),
+    )
     folder = run_folder(base)
     process = Process.start(folder, "memory")
     with serving(base, options(("memory", recorder), exporters=EVERY, idle_s=idle_s)) as host:
@@ -243,7 +282,12 @@ class SlowToClose:
 
 
 def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_path: Path) -> None:
-    folder, recorder, asked, may = run_folder(tmp_path), RecordingTracker(), threading.Event(), threading.Event()
+    folder, recorder, asked, may = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        threading.Event(),
+        threading.Event(),
+    )
     process = Process.start(folder, "memory")
 
     def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
@@ -251,7 +295,9 @@ def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_p
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
     slow = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
-    with serving(tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: slow))) as host:
+    with serving(
+        tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: slow))
+    ) as host:
         process.log(1)
         assert asked.wait(WAIT_S)
         host.finish(Status.FINISHED)
@@ -285,7 +331,9 @@ def test_a_run_that_cannot_be_put_to_sleep_at_first_leaves_no_file_open(
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
         until(lambda: bool(refused))
-        until(lambda: host.state().runs_open == 0 and open_files(os.fspath(folder.ledger_path)) == 0)
+        until(
+            lambda: host.state().runs_open == 0 and open_files(os.fspath(folder.ledger_path)) == 0
+        )
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
     process.die()

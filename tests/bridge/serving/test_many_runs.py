@@ -80,7 +80,9 @@ def test_more_live_runs_than_may_be_at_work_are_all_delivered_and_rows_that_come
 
     assert most < 2  # beside the one that was being opened
     assert states.runs_open <= 2
-    assert [list(recorder.run(one.run_id).rows) for one in folders] == [process.row_ids for process in processes]
+    assert [list(recorder.run(one.run_id).rows) for one in folders] == [
+        process.row_ids for process in processes
+    ]
 
 
 def test_runs_whose_tracker_fails_give_way_and_are_tried_again_in_turn(tmp_path: Path) -> None:
@@ -122,7 +124,9 @@ def test_a_drain_delivers_all_runs_though_few_may_be_at_work(tmp_path: Path) -> 
     for process in processes:
         process.log(2)
 
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2, idle_s=60.0)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2, idle_s=60.0)
+    ) as host:
         host.drain()
         assert host.wait(20.0)
 
@@ -171,13 +175,22 @@ def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(
     with logged(tmp_path, options(("memory", recorder), exporters=EVERY), lines):
         until(lambda: rows_of(recorder, folders) == [1] * 3)
 
-    assert [line.splitlines()[-1] for line in lines] == ["PermissionError: [Errno 13] Permission denied"]
+    assert [line.splitlines()[-1] for line in lines] == [
+        "PermissionError: [Errno 13] Permission denied"
+    ]
 
 
 def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(tmp_path: Path) -> None:
     recorder, folder, lines = RecordingTracker(), run_folder(tmp_path), list[str]()
     Process.start(folder, "memory").log(2)
-    failures = iter([OSError(errno.EMFILE, "Too many open files"), MemoryError(), MemoryError(), ValueError("x")])
+    failures = iter(
+        [
+            OSError(errno.EMFILE, "Too many open files"),
+            MemoryError(),
+            MemoryError(),
+            ValueError("x"),
+        ]
+    )
 
     def folders() -> list[RunFolder]:
         failure = next(failures, None)
@@ -186,7 +199,10 @@ def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(tmp_pat
         return run_folders(tmp_path)
 
     host = BridgeSupervisor(
-        tmp_path, options(("memory", recorder), exporters=EVERY), folders=folders, log_line=lines.append
+        tmp_path,
+        options(("memory", recorder), exporters=EVERY),
+        folders=folders,
+        log_line=lines.append,
     )
     host.start()
     recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)

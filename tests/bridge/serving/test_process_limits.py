@@ -38,7 +38,11 @@ def test_a_process_that_serves_collects_less_often(tmp_path: Path, serve: str) -
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder.path)], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(folder.path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert json.loads(done.stdout.splitlines()[-1]) == [ALLOCATIONS, 11, 12], done.stderr

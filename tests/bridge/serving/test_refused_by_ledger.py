@@ -25,7 +25,15 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Record, Status
-from support.bridge.bridge_doubles import Process, options, refused, run_folder, serving, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    refused,
+    run_folder,
+    serving,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 from support.otlp.trace_samples import rollout_spans, scope_spans
@@ -43,7 +51,10 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
             before.close(time.monotonic() + 5)
         bridges.clear()
         bridge = RunBridge.open(
-            run_folder(tmp_path), options(*recorders.items()), wake=lambda: None, log_line=lambda _: None
+            run_folder(tmp_path),
+            options(*recorders.items()),
+            wake=lambda: None,
+            log_line=lambda _: None,
         )
         bridges.append(bridge)
         return bridge
@@ -68,7 +79,9 @@ def turned(bridge: RunBridge, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("also", ["encoded_state", "sources"])
-def test_a_batch_is_read_again_although_the_ledger_could_not_be_read_either(opened: Opened, also: str) -> None:
+def test_a_batch_is_read_again_although_the_ledger_could_not_be_read_either(
+    opened: Opened, also: str
+) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory", segment_bytes=4000)
@@ -109,10 +122,15 @@ def test_exporters_that_could_not_be_noted_are_noted_later(opened: Opened) -> No
 
     turned(bridge, lambda: bridge.outcome() is Outcome.PARKED)
 
-    assert (refusals(), bridge.ledger.view().meta("exporters")) == (1, {"memory": ["metrics", "traces", "logs"]})
+    assert (refusals(), bridge.ledger.view().meta("exporters")) == (
+        1,
+        {"memory": ["metrics", "traces", "logs"]},
+    )
 
 
-def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_at_once(opened: Opened) -> None:
+def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_at_once(
+    opened: Opened,
+) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     refusals = refused(bridge.ledger, "set_meta", lambda key, _: key == "message_content")
@@ -126,7 +144,9 @@ def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_a
     process.die()
 
 
-def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(opened: Opened) -> None:
+def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(
+    opened: Opened,
+) -> None:
     recorder = RecordingTracker()
     recorder.fail(RetryableError("down"), times=None)
     bridge = opened(memory=recorder)
@@ -146,7 +166,9 @@ def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(
     assert not report.ended
 
 
-def test_what_is_asked_is_answered_although_something_before_it_could_not_be(opened: Opened) -> None:
+def test_what_is_asked_is_answered_although_something_before_it_could_not_be(
+    opened: Opened,
+) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
@@ -185,7 +207,9 @@ def test_what_was_asked_of_a_bridge_that_is_killed_before_it_is_done_is_done_by_
     monkeypatch.undo()
 
     after = opened(memory=recorder)
-    turned(after, lambda: recorder.run(RUN).status is Status.FAILED and not is_requested(after.folder))
+    turned(
+        after, lambda: recorder.run(RUN).status is Status.FAILED and not is_requested(after.folder)
+    )
     process.die()
 
 
@@ -196,7 +220,9 @@ def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(opened: Open
     process.log(3)
     bridge.drain()
     turned(bridge, lambda: drained(bridge))
-    refusals = refused(bridge.ledger, "commit", lambda records, *_: bool(records), times=float("inf"))
+    refusals = refused(
+        bridge.ledger, "commit", lambda records, *_: bool(records), times=float("inf")
+    )
     process.log(50)
 
     turned(bridge, lambda: refusals() > 1)
@@ -205,7 +231,9 @@ def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(opened: Open
     process.die()
 
 
-def test_a_report_that_could_not_be_written_is_written_later(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_could_not_be_written_is_written_later(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
@@ -222,7 +250,11 @@ def test_a_report_that_could_not_be_written_is_written_later(opened: Opened, mon
 
     def shown() -> bool:
         report = read_report(bridge.folder)
-        return report is not None and "memory" in report.exporters and report.exporters["memory"].written == 3
+        return (
+            report is not None
+            and "memory" in report.exporters
+            and report.exporters["memory"].written == 3
+        )
 
     turned(bridge, shown)
 
@@ -235,7 +267,9 @@ def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(folder, _patient(recorder), wake=lambda: None, log_line=lambda line: None)
+    bridge = RunBridge.open(
+        folder, _patient(recorder), wake=lambda: None, log_line=lambda line: None
+    )
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
     until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)
@@ -285,12 +319,17 @@ def test_what_cannot_be_deleted_keeps_nothing_from_being_released(
 def _patient(recorder: RecordingTracker) -> BridgeOptions:
     """Options by which a rollout waits for its step longer than any test."""
     made = options(("memory", recorder))
-    return replace(made, translation=replace(made.translation, step_watermark_ns=10**12, trace_timeout_ns=10**13))
+    return replace(
+        made,
+        translation=replace(made.translation, step_watermark_ns=10**12, trace_timeout_ns=10**13),
+    )
 
 
 def _append_rollouts(process: Process, count: int) -> None:
     for number in range(count):
-        process.append(Signal.TRACES, scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString())
+        process.append(
+            Signal.TRACES, scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString()
+        )
 
 
 def _refused(*_: object, **__: object) -> int:

@@ -8,7 +8,16 @@ import pytest
 
 from support.trackers.wandb_backend.server import WandbServer
 from support.trainers.captured_wandb import captured
-from support.trainers.command_runs import PYTHON, call, environment, only_folder, otel_bridge, program, records, runs
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    runs,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -80,11 +89,17 @@ def test_media_and_rows_keep_the_order_of_their_calls(tmp_path: Path) -> None:
 
     captured(tmp_path, code)
 
-    shown = [(record["kind"], record["step"]) for record in records(only_folder(runs(tmp_path))) if "step" in record]
+    shown = [
+        (record["kind"], record["step"])
+        for record in records(only_folder(runs(tmp_path)))
+        if "step" in record
+    ]
     assert shown == [("row", 5), ("media", 6), ("row", 6), ("row", 13), ("row", 14)]
 
 
-def test_the_key_and_host_of_login_apply_to_the_api_to_sweeps_and_to_the_exporter(tmp_path: Path) -> None:
+def test_the_key_and_host_of_login_apply_to_the_api_to_sweeps_and_to_the_exporter(
+    tmp_path: Path,
+) -> None:
     code = """
         import os, sys, wandb
         assert wandb.login(key="k" * 40, host=sys.argv[1] + "/")
@@ -98,11 +113,22 @@ def test_the_key_and_host_of_login_apply_to_the_api_to_sweeps_and_to_the_exporte
         address = variables.pop("WANDB_BASE_URL")
         variables.pop("WANDB_API_KEY", None)
         env = environment(tmp_path, **variables)
-        command = ["run", "--exporters", "wandb", "--capture", "wandb", "--", "python", program(tmp_path, "t.py", code)]
+        command = [
+            "run",
+            "--exporters",
+            "wandb",
+            "--capture",
+            "wandb",
+            "--",
+            "python",
+            program(tmp_path, "t.py", code),
+        ]
 
         done = otel_bridge(*command, address, cwd=tmp_path, env=env)
 
-        assert (done.returncode, "sweep sweep0" in done.stdout) == (0, True), done.stdout + done.stderr
+        assert (done.returncode, "sweep sweep0" in done.stdout) == (0, True), (
+            done.stdout + done.stderr
+        )
         assert server.store.runs, done.stderr
         [run] = server.store.runs.values()
         assert [row["loss"] for row in run.history if "loss" in row] == [1.0]

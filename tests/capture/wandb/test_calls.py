@@ -104,7 +104,9 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
 
     points = captured_points(folders[0])
     ((step, histogram),) = points.pop("hist")
-    ((true_step, true_histogram),) = [(row["_step"], row["hist"]) for row in truth.rows if "hist" in row]
+    ((true_step, true_histogram),) = [
+        (row["_step"], row["hist"]) for row in truth.rows if "hist" in row
+    ]
     assert (step, histogram["edges"], histogram["counts"]) == (
         true_step,
         true_histogram["bins"],
@@ -118,13 +120,20 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     report = report_of(runs(folders[0]))
     assert (statuses(only_folder(runs(folders[0]))), report.name) == (["finished"], truth.name)
     alerts = [one for one in records(only_folder(runs(folders[0]))) if one["kind"] == "alert"]
-    assert [(one["title"], one["text"], one["level"]) for one in alerts] == [("title", "text", "info")]
+    assert [(one["title"], one["text"], one["level"]) for one in alerts] == [
+        ("title", "text", "info")
+    ]
     assert [(one["step"], one["split"], one["reward"]) for one in rollouts(folders[0])] == [
         (0, "eval", 0.0), (1, "eval", 0.5), (2, "eval", 1.0)
     ]  # fmt: skip
     assert report.steps["train/step"] == 101
     assert re.search(r"wandb.log +23  define_metric\(summary='none'\) +1\n", output)
-    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3, "eval/acc.min": 0.5, "word": "text"}
+    assert captured_summary(folders[0]) == {
+        "best": 0.75,
+        "total": 3,
+        "eval/acc.min": 0.5,
+        "word": "text",
+    }
 
 
 def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> None:
@@ -140,7 +149,9 @@ def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> No
 
     captured(tmp_path, code)
 
-    assert comparable(captured_points(tmp_path)) == comparable(points_of(offline(tmp_path / "real", code)))
+    assert comparable(captured_points(tmp_path)) == comparable(
+        points_of(offline(tmp_path / "real", code))
+    )
 
 
 def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path) -> None:
@@ -165,7 +176,8 @@ def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path
     folder = only_folder(runs(tmp_path))
     found = {str(one["key"]): one for one in records(folder) if one["kind"] == "media"}
     shown = {
-        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]]) for key, one in found.items()
+        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]])
+        for key, one in found.items()
     }
     assert shown == {
         "image": (4, [("image", "red")]),
@@ -200,7 +212,9 @@ def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:
     assert captured_points(tmp_path) == {"loss": points, "acc": points}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorboardX") is None, reason="tensorboardX is not here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboardX") is None, reason="tensorboardX is not here"
+)
 def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
     code = """
     import wandb
@@ -217,7 +231,9 @@ def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
     assert captured_points(tmp_path) == {"losses/value": [(0, 0.0), (100, 0.5), (200, 1.0)]}
 
 
-def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row_are_its_own(tmp_path: Path) -> None:
+def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row_are_its_own(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     run = wandb.init(project="p", name="e", config={"a": {"b": 1, "c": 2}, "kept": {"x": 1}})

@@ -14,7 +14,9 @@ from support.trainers.command_runs import only_folder, records, report_of, runs
 pytestmark = pytest.mark.slow
 
 
-def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_rollouts(tmp_path: Path) -> None:
+def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_rollouts(
+    tmp_path: Path,
+) -> None:
     code = """
     import numpy as np, wandb
     wandb.init(project="p", name="e")
@@ -32,7 +34,10 @@ def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_ro
     assert [(one["key"], [item["type"] for item in one["items"]]) for one in media] == [
         ("seg", ["table"]), ("fit", ["table"])
     ]  # fmt: skip
-    found = sorted((one["metadata"]["wandb_key"], one["reward"], len(one["messages"])) for one in rollouts(tmp_path))
+    found = sorted(
+        (one["metadata"]["wandb_key"], one["reward"], len(one["messages"]))
+        for one in rollouts(tmp_path)
+    )
     assert found == [("one", 0.5, 2), ("one", 1.0, 1), ("two", 0.0, 2)]
     assert report_of(runs(tmp_path)).drops == {}
 
@@ -50,7 +55,9 @@ def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(tmp_path
 
     assert len(rollouts(tmp_path)) == 8
     assert re.search(r"wandb.Table: rollouts +8 .*", output)
-    assert re.search(r"wandb.Table: rollouts beyond OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP=8 +4\b", output)
+    assert re.search(
+        r"wandb.Table: rollouts beyond OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP=8 +4\b", output
+    )
 
 
 def test_every_row_beyond_the_most_of_a_table_is_counted(tmp_path: Path) -> None:
@@ -97,7 +104,9 @@ def test_every_cell_of_a_data_frame_is_in_the_rollout_a_picture_in_its_question_
     )  # fmt: skip
 
 
-def test_a_table_that_gets_a_further_column_completes_its_rollouts_and_records_none_again(tmp_path: Path) -> None:
+def test_a_table_that_gets_a_further_column_completes_its_rollouts_and_records_none_again(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     wandb.init(project="p", name="e")
@@ -121,7 +130,9 @@ def test_a_table_that_gets_a_further_column_completes_its_rollouts_and_records_n
     )  # fmt: skip
 
 
-def test_w_and_b_shows_the_new_rows_with_every_column_and_picture_of_the_program(tmp_path: Path) -> None:
+def test_w_and_b_shows_the_new_rows_with_every_column_and_picture_of_the_program(
+    tmp_path: Path,
+) -> None:
     code = """
     import numpy as np, wandb
     wandb.init(project="p", name="e")

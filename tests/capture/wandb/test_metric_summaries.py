@@ -88,7 +88,9 @@ def test_each_kind_is_computed_over_the_values_of_its_keys() -> None:
     ]
 
     for number in (3.0, 1, 2.0, "4"):
-        shown = shown_of(summaries, {"loss": number, "acc": number, "other": number, "accuracy": number})
+        shown = shown_of(
+            summaries, {"loss": number, "acc": number, "other": number, "accuracy": number}
+        )
 
     assert shown == {
         "loss": {"min": 1, "last": "4"}, "acc": {"max": 3.0, "mean": 2.0, "first": 3.0}, "other": "4", "accuracy": "4"
@@ -154,4 +156,9 @@ def test_a_kill_leaves_the_summaries_of_all_rows(tmp_path: Path) -> None:
 
     captured(tmp_path, code, code_of_exit=137)
 
-    assert captured_summary(tmp_path) == {"train/loss.min": 3, "acc.max": 7, "acc.mean": 5, "own": 1}
+    assert captured_summary(tmp_path) == {
+        "train/loss.min": 3,
+        "acc.max": 7,
+        "acc.mean": 5,
+        "own": 1,
+    }

@@ -61,7 +61,10 @@ def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(tmp_path: Pat
     assert (report.steps["train/step"], report.steps["rollout/step"]) == (2, 20)
     assert captured_points(tmp_path) == {
         "train/loss": [(0, 0.0), (1, 0.5), (2, 1.0)],
-        **{f"rollout/{kind}": [(step, step // 10) for step in tens] for kind in ("manager", "evaluator")},
+        **{
+            f"rollout/{kind}": [(step, step // 10) for step in tens]
+            for kind in ("manager", "evaluator")
+        },
         **{f"perf/{kind}": [(step, 1.0) for step in tens] for kind in ("manager", "evaluator")},
         "driver": [(0, 1)],
     }
@@ -88,11 +91,23 @@ def test_slimes_axes_are_those_of_every_tracker(tmp_path: Path) -> None:
         shown_runs.trackio(tmp_path / "trackio", run),
     )
     for shown in trackers:
-        points = [(key, step, float(value)) for key, step, value in shown.scalars if not key.endswith("attempt")]
+        points = [
+            (key, step, float(value))
+            for key, step, value in shown.scalars
+            if not key.endswith("attempt")
+        ]
         assert points == [
             ("driver", 0, 1.0),
-            *((f"perf/{kind}", step, 1.0) for kind in ("evaluator", "manager") for step in (0, 10, 20)),
-            *((f"rollout/{kind}", 10 * step, step) for kind in ("evaluator", "manager") for step in range(3)),
+            *(
+                (f"perf/{kind}", step, 1.0)
+                for kind in ("evaluator", "manager")
+                for step in (0, 10, 20)
+            ),
+            *(
+                (f"rollout/{kind}", 10 * step, step)
+                for kind in ("evaluator", "manager")
+                for step in range(3)
+            ),
             *(("train/loss", step, step / 2) for step in range(3)),
         ]
 

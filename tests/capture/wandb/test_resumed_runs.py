@@ -38,7 +38,9 @@ run.log({"loss": 3})
 
 
 @pytest.mark.parametrize("mode", ["'must'", "'allow'"])
-def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(tmp_path: Path, mode: str) -> None:
+def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(
+    tmp_path: Path, mode: str
+) -> None:
     captured(tmp_path, FIRST)
     captured(tmp_path, SECOND.replace("MODE", mode))
 
@@ -69,7 +71,9 @@ def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(tmp_path
     captured(tmp_path, code)
 
 
-def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_name(tmp_path: Path) -> None:
+def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_name(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     for named in ({"fork_from": "a?_step=1"}, {"resume_from": "a?_step=4"}):
@@ -80,6 +84,9 @@ def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_na
 
     output = captured(tmp_path, code)
 
-    assert sorted(values(folder)["x"] for folder in run_folders(runs(tmp_path))) == [[(2, 1)], [(5, 1)]]
+    assert sorted(values(folder)["x"] for folder in run_folders(runs(tmp_path))) == [
+        [(2, 1)],
+        [(5, 1)],
+    ]
     assert "a 6\n" in output
     assert re.search(r"wandb.init\(fork_from=\) +1\b", output)

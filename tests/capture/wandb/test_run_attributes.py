@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_defaults_in_a_file_give_way_to_the_programs_config(tmp_path: Path) -> None:
-    (tmp_path / "config-defaults.yaml").write_text("lr: {desc: rate, value: 0.5}\nbatch: {value: 3}\n", "utf-8")
+    (tmp_path / "config-defaults.yaml").write_text(
+        "lr: {desc: rate, value: 0.5}\nbatch: {value: 3}\n", "utf-8"
+    )
     code = """
     import wandb
     run = wandb.init(project="p", name="e", config={"batch": 4, "left": 1}, config_exclude_keys=["left"])
@@ -38,7 +40,9 @@ def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_p
     assert output.splitlines()[0] == "('a', 'b') why"
 
 
-def test_files_in_the_folder_of_the_run_are_counted_and_its_path_alone_is_not(tmp_path: Path) -> None:
+def test_files_in_the_folder_of_the_run_are_counted_and_its_path_alone_is_not(
+    tmp_path: Path,
+) -> None:
     code = """
     import os, pathlib, wandb
     run = wandb.init(project="p", name="e")

@@ -10,7 +10,13 @@ import pytest
 from otel_bridge.emit.config.capture_env import capture_variables
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
-from support.trainers.captured_wandb import captured, captured_config, captured_points, captured_summary, rollouts
+from support.trainers.captured_wandb import (
+    captured,
+    captured_config,
+    captured_points,
+    captured_summary,
+    rollouts,
+)
 from support.trainers.command_runs import (
     PYTHON,
     call,
@@ -39,7 +45,10 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_the_exit_code_is_the_status(tmp_path: Path, code: str, status: str) -> None:
-    captured(tmp_path, f"import wandb\nwandb.init(project='p', name='e')\nwandb.log({{'a': 1}}, step=3)\n{code}")
+    captured(
+        tmp_path,
+        f"import wandb\nwandb.init(project='p', name='e')\nwandb.log({{'a': 1}}, step=3)\n{code}",
+    )
 
     assert statuses(only_folder(runs(tmp_path))) == [status]
     assert captured_points(tmp_path) == {"a": [(3, 1)]}
@@ -66,11 +75,15 @@ def test_a_run_begun_again_in_one_process_is_another_run(tmp_path: Path) -> None
 
     captured(tmp_path, code)
 
-    assert sorted(path.name for path in runs(tmp_path).iterdir() if (path / "segments").is_dir()) != []
+    assert (
+        sorted(path.name for path in runs(tmp_path).iterdir() if (path / "segments").is_dir()) != []
+    )
     assert len(list(runs(tmp_path).glob("*/segments"))) == 2
 
 
-def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_programs_run(tmp_path: Path) -> None:
+def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_programs_run(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     own = wandb.init(project="p", name="own")
@@ -84,7 +97,11 @@ def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_prog
 
     captured(tmp_path, code)
 
-    found = {report.name: values(folder) for folder in run_folders(runs(tmp_path)) if (report := read_report(folder))}
+    found = {
+        report.name: values(folder)
+        for folder in run_folders(runs(tmp_path))
+        if (report := read_report(folder))
+    }
     assert found == {
         "own": {"own": [(0, 1), (1, 1)]},
         "trial0": {"trial": [(0, 0), (1, 0)]},
@@ -92,11 +109,17 @@ def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_prog
     }
 
 
-@pytest.mark.parametrize(("variables", "project"), [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")])
+@pytest.mark.parametrize(
+    ("variables", "project"), [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")]
+)
 def test_a_chosen_project_wins_over_the_default_of_transformers(
     tmp_path: Path, variables: dict[str, str], project: str
 ) -> None:
-    captured(tmp_path, "import wandb\nprint(wandb.init(project='huggingface', name='e').project)", **variables)
+    captured(
+        tmp_path,
+        "import wandb\nprint(wandb.init(project='huggingface', name='e').project)",
+        **variables,
+    )
 
     assert report_of(runs(tmp_path)).project == project
 
@@ -137,9 +160,15 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     assert "wandb is an exporter too, and would have every row twice" in refused.stderr
 
 
-def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(tmp_path: Path) -> None:
+def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="wandb", WANDB_MODE="offline")
-    script = program(tmp_path, "train.py", "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'a': 1})\n")
+    script = program(
+        tmp_path,
+        "train.py",
+        "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'a': 1})\n",
+    )
 
     done = call([PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["wandb"]))
 
@@ -148,7 +177,9 @@ def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(tm
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "sys.exit('no data')"])
-def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(tmp_path: Path, ending: str) -> None:
+def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(
+    tmp_path: Path, ending: str
+) -> None:
     code = f"""
     import sys, wandb
     own = wandb.init(project="p", name="e")
@@ -161,7 +192,9 @@ def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(tmp_path: Path,
     assert statuses(only_folder(runs(tmp_path))) == ["failed"]
 
 
-def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(tmp_path: Path) -> None:
+def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(
+    tmp_path: Path,
+) -> None:
     code = """
     import os, wandb
     wandb.setup()
@@ -173,14 +206,28 @@ def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_
             run.log({"loss": number})
     """
     script = program(tmp_path, "train.py", code)
-    env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", OTEL_BRIDGE_CAPTURE_MODE="tee")
+    env = environment(
+        tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", OTEL_BRIDGE_CAPTURE_MODE="tee"
+    )
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--capture", "wandb", "--", "python", script, cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+        script,
+        cwd=tmp_path,
+        env=env,
     )
 
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name[-4:] for path in (tmp_path / "wandb").glob("offline-run-*")) == ["run0", "run1"]
+    assert sorted(path.name[-4:] for path in (tmp_path / "wandb").glob("offline-run-*")) == [
+        "run0",
+        "run1",
+    ]
     assert sorted(str(values(folder)) for folder in run_folders(runs(tmp_path))) == [
         "{'loss': [(0, 0)]}", "{'loss': [(0, 1)]}"
     ]  # fmt: skip
@@ -248,9 +295,12 @@ def test_an_artifact_that_was_logged_can_be_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["mode='ofline'", "resume='bogus'", "fork_from='a'", "id='d', resume_from='c?_step=3'"]
+    "arguments",
+    ["mode='ofline'", "resume='bogus'", "fork_from='a'", "id='d', resume_from='c?_step=3'"],
 )
-def test_arguments_that_wandb_refuses_are_refused_before_anything_is_recorded(tmp_path: Path, arguments: str) -> None:
+def test_arguments_that_wandb_refuses_are_refused_before_anything_is_recorded(
+    tmp_path: Path, arguments: str
+) -> None:
     code = f"""
     import wandb
     try:

@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.captured_wandb import captured, captured_points, comparable, offline, points_of
+from support.trainers.captured_wandb import (
+    captured,
+    captured_points,
+    comparable,
+    offline,
+    points_of,
+)
 from support.trainers.command_runs import only_folder, records, runs
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_row_has_the_value_of_its_step_metric_and_not_that_of_the_next_row(tmp_path: Path) -> None:
+def test_a_row_has_the_value_of_its_step_metric_and_not_that_of_the_next_row(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     run = wandb.init(project="p", name="e")

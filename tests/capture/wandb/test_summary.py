@@ -38,7 +38,9 @@ assert run.summary._as_dict()["acc"] == 0.5
 """
 
 
-def test_the_summary_reads_as_in_wandb_and_what_the_program_sets_is_recorded(tmp_path: Path) -> None:
+def test_the_summary_reads_as_in_wandb_and_what_the_program_sets_is_recorded(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "real").mkdir()
     offline(tmp_path / "real", READ)
 
@@ -71,5 +73,8 @@ def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(tmp_pat
     assert captured_summary(tmp_path) == {
         "note": "step 19", "names": '["a","19"]', "at": "2026-01-02", "only": "text"
     }  # fmt: skip
-    assert captured_points(tmp_path)["loss"] == [*((step, float(step)) for step in range(20)), (21, 1.0)]
+    assert captured_points(tmp_path)["loss"] == [
+        *((step, float(step)) for step in range(20)),
+        (21, 1.0),
+    ]
     assert (report_of(runs(tmp_path)).drops, "wandb.DataFrame" in output) == ({}, True)

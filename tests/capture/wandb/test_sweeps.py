@@ -54,14 +54,19 @@ def test_trials_are_runs_of_their_own_with_the_servers_config_and_w_and_b_gets_n
     begun: Callable[..., SweepRuns],
 ) -> None:
     real, captured = begun(), begun("file")
-    ran = [printed(each.call("python", each.program(TRAIN), each.create(**GRID))) for each in (real, captured)]
+    ran = [
+        printed(each.call("python", each.program(TRAIN), each.create(**GRID)))
+        for each in (real, captured)
+    ]
 
     expected = {run_id: run.config for run_id, run in real.at_server().items()}
     assert ran[0] == ran[1] == [f"trial {run} swept stand-in sweep0 sweep0 " for run in TRIALS]
     assert captured.recorded_configs() == expected == {
         run: {"lr": lr, "own": 1} for run, lr in zip(TRIALS, (0.5, 0.25, 1.0), strict=True)
     }  # fmt: skip
-    assert captured.recorded_points() == {run_id: points(run) for run_id, run in real.at_server().items()}
+    assert captured.recorded_points() == {
+        run_id: points(run) for run_id, run in real.at_server().items()
+    }
     assert [statuses(folder) for folder in captured.recorded().values()] == [["finished"]] * 3
     assert captured.sent() == []
 
@@ -79,8 +84,14 @@ def test_with_the_exporter_wandb_each_trial_is_the_very_run_that_the_agent_names
     }
     for run_id, run in at_server.items():
         first, info = run.upserts[0], RunInfo(run_id, "swept", run_id, captured.folder)
-        assert (first.variables["sweep"], first.config["lr"]["value"]) == ("sweep0", run.config["lr"])
-        assert trackio_store.config_in(tmp_path / "trackio", info).items() >= {**run.config, "_Group": "sweep0"}.items()
+        assert (first.variables["sweep"], first.config["lr"]["value"]) == (
+            "sweep0",
+            run.config["lr"],
+        )
+        assert (
+            trackio_store.config_in(tmp_path / "trackio", info).items()
+            >= {**run.config, "_Group": "sweep0"}.items()
+        )
         rows = trackio_store.rows_in(tmp_path / "trackio", info)
         assert [row["loss"] for row in rows] == [value for _, value in points(run)["loss"]]
 
@@ -90,13 +101,20 @@ def test_a_bayes_sweep_has_each_trials_metric_before_the_next_one_by_the_exporte
     begun: Callable[..., SweepRuns],
 ) -> None:
     real, captured, elsewhere = begun(), begun("wandb"), begun("file")
-    outputs = [each.call("python", each.program(TRAIN), each.create(**BAYES)) for each in (real, captured, elsewhere)]
+    outputs = [
+        each.call("python", each.program(TRAIN), each.create(**BAYES))
+        for each in (real, captured, elsewhere)
+    ]
 
     assert captured.sweep().trials == real.sweep().trials
     assert captured.sweep().seen == real.sweep().seen
     assert [None not in found for found in real.sweep().seen] == [True, True]
     assert elsewhere.sweep().seen == [[None], [None, None]]
-    assert ["bayes and early stopping do not" in output for output in outputs] == [False, False, True]
+    assert ["bayes and early stopping do not" in output for output in outputs] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("exporters", ["file", pytest.param("wandb", marks=pytest.mark.long)])
@@ -116,7 +134,12 @@ def test_the_trials_that_the_command_wandb_agent_starts_are_captured(
         assert each.sent() == []
     else:
         (run,) = each.at_server().values()
-        assert (run.id, run.sweep, run.state, points(run)) == ("sweep0t0", "sweep0", "finished", loss)
+        assert (run.id, run.sweep, run.state, points(run)) == (
+            "sweep0t0",
+            "sweep0",
+            "finished",
+            loss,
+        )
 
 
 ENDS = """
@@ -134,13 +157,20 @@ ENDS = """
 
 
 @pytest.mark.parametrize(
-    "exporters", [pytest.param("", marks=pytest.mark.long), "file", pytest.param("wandb", marks=pytest.mark.long)]
+    "exporters",
+    [
+        pytest.param("", marks=pytest.mark.long),
+        "file",
+        pytest.param("wandb", marks=pytest.mark.long),
+    ],
 )
 def test_a_trial_that_raises_or_is_stopped_by_the_server_has_failed_and_the_next_one_runs(
     begun: Callable[..., SweepRuns], exporters: str
 ) -> None:
     each = begun(exporters)
-    sweep = each.create(method="grid", parameters={"kind": {"values": ["raises", "is stopped", "ends"]}})
+    sweep = each.create(
+        method="grid", parameters={"kind": {"values": ["raises", "is stopped", "ends"]}}
+    )
     command = each.command("python", each.program(ENDS), sweep)
 
     with started(command, cwd=each.folder, env=each.environment()) as process:
@@ -174,7 +204,9 @@ READ = """
 """
 
 
-def test_a_captured_program_reads_runs_and_sweeps_of_the_server(begun: Callable[..., SweepRuns]) -> None:
+def test_a_captured_program_reads_runs_and_sweeps_of_the_server(
+    begun: Callable[..., SweepRuns],
+) -> None:
     each = begun("wandb")
 
     output = each.call("python", each.program(TRAIN + READ), each.create(**GRID))
@@ -191,19 +223,25 @@ def test_a_trial_whose_bridge_is_its_own_is_written_into_a_run_that_the_server_c
 ) -> None:
     each = begun(OTEL_BRIDGE_EXPORTERS="wandb")
     each.server.resolver.sweeps.initial_state = "running"
-    whole = AGENT.replace("import sys, wandb", "import otel_bridge, sys, wandb\notel_bridge.capture('wandb')")
+    whole = AGENT.replace(
+        "import sys, wandb", "import otel_bridge, sys, wandb\notel_bridge.capture('wandb')"
+    )
 
     each.call("python", each.program(TRAIN, whole), each.create(**GRID))
 
     at_server = each.at_server()
     assert list(each.recorded()) == TRIALS
-    until(lambda: all(run.state == "finished" for run in at_server.values()), "the end of the trials")
-    assert [(run.sweep, run.config["lr"], points(run)["loss"][0]) for run in at_server.values()] == [
-        ("sweep0", lr, (0, lr)) for lr in (0.5, 0.25, 1.0)
-    ]
+    until(
+        lambda: all(run.state == "finished" for run in at_server.values()), "the end of the trials"
+    )
+    assert [
+        (run.sweep, run.config["lr"], points(run)["loss"][0]) for run in at_server.values()
+    ] == [("sweep0", lr, (0, lr)) for lr in (0.5, 0.25, 1.0)]
 
 
-def test_a_program_of_otel_bridge_itself_is_the_trial_that_the_agent_names(begun: Callable[..., SweepRuns]) -> None:
+def test_a_program_of_otel_bridge_itself_is_the_trial_that_the_agent_names(
+    begun: Callable[..., SweepRuns],
+) -> None:
     each = begun(OTEL_BRIDGE_EXPORTERS="wandb")
     each.program(
         """
@@ -214,8 +252,17 @@ def test_a_program_of_otel_bridge_itself_is_the_trial_that_the_agent_names(begun
         "{train}",
     )
 
-    each.call("wandb", "agent", each.create(method="grid", program="train.py", parameters={"lr": {"values": [0.5]}}))
+    each.call(
+        "wandb",
+        "agent",
+        each.create(method="grid", program="train.py", parameters={"lr": {"values": [0.5]}}),
+    )
 
     (run,) = each.at_server().values()
-    assert (run.id, run.sweep, run.state, run.config) == ("sweep0t0", "sweep0", "finished", {"lr": 0.5})
+    assert (run.id, run.sweep, run.state, run.config) == (
+        "sweep0t0",
+        "sweep0",
+        "finished",
+        {"lr": 0.5},
+    )
     assert points(run) == {"loss": [(0, 2.0)]}

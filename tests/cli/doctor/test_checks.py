@@ -17,12 +17,18 @@ from support.bridge.recording_tracker import RecorderSettings, RecordingTracker
 from support.trainers.command_runs import environment, otel_bridge, started
 
 
-def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_wrong_for_being_newer() -> None:
-    tried = replace(RecordingTracker().exporter, requires=("pytest", "not_installed"), tested_with="1.0 to 1.2")
+def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_wrong_for_being_newer() -> (
+    None
+):
+    tried = replace(
+        RecordingTracker().exporter, requires=("pytest", "not_installed"), tested_with="1.0 to 1.2"
+    )
 
     found = versions({"recorder": tried, "file": RecordingTracker().exporter})
 
-    assert found.shown == [f"recorder: pytest {pytest.__version__}: the exporter was tested with 1.0 to 1.2"]
+    assert found.shown == [
+        f"recorder: pytest {pytest.__version__}: the exporter was tested with 1.0 to 1.2"
+    ]
     assert found.wrong == []
 
 
@@ -44,13 +50,17 @@ def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_
         ["recorder: Tracker 1 shows spans as text"],
         [],
     )
-    assert found(raised(BlockedError("Tracker 1 has no write", help="pip install 'tracker>=2'"))) == (
+    assert found(
+        raised(BlockedError("Tracker 1 has no write", help="pip install 'tracker>=2'"))
+    ) == (
         [],
         ["recorder: Tracker 1 has no write; pip install 'tracker>=2'"],
     )
     assert found(raised(ImportError("No module named 'x'"))) == (
         [],
-        ["recorder: tracker cannot be imported: No module named 'x'; pip install --upgrade tracker"],
+        [
+            "recorder: tracker cannot be imported: No module named 'x'; pip install --upgrade tracker"
+        ],
     )
 
 
@@ -72,23 +82,38 @@ def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> Non
         taken.bind(("127.0.0.1", 0))
         address = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}/api?key=secret"
 
-        found = tracker("mlflow", {"MLFLOW_TRACKING_URI": address}, {"MLFLOW_TRACKING_TOKEN": "x" * 30})
+        found = tracker(
+            "mlflow", {"MLFLOW_TRACKING_URI": address}, {"MLFLOW_TRACKING_TOKEN": "x" * 30}
+        )
 
     (line,) = found.wrong
     assert found.shown == ["mlflow: MLFLOW_TRACKING_TOKEN is set (…xxxx, 30 characters)"]
-    assert re.fullmatch(r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*", line)
+    assert re.fullmatch(
+        r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*", line
+    )
 
 
 def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    with started(["otel-bridge", "serve", "--grpc", "off", "--http", "127.0.0.1:0"], cwd=tmp_path, env=env) as service:
+    with started(
+        ["otel-bridge", "serve", "--grpc", "off", "--http", "127.0.0.1:0"], cwd=tmp_path, env=env
+    ) as service:
         assert service.stderr is not None
         url = re.findall(r"http://[^\s;]+", service.stderr.readline())[-1]
-        chosen = {**env, "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        chosen = {
+            **env,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
 
         there = otel_bridge("doctor", cwd=tmp_path, env=chosen)
 
     gone = otel_bridge("doctor", "--all", cwd=tmp_path, env=chosen)
-    assert (there.returncode, f"otlp: {url}/v1/metrics answers" in there.stdout) == (0, True), there.stdout[-500:]
-    assert (gone.returncode, f"✗ otlp: {url}/v1/metrics does not answer" in gone.stdout) == (1, True)
+    assert (there.returncode, f"otlp: {url}/v1/metrics answers" in there.stdout) == (0, True), (
+        there.stdout[-500:]
+    )
+    assert (gone.returncode, f"✗ otlp: {url}/v1/metrics does not answer" in gone.stdout) == (
+        1,
+        True,
+    )
     assert re.search(r"^port 4317 \(OTLP over gRPC\): ", gone.stdout, re.MULTILINE)

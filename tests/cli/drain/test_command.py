@@ -90,7 +90,9 @@ def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: 
     base = held(tmp_path, "ppo", "wandb,mlflow,trackio", **places)
     over_ms = time.time() * 1000
 
-    env = environment(tmp_path, OTEL_BRIDGE_TRACKIO_ALL_SERIES="1", OTEL_BRIDGE_MLFLOW_ALL_SERIES="1")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_TRACKIO_ALL_SERIES="1", OTEL_BRIDGE_MLFLOW_ALL_SERIES="1"
+    )
     done = otel_bridge("drain", str(base), cwd=tmp_path / "home", env=env)
 
     run = run_info(base)
@@ -108,7 +110,9 @@ def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: 
         assert max(when or 0 for when in shown.times_ms.values()) < over_ms
 
 
-def test_several_folders_are_delivered_and_named_exporters_go_before_those_of_the_programs(tmp_path: Path) -> None:
+def test_several_folders_are_delivered_and_named_exporters_go_before_those_of_the_programs(
+    tmp_path: Path,
+) -> None:
     held(tmp_path, "one", "trackio")
     base = held(tmp_path, "two", "mlflow")
 
@@ -153,13 +157,19 @@ def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(tmp_
     shown = otel_bridge("status", cwd=tmp_path, env=env).stdout
 
     report = report_of(base)
-    assert (done.returncode, list(report.exporters), report.former) == (1, ["console"], {"file": before})
+    assert (done.returncode, list(report.exporters), report.former) == (
+        1,
+        ["console"],
+        {"file": before},
+    )
     assert (
         "not everything is delivered: console was named later: it lacks 10 records that had been deleted by then"
         in done.stdout
     )
     for said in (done.stdout, shown):
-        assert "file, no longer named, has 6 rows and 3 rollouts\n" in said  # the rollouts' statistics are rows too
+        assert (
+            "file, no longer named, has 6 rows and 3 rollouts\n" in said
+        )  # the rollouts' statistics are rows too
         assert re.search(rf"^  file +{re.escape(before.view)}$", said, re.MULTILINE)
     again = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env)
     assert (again.returncode, list(report_of(base).former)) == (0, ["console"])
@@ -175,11 +185,16 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
 
     folder = only_folder(base)
     assert blocked.returncode == 1
-    assert f"{folder.path}: not everything is delivered: gated is blocked: the gate is shut" in blocked.stdout
+    assert (
+        f"{folder.path}: not everything is delivered: gated is blocked: the gate is shut"
+        in blocked.stdout
+    )
     assert f"touch {tmp_path}/gate" in blocked.stdout
     assert values(folder)["trainer/loss"] == LOSS
     assert free.returncode == 0, free.stdout
-    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [
+        f"trainer/loss {step}" for step in (1, 2, 3)
+    ]
     assert gated_lines(tmp_path)[-1] == "end finished"
 
 
@@ -194,7 +209,9 @@ def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) ->
         output.append(os.read(screen, 65536).decode())
         return "records in gated (retrying)" in "".join(output)
 
-    with subprocess.Popen([str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env, stdout=terminal) as drain:
+    with subprocess.Popen(
+        [str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env, stdout=terminal
+    ) as drain:
         os.close(terminal)
         until(bar, "a bar")
         (tmp_path / "gate").touch()
@@ -224,12 +241,18 @@ def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path:
 
     assert (first.returncode, free, again.returncode) == (1, True, 0)
     assert "gated is retrying: the gate is shut" in said
-    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [
+        f"trainer/loss {step}" for step in (1, 2, 3)
+    ]
     assert values(only_folder(base))["trainer/loss"] == LOSS
 
 
 def test_without_any_exporter_it_says_what_to_pass(tmp_path: Path) -> None:
-    train = program(tmp_path, "train.py", "import otel_bridge; otel_bridge.init('maths', 'ppo').log({'loss': 1.0})")
+    train = program(
+        tmp_path,
+        "train.py",
+        "import otel_bridge; otel_bridge.init('maths', 'ppo').log({'loss': 1.0})",
+    )
     call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"))
 
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
@@ -289,7 +312,9 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
     )
 
 
-def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(tmp_path: Path) -> None:
+def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(
+    tmp_path: Path,
+) -> None:
     base = held(tmp_path, "ppo", "file")
     folder = only_folder(base)
     _hold_elsewhere(folder, time.time_ns())
@@ -308,7 +333,12 @@ def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(t
 
 
 def _hold_elsewhere(folder: RunFolder, heartbeat_unix_ns: int) -> None:
-    content = {"pid": 1, "host": "elsewhere", "boot_id": "another", "heartbeat_unix_ns": heartbeat_unix_ns}
+    content = {
+        "pid": 1,
+        "host": "elsewhere",
+        "boot_id": "another",
+        "heartbeat_unix_ns": heartbeat_unix_ns,
+    }
     folder.lock_path.write_text(json.dumps(content))
     os.chmod(folder.lock_path, 0o600)
 
@@ -317,13 +347,19 @@ def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
     extra = install(tmp_path)
     env = environment(tmp_path, **extra)
     train = program(tmp_path, "train.py", TRAIN)
-    left = call(["python", train, "ppo", "gated"], cwd=tmp_path, env={**env, "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "1"})
+    left = call(
+        ["python", train, "ppo", "gated"],
+        cwd=tmp_path,
+        env={**env, "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "1"},
+    )
     (tmp_path / "gate").touch()
 
     done = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert (left.returncode, done.returncode) == (0, 0), done.stdout
-    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [
+        f"trainer/loss {step}" for step in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +369,9 @@ def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
         (["nowhere"], 2, "nowhere: no such folder"),
     ],
 )
-def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_drained_is_said(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
     done = otel_bridge("drain", *arguments, cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == code
@@ -341,7 +379,9 @@ def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], co
 
 
 @pytest.mark.parametrize("command", ["drain", "status", "rollouts", "dead-letters list"])
-def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(tmp_path: Path, command: str) -> None:
+def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(
+    tmp_path: Path, command: str
+) -> None:
     (tmp_path / "empty").mkdir()
     env = environment(tmp_path)
 
@@ -351,12 +391,18 @@ def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(tmp_pat
 
     advice = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR\n"
     assert ending() == (0, "", f"{tmp_path}/.otel-bridge: no such folder; {advice}")
-    assert ending(OTEL_BRIDGE_DIR="empty") == (0, "", f"{tmp_path}/empty: no run folder here; {advice}")
+    assert ending(OTEL_BRIDGE_DIR="empty") == (
+        0,
+        "",
+        f"{tmp_path}/empty: no run folder here; {advice}",
+    )
     assert ending("nowhere") == (2, "", f"Error: nowhere: no such folder; {advice}")
     assert ending("empty") == (2, "", f"Error: empty: no run folder here; {advice}")
 
 
-def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(tmp_path: Path) -> None:
+def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(
+    tmp_path: Path,
+) -> None:
     held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/runs")
     env = environment(tmp_path)
 
@@ -364,7 +410,9 @@ def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(
     shown = otel_bridge("status", "job", cwd=tmp_path, env=env)
     default = otel_bridge("status", cwd=tmp_path, env={**env, "OTEL_BRIDGE_DIR": "job"})
     held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/other")
-    several = [otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")]
+    several = [
+        otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")
+    ]
 
     assert (drained.returncode, shown.returncode) == (0, 0), drained.stderr + shown.stderr
     assert "maths/ppo" in shown.stdout
@@ -373,7 +421,9 @@ def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(
     assert [(done.returncode, done.stderr) for done in several] == [(2, line)] * 3
 
 
-def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:
+def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(
+    tmp_path: Path,
+) -> None:
     extra = install(tmp_path)
     (tmp_path / "gate").touch()
     train = program(tmp_path, "train.py", LIVING)
@@ -405,7 +455,10 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
         said, _ = drain.communicate(timeout=HANG_S)
 
     assert drain.returncode == 1
-    assert f"{only_folder(base).path}: not everything is delivered: 1 record waits for gated, which hangs\n" in said
+    assert (
+        f"{only_folder(base).path}: not everything is delivered: 1 record waits for gated, which hangs\n"
+        in said
+    )
 
 
 def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path: Path) -> None:
@@ -415,7 +468,11 @@ def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path
     with otel_bridge.init("maths", "ppo") as run:
         run.log({"loss": 1.0})
     """
-    call(["python", program(tmp_path, "train.py", source)], cwd=tmp_path, env={**env, "OTEL_BRIDGE_OFFLINE": "1"})
+    call(
+        ["python", program(tmp_path, "train.py", source)],
+        cwd=tmp_path,
+        env={**env, "OTEL_BRIDGE_OFFLINE": "1"},
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
     renamed = folder.path.rename(folder.base / "backup")
 
@@ -425,5 +482,10 @@ def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path
     done = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert (refused.returncode, kept) == (1, 1)
-    assert f"holds the run {folder.run_id}; rename the folder to {folder.path.name}" in refused.stdout
-    assert (done.returncode, report_of(tmp_path / ".otel-bridge").exporters["file"].rows) == (0, 1), done.stdout
+    assert (
+        f"holds the run {folder.run_id}; rename the folder to {folder.path.name}" in refused.stdout
+    )
+    assert (done.returncode, report_of(tmp_path / ".otel-bridge").exporters["file"].rows) == (
+        0,
+        1,
+    ), done.stdout

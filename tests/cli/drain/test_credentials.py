@@ -66,13 +66,20 @@ def server() -> Iterator[NamedServer]:
 
 def made_by(user: str, tmp_path: Path, tracker: str, url: str) -> None:
     """Let *user* make a run folder that names the server at *url*."""
-    made_with(user, tmp_path, tracker, {TRACKERS[tracker][0]: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
+    made_with(
+        user,
+        tmp_path,
+        tracker,
+        {TRACKERS[tracker][0]: url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+    )
 
 
 def made_with(user: str, tmp_path: Path, tracker: str, variables: dict[str, str]) -> None:
     """Let *user* make a run folder whose destination is that of *variables*."""
     train = program(tmp_path, "train.py", TRAIN)
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", XDG_STATE_HOME=str(tmp_path / user), **variables)
+    env = environment(
+        tmp_path, OTEL_BRIDGE_OFFLINE="1", XDG_STATE_HOME=str(tmp_path / user), **variables
+    )
     done = call(["python", train, tracker], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
 
@@ -109,7 +116,9 @@ def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
     (tmp_path / "theirs").mkdir()
     made_with("somebody", tmp_path, tracker, variables)
 
-    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me")))
+    done = otel_bridge(
+        "drain", cwd=tmp_path, env=environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me"))
+    )
 
     assert (done.returncode, list((tmp_path / "theirs").iterdir())) == (1, [])
     assert f"set {list(variables)[-1]}" in done.stdout
@@ -119,10 +128,16 @@ def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["mlflow", "otlp"])
 @pytest.mark.parametrize(
-    ("user", "options", "named"), [("me", (), False), ("somebody", ("--trust-folders",), False), ("somebody", (), True)]
+    ("user", "options", "named"),
+    [("me", (), False), ("somebody", ("--trust-folders",), False), ("somebody", (), True)],
 )
 def test_a_folder_is_followed_to_a_server_that_its_user_or_the_caller_named(
-    tmp_path: Path, server: NamedServer, tracker: str, user: str, options: tuple[str, ...], named: bool
+    tmp_path: Path,
+    server: NamedServer,
+    tracker: str,
+    user: str,
+    options: tuple[str, ...],
+    named: bool,
 ) -> None:
     made_by(user, tmp_path, tracker, server.url)
 
@@ -159,7 +174,9 @@ def test_a_seal_holds_for_its_run_its_exporter_and_its_variables_alone(
 
 
 @pytest.mark.parametrize("how", ["readable by others", "a link", "a folder", "short"])
-def test_a_key_that_others_may_know_seals_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_key_that_others_may_know_seals_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     key = tmp_path / "otel-bridge.key"
     if how == "a link":
         (tmp_path / "elsewhere").write_bytes(bytes(32))

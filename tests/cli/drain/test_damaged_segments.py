@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.journal.folder import RunFolder
-from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, report_of, values
+from support.trainers.command_runs import (
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    values,
+)
 
 ROWS = 600
 TRAIN = f"""
@@ -26,7 +34,9 @@ def flipped(data: bytes, offset: int) -> bytes:
 
 
 def held(tmp_path: Path, segment_bytes: int) -> RunFolder:
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_SEGMENT_BYTES=str(segment_bytes))
+    env = environment(
+        tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_SEGMENT_BYTES=str(segment_bytes)
+    )
     done = call(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     return only_folder(tmp_path / ".otel-bridge")
@@ -42,12 +52,16 @@ def held(tmp_path: Path, segment_bytes: int) -> RunFolder:
     ],
     ids=["a bit of the header", "its magic number", "a hole"],
 )
-def test_rows_behind_a_damaged_header_are_delivered(tmp_path: Path, damage: Damage, segment_bytes: int) -> None:
+def test_rows_behind_a_damaged_header_are_delivered(
+    tmp_path: Path, damage: Damage, segment_bytes: int
+) -> None:
     folder = held(tmp_path, segment_bytes)
     first = folder.segments()[0].path
     first.write_bytes(damage(first.read_bytes()))
 
-    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+    done = otel_bridge(
+        "drain", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    )
 
     rows = values(folder)
     loss = rows.get("trainer/loss") or rows["loss"]  # the role of a process is in its headers alone
@@ -57,7 +71,9 @@ def test_rows_behind_a_damaged_header_are_delivered(tmp_path: Path, damage: Dama
 
 
 @pytest.mark.parametrize("segment_bytes", [20_000, 80_000_000])
-def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(tmp_path: Path, segment_bytes: int) -> None:
+def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(
+    tmp_path: Path, segment_bytes: int
+) -> None:
     folder = held(tmp_path, segment_bytes)
     first = folder.segments()[0].path
     data = first.read_bytes()
@@ -67,7 +83,11 @@ def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(tmp_path: Pat
 
     report = report_of(folder.base)
     rolled = segment_bytes < 80_000_000  # the last frame of the only segment holds no row
-    assert (done.returncode, report.drops, report.missing_rows) == (1, {"segment_gaps": 2}, 1 + rolled)
+    assert (done.returncode, report.drops, report.missing_rows) == (
+        1,
+        {"segment_gaps": 2},
+        1 + rolled,
+    )
     assert len(values(folder)["trainer/loss"]) == ROWS - 1 - rolled
 
 
@@ -76,7 +96,9 @@ def test_a_file_without_any_frame_is_counted_and_drain_ends(tmp_path: Path, cont
     folder = held(tmp_path, 80_000_000)
     folder.segments()[0].path.write_bytes(content)
 
-    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+    done = otel_bridge(
+        "drain", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    )
 
     assert (done.returncode, report_of(folder.base).drops) == (1, {"segment_gaps": 1})
 

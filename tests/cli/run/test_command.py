@@ -36,14 +36,26 @@ def test_a_command_that_ends_well_leaves_a_finished_run(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        train,
+        "trainer",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
     assert f"cat {folder.path}/file/*.jsonl" in done.stderr
-    assert (folder.segments(), folder.processes(), report_of(runs(tmp_path)).ended) == ([], [], True)
+    assert (folder.segments(), folder.processes(), report_of(runs(tmp_path)).ended) == (
+        [],
+        [],
+        True,
+    )
 
 
 def test_the_console_names_no_log_where_the_terminal_shows_it(tmp_path: Path) -> None:
@@ -74,7 +86,15 @@ def test_the_exit_code_is_the_commands_and_its_end_is_the_runs(
     train = program(tmp_path, "train.py", TRAIN + "    " + last_line)
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        train,
+        "trainer",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     folder = only_folder(runs(tmp_path))
@@ -83,15 +103,35 @@ def test_the_exit_code_is_the_commands_and_its_end_is_the_runs(
 
 
 def test_an_unknown_command_is_said_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
-    done = otel_bridge("run", "--exporters", "file", "--", "no-such-program", cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "no-such-program",
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
 
     assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr == "Error: no-such-program: No such file or directory; expected a program that can be run\n"
+    assert (
+        done.stderr
+        == "Error: no-such-program: No such file or directory; expected a program that can be run\n"
+    )
     assert run_folders(runs(tmp_path)) == []
 
 
 def test_an_unknown_exporter_is_an_error_before_the_command_begins(tmp_path: Path) -> None:
-    done = otel_bridge("run", "--exporters", "trakio", "--", "touch", "begun", cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "trakio",
+        "--",
+        "touch",
+        "begun",
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
 
     assert done.returncode == 1
     known = "console, file, mlflow, otlp, trackio, wandb, webhook, none"
@@ -103,7 +143,10 @@ def test_an_unknown_exporter_is_an_error_before_the_command_begins(tmp_path: Pat
     ("capture", "line"),
     [
         ("wandb", "otel-bridge: W&B itself gets nothing; add --tee to keep it as well"),
-        ("wandb,trackio", "otel-bridge: W&B itself and Trackio itself get nothing; add --tee to keep them as well"),
+        (
+            "wandb,trackio",
+            "otel-bridge: W&B itself and Trackio itself get nothing; add --tee to keep them as well",
+        ),
     ],
 )
 def test_a_capture_says_which_trackers_it_replaces_and_how_to_keep_them(
@@ -111,8 +154,21 @@ def test_a_capture_says_which_trackers_it_replaces_and_how_to_keep_them(
 ) -> None:
     env = environment(tmp_path)
 
-    replaced = otel_bridge("run", "--exporters", "file", "--capture", capture, "--", "true", cwd=tmp_path, env=env)
-    kept = otel_bridge("run", "--exporters", "file", "--capture", capture, "--tee", "--", "true", cwd=tmp_path, env=env)
+    replaced = otel_bridge(
+        "run", "--exporters", "file", "--capture", capture, "--", "true", cwd=tmp_path, env=env
+    )
+    kept = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        capture,
+        "--tee",
+        "--",
+        "true",
+        cwd=tmp_path,
+        env=env,
+    )
 
     assert line in replaced.stderr.splitlines(), replaced.stderr
     assert "gets nothing" not in kept.stderr
@@ -149,10 +205,25 @@ def test_a_misspelt_command_is_named_with_the_one_that_is_like_it(tmp_path: Path
 
 
 def test_what_the_command_reads_and_prints_passes_through(tmp_path: Path) -> None:
-    command = [RUN, "run", "--exporters", "file", "--", "sh", "-c", "read line; echo got $line; echo bad >&2"]
+    command = [
+        RUN,
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "sh",
+        "-c",
+        "read line; echo got $line; echo bad >&2",
+    ]
 
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path), input="hello\n", capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "got hello\n")
@@ -163,7 +234,17 @@ def test_children_that_name_nothing_share_one_run(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     both = f"python {train} trainer & python {train} explorer & wait"
 
-    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "sh",
+        "-c",
+        both,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -176,12 +257,24 @@ def test_a_child_that_names_another_run_is_served_too(tmp_path: Path) -> None:
     code = "import sys, otel_bridge; run = otel_bridge.init(name=sys.argv[1]); run.log({'loss': 1.0}, step=1)"
     both = f'python -c "{code}" one; python -c "{code}" two'
 
-    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "sh",
+        "-c",
+        both,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
 
     folders = run_folders(runs(tmp_path))
     assert done.returncode == 0, done.stderr
     assert sorted(read_report(folder).name for folder in folders) == ["one", "two"]
-    assert [(values(folder), statuses(folder)) for folder in folders] == [({"loss": [(1, 1.0)]}, ["finished"])] * 2
+    assert [(values(folder), statuses(folder)) for folder in folders] == [
+        ({"loss": [(1, 1.0)]}, ["finished"])
+    ] * 2
 
 
 def test_the_same_name_is_the_same_run_and_new_starts_another(tmp_path: Path) -> None:
@@ -215,7 +308,15 @@ def test_the_launchers_exporters_go_before_those_of_a_child(tmp_path: Path) -> N
     code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='mlflow').log({'loss': 0.5}, step=1)"
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        "-c",
+        code,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert done.returncode == 0, done.stderr
@@ -226,7 +327,15 @@ def test_none_for_the_launcher_is_none_for_its_children(tmp_path: Path) -> None:
     code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='file').log({'loss': 0.5}, step=1)"
 
     done = otel_bridge(
-        "run", "--exporters", "none", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "none",
+        "--",
+        "python",
+        "-c",
+        code,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (done.returncode, run_folders(runs(tmp_path))) == (0, [])
@@ -236,13 +345,16 @@ def test_none_for_the_launcher_is_none_for_its_children(tmp_path: Path) -> None:
 def test_where_nobody_chose_an_exporter_all_is_kept_and_said(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
 
-    done = otel_bridge("run", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
+    )
     folder = only_folder(runs(tmp_path))
     drained = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == 0, done.stderr
     assert (
-        f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder.path}" in done.stderr
+        f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder.path}"
+        in done.stderr
     )
     assert drained.returncode == 0, drained.stdout
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
@@ -261,7 +373,9 @@ KILLED_WORKER = """
 def test_a_trainer_killed_below_a_command_that_ends_well_was_killed(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", KILLED_WORKER)
 
-    done = otel_bridge("run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -280,7 +394,15 @@ def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> Non
 
     try:
         done = otel_bridge(
-            "run", "--exporters", "file", "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path)
+            "run",
+            "--exporters",
+            "file",
+            "--",
+            "sh",
+            "-c",
+            command,
+            cwd=tmp_path,
+            env=environment(tmp_path),
         )
     finally:
         (tmp_path / "over").touch()
@@ -291,7 +413,9 @@ def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> Non
 
 
 def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
-    env = environment(tmp_path, OTEL_BRIDGE_RUN_NAME="ppo", OTEL_BRIDGE_EXPORTERS="gated", **install(tmp_path))
+    env = environment(
+        tmp_path, OTEL_BRIDGE_RUN_NAME="ppo", OTEL_BRIDGE_EXPORTERS="gated", **install(tmp_path)
+    )
     train = program(tmp_path, "train.py", TRAIN)
     plain = program(tmp_path, "plain.py", TRAIN + "    run.finish(timeout_s=0)")
     with started(["python", plain, "trainer"], cwd=tmp_path, env=env) as process:
@@ -299,7 +423,9 @@ def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
         leftover = until(lambda: _bridge_of(tmp_path), "the plain bridge")
         (tmp_path / "gate").touch()
 
-        done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "explorer", cwd=tmp_path, env=env)
+        done = otel_bridge(
+            "run", "--exporters", "gated", "--", "python", train, "explorer", cwd=tmp_path, env=env
+        )
 
     assert done.returncode == 0, done.stderr
     until(lambda: not psutil.pid_exists(leftover), "the leftover's end")
@@ -324,7 +450,9 @@ OTHER = """
 
 
 @pytest.mark.parametrize("first", ["the other job", "the launcher"])
-def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(tmp_path: Path, first: str) -> None:
+def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(
+    tmp_path: Path, first: str
+) -> None:
     env, other, train = (
         environment(tmp_path),
         program(tmp_path, "other.py", OTHER),
@@ -345,7 +473,10 @@ def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(tmp_path: Path,
     by_name = {read_report(folder).name: folder for folder in run_folders(runs(tmp_path))}
     others = by_name.pop("other")
     (mine,) = by_name.values()
-    assert (values(others), statuses(others)) == ({"trainer/loss": [(1, 1.0), (2, 2.0)]}, ["finished"])
+    assert (values(others), statuses(others)) == (
+        {"trainer/loss": [(1, 1.0), (2, 2.0)]},
+        ["finished"],
+    )
     assert (values(mine), statuses(mine)) == ({"trainer/loss": LOSS}, ["finished"])
     assert [read_report(folder).launcher for folder in (others, mine)] == [False, True]
 
@@ -359,17 +490,24 @@ def _bridge_of(folder: Path) -> int | None:
     return holder.pid if holder is not None and psutil.pid_exists(holder.pid) else None
 
 
-def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_command(tmp_path: Path) -> None:
+def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_command(
+    tmp_path: Path,
+) -> None:
     extra = install(tmp_path)
     (tmp_path / "gate").touch()
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(tmp_path, GATED_HANGS="1", OTEL_BRIDGE_DRAIN_TIMEOUT_S="1", **extra)
 
-    done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "gated", "--", "python", train, "trainer", cwd=tmp_path, env=env
+    )
 
     folder = only_folder(runs(tmp_path))
     go_on = f"not everything is delivered; to continue: otel-bridge drain {folder.path}"
-    assert (done.returncode, done.stderr.splitlines()[-2:]) == (0, ["1 record waits for gated, which hangs", go_on])
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (
+        0,
+        ["1 record waits for gated, which hangs", go_on],
+    )
 
 
 NAMED = """
@@ -389,10 +527,14 @@ def test_new_holds_for_a_name_that_the_programs_give_themselves(tmp_path: Path) 
 
     found = [read_report(folder) for folder in run_folders(runs(tmp_path))]
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert [(report.project, report.name[:4], report.rows) for report in found if report] == [("maths", "ppo-", 2)] * 2
+    assert [(report.project, report.name[:4], report.rows) for report in found if report] == [
+        ("maths", "ppo-", 2)
+    ] * 2
 
 
-def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_kept(tmp_path: Path) -> None:
+def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_kept(
+    tmp_path: Path,
+) -> None:
     train = program(tmp_path, "train.py", NAMED)
 
     done = otel_bridge("run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
@@ -401,4 +543,7 @@ def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_ke
     assert "as trainer → no exporter yet\n" in done.stderr
     assert "`otel-bridge run` has no --exporters, so all records are kept" in done.stderr
     folder = only_folder(runs(tmp_path)).path
-    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder}" in done.stderr
+    assert (
+        f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder}"
+        in done.stderr
+    )

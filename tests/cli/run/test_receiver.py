@@ -26,13 +26,19 @@ from support.trainers.stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 
 TRAIN = "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
 FROM_BOTH = (
-    {"trainer/loss": [(7, 0.5)], "reward-server/queue": [(7, 3.0)], "reward-server/requests": [(None, 5)]},
+    {
+        "trainer/loss": [(7, 0.5)],
+        "reward-server/queue": [(7, 3.0)],
+        "reward-server/requests": [(None, 5)],
+    },
     [("reward-server/rollouts", 7, 0.5)],
 )
 """What arrives of `TRAIN`, and of a stock program whose service is ``reward-server``."""
 
 
-def arrived(base: Path) -> tuple[dict[str, list[tuple[int | None, Any]]], list[tuple[str, int, float]]]:
+def arrived(
+    base: Path,
+) -> tuple[dict[str, list[tuple[int | None, Any]]], list[tuple[str, int, float]]]:
     """Values of the only run, without the statistics that the bridge itself makes of rollouts; and its rollouts."""
     folder = only_folder(base)
     found = [record for record in records(folder) if record["kind"] == "rollout"]
@@ -51,7 +57,17 @@ def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
     train, reward = program(tmp_path, "train.py", TRAIN), program(tmp_path, "reward.py", code)
     both = f"python {train} & OTEL_SERVICE_NAME=reward-server {start} {reward}; wait"
 
-    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "sh",
+        "-c",
+        both,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
 
     assert done.returncode == 0, done.stderr
     assert arrived(tmp_path / ".otel-bridge") == FROM_BOTH
@@ -81,7 +97,8 @@ SERVER_OF_TRACES = """
 
 
 @pytest.mark.parametrize(
-    ("chosen", "sent_by"), [("", "http/protobuf"), ("http/protobuf", "http/protobuf"), ("grpc", "grpc")]
+    ("chosen", "sent_by"),
+    [("", "http/protobuf"), ("http/protobuf", "http/protobuf"), ("grpc", "grpc")],
 )
 def test_a_server_that_reads_the_variables_of_traces_only_reaches_the_run(
     tmp_path: Path, chosen: str, sent_by: str
@@ -92,7 +109,11 @@ def test_a_server_that_reads_the_variables_of_traces_only_reaches_the_run(
     done = otel_bridge("run", "--exporters", "file", "--", "python", server, cwd=tmp_path, env=env)
 
     assert (done.returncode, f"sends by {sent_by}" in done.stdout) == (0, True), done.stderr
-    rollouts = [record for record in records(only_folder(tmp_path / ".otel-bridge")) if record["kind"] == "rollout"]
+    rollouts = [
+        record
+        for record in records(only_folder(tmp_path / ".otel-bridge"))
+        if record["kind"] == "rollout"
+    ]
     assert [(record["step"], record["reward"]) for record in rollouts] == [(7, 0.5)]
 
 
@@ -142,14 +163,22 @@ JOB_WITH_A_SERVER = """
 
 
 @pytest.mark.parametrize("otel", ["False", "True"])
-def test_spans_of_a_server_complete_the_rollouts_of_a_program_that_names_its_run(tmp_path: Path, otel: str) -> None:
+def test_spans_of_a_server_complete_the_rollouts_of_a_program_that_names_its_run(
+    tmp_path: Path, otel: str
+) -> None:
     program(tmp_path, "server.py", SERVER_OF_A_JOB)
     job = program(tmp_path, "job.py", JOB_WITH_A_SERVER.replace("OTEL", otel))
 
-    done = otel_bridge("run", "--exporters", "file", "--", "python", job, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", job, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert (done.returncode, done.stdout) == (0, "names the run True\n"), done.stderr
-    [mine] = [folder for folder in run_folders(tmp_path / ".otel-bridge") if statuses(folder) and rollout_steps(folder)]
+    [mine] = [
+        folder
+        for folder in run_folders(tmp_path / ".otel-bridge")
+        if statuses(folder) and rollout_steps(folder)
+    ]
     assert sorted(rollout_steps(mine)) == [1, 2]
     assert (sorted(steps_of_server_spans(mine)), "trace/other" in done.stderr) == ([1, 2], False)
 
@@ -160,7 +189,9 @@ def rollout_steps(folder: RunFolder) -> list[int]:
 
 def steps_of_server_spans(folder: RunFolder) -> list[int]:
     """The step of each span of the server, within its rollout or after it under the same trace id."""
-    steps = {record["id"]: record["step"] for record in records(folder) if record["kind"] == "rollout"}
+    steps = {
+        record["id"]: record["step"] for record in records(folder) if record["kind"] == "rollout"
+    }
     return [
         steps[record["id"]]
         for record in records(folder)
@@ -189,7 +220,12 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
     reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), free_pair()
     command = ["run", "--exporters", "file", "--listen", f"127.0.0.1:{port}", "--"]
     said = otel_bridge(
-        *command, "sh", "-c", "echo $OTEL_EXPORTER_OTLP_ENDPOINT", cwd=tmp_path, env=environment(tmp_path)
+        *command,
+        "sh",
+        "-c",
+        "echo $OTEL_EXPORTER_OTLP_ENDPOINT",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
     answers: list[tuple[str, subprocess.CompletedProcess[str]]] = []
     for number, what in ((port, "gRPC"), (port + 1, "HTTP")):
@@ -197,13 +233,24 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
             taken.bind(("127.0.0.1", number))
             taken.listen()
 
-            answers.append((what, otel_bridge(*command, "python", reward, cwd=tmp_path, env=environment(tmp_path))))
+            answers.append(
+                (
+                    what,
+                    otel_bridge(
+                        *command, "python", reward, cwd=tmp_path, env=environment(tmp_path)
+                    ),
+                )
+            )
 
     assert (said.returncode, said.stdout) == (0, f"http://127.0.0.1:{port + 1}\n")
     for what, done in answers:
         assert (done.returncode, done.stdout) == (1, "")
         # gRPC's core writes a line of its own before.
-        assert done.stderr.strip().splitlines()[-1].startswith(f"Error: {what} cannot listen on 127.0.0.1:")
+        assert (
+            done.stderr.strip()
+            .splitlines()[-1]
+            .startswith(f"Error: {what} cannot listen on 127.0.0.1:")
+        )
     assert run_folders(tmp_path / ".otel-bridge") == []
 
 
@@ -213,7 +260,16 @@ def test_an_address_that_others_reach_gets_a_token_which_the_children_know(tmp_p
     listen = ["--listen", f"0.0.0.0:{port}"]
 
     done = otel_bridge(
-        "run", "--exporters", "file", *listen, "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        *listen,
+        "--",
+        "sh",
+        "-c",
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
@@ -240,16 +296,30 @@ def test_without_the_extra_programs_of_this_machine_are_received_over_http(tmp_p
     both = f"python {train} & OTEL_SERVICE_NAME=reward-server python {reward}; wait"
     env = environment(tmp_path, OTEL_BRIDGE_TOKEN="t0ken")
 
-    done = call([PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both], cwd=tmp_path, env=env)
+    done = call(
+        [PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both], cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     assert arrived(tmp_path / ".otel-bridge") == FROM_BOTH
     assert "collector" not in done.stderr
 
 
-def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_install(
+    tmp_path: Path,
+) -> None:
     bare = program(tmp_path, "bare.py", WITHOUT_EXTRA)
-    command = [PYTHON, bare, "run", "--exporters", "file", "--listen", "127.0.0.1:4317", "--", "true"]
+    command = [
+        PYTHON,
+        bare,
+        "run",
+        "--exporters",
+        "file",
+        "--listen",
+        "127.0.0.1:4317",
+        "--",
+        "true",
+    ]
 
     done = call(command, cwd=tmp_path, env=environment(tmp_path))
 

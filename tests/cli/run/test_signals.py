@@ -60,7 +60,9 @@ SIGNALLED = """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(tmp_path: Path, number: int) -> None:
+def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(
+    tmp_path: Path, number: int
+) -> None:
     train = program(tmp_path, "train.py", SIGNALLED)
     command = [RUN, "run", "--exporters", "file", "--", "python", train]
     (tmp_path / "go on").touch()
@@ -88,7 +90,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
         os.execve(RUN, command, environment(tmp_path))
     until((tmp_path / "ready").exists, "the command's beginning")
 
-    os.kill(pid, signal.SIGSTOP)  # so that a second signal, if it sent one, would come well behind the terminal's
+    os.kill(
+        pid, signal.SIGSTOP
+    )  # so that a second signal, if it sent one, would come well behind the terminal's
     os.write(terminal, b"\x03")
     until((tmp_path / "first").exists, "the terminal's signal")
     os.kill(pid, signal.SIGCONT)
@@ -109,12 +113,17 @@ def _read_to_end(terminal: int) -> None:
         os.close(terminal)
 
 
-def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_delivers_it(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_delivers_it(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, **install(tmp_path))
     train = program(tmp_path, "train.py", TRAIN)
     command = [RUN, "run", "--exporters", "gated", "--", "python", train, "trainer"]
     with started(command, cwd=tmp_path, env=env) as process:
-        until(lambda: rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children(), "the drain")
+        until(
+            lambda: rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children(),
+            "the drain",
+        )
 
         process.send_signal(signal.SIGINT)
 
@@ -129,14 +138,21 @@ def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_deliver
     drained = otel_bridge("drain", str(folder.path), cwd=tmp_path, env=env)
 
     assert drained.returncode == 0, drained.stdout + drained.stderr
-    assert gated_lines(tmp_path) == ["trainer/loss 1", "trainer/loss 2", "trainer/loss 3", "end finished"]
+    assert gated_lines(tmp_path) == [
+        "trainer/loss 1",
+        "trainer/loss 2",
+        "trainer/loss 3",
+        "end finished",
+    ]
 
 
 def test_a_blocked_exporter_does_not_keep_the_command_waiting(tmp_path: Path) -> None:
     env = environment(tmp_path, GATED_BLOCKED="1", **install(tmp_path))
     train = program(tmp_path, "train.py", TRAIN)
 
-    done = otel_bridge("run", "--exporters", "gated,file", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "gated,file", "--", "python", train, "trainer", cwd=tmp_path, env=env
+    )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0

@@ -23,7 +23,15 @@ from otel_bridge.journal.folder import LEDGER_FORMAT
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report
 from support.bridge.gated_tracker import install
-from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, started, until
+from support.trainers.command_runs import (
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    started,
+    until,
+)
 
 TRAIN = """
     import pathlib, sys, time
@@ -41,7 +49,12 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
     env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
-        until(lambda: re.search(r"^file +idle", _shown(tmp_path, "gated is blocked") or "", re.MULTILINE), "the file")
+        until(
+            lambda: re.search(
+                r"^file +idle", _shown(tmp_path, "gated is blocked") or "", re.MULTILINE
+            ),
+            "the file",
+        )
         shown = until(lambda: _shown(tmp_path, "gated is blocked"), "the blocked tracker")
 
         line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
@@ -54,11 +67,21 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     assert ["trainer", "3", "3", "1", "of", "1", "alive"] in [line[:7] for line in lines]
     assert re.search(r"^trainer +3 +3 +1 of 1 alive +\d+ s ago$", shown, re.MULTILINE)
     assert re.search(r"^gated +blocked +0 +0 +3 +0 +\d+ s +\d+\.\d KiB$", shown, re.MULTILINE)
-    assert re.search(r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$", shown, re.MULTILINE)
-    assert re.search(rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ", shown, re.MULTILINE)
+    assert re.search(
+        r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$", shown, re.MULTILINE
+    )
+    assert re.search(
+        rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ",
+        shown,
+        re.MULTILINE,
+    )
     assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in shown
     given = json.loads(line.stdout)
-    assert (given["run_id"], given["bridge_alive"], given["report"]["status"]) == (run_id, True, "running")
+    assert (given["run_id"], given["bridge_alive"], given["report"]["status"]) == (
+        run_id,
+        True,
+        "running",
+    )
     assert given["report"]["steps"] == {"trainer/step": 3}
     assert given["report"]["exporters"]["gated"]["state"] == "blocked"
     assert given["held"]["gated"]["records"] == 3
@@ -69,17 +92,23 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
 def _shown(folder: Path, wanted: str, rows: int = 3) -> str | None:
     """Return what status shows once it names *wanted* and the exporter beside it has caught up."""
     done = otel_bridge("status", cwd=folder, env=environment(folder))
-    caught_up = ["file", "idle", str(rows), "0", "0"] in [line.split()[:5] for line in done.stdout.splitlines()]
+    caught_up = ["file", "idle", str(rows), "0", "0"] in [
+        line.split()[:5] for line in done.stdout.splitlines()
+    ]
     return done.stdout if done.returncode == 0 and wanted in done.stdout and caught_up else None
 
 
 def test_an_ended_run_says_how_it_ended_and_where_it_is(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN + "        raise RuntimeError")
-    otel_bridge("run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+    otel_bridge(
+        "run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path)
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
 
     here = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
-    by_name = otel_bridge("status", str(folder.path), cwd=tmp_path / "home", env=environment(tmp_path))
+    by_name = otel_bridge(
+        "status", str(folder.path), cwd=tmp_path / "home", env=environment(tmp_path)
+    )
 
     assert here.stdout == by_name.stdout
     assert here.stdout.splitlines()[0] == f"maths/ppo ({folder.run_id}) failed"
@@ -143,7 +172,10 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
     assert starting[:2] == [f"{folder.run_id}: its bridge is starting, {waits}", watch]
     assert silent[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}", drain]
     said = f"its bridge's log ends: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
-    assert locked[:2] == [f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}", watch]
+    assert locked[:2] == [
+        f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}",
+        watch,
+    ]
     assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
 
 
@@ -163,13 +195,17 @@ def test_rows_that_came_after_the_last_bridge_ended_are_shown_with_the_command_t
     otel_bridge("drain", cwd=tmp_path, env=env)
     after = otel_bridge("status", cwd=tmp_path, env=env).stdout
 
-    assert re.search(r"^[\d.]+ KiB arrived after the last bridge exited and are unread$", shown, re.MULTILINE)
+    assert re.search(
+        r"^[\d.]+ KiB arrived after the last bridge exited and are unread$", shown, re.MULTILINE
+    )
     assert f"  otel-bridge drain {folder.path}" in shown.splitlines()
     assert json.loads(line)["unread_bytes"] > 100
     assert not any("unread" in text or "otel-bridge drain" in text for text in (before, after))
 
 
-def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(tmp_path: Path) -> None:
+def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
+    tmp_path: Path,
+) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
     call(["python", train], cwd=tmp_path, env=env)
@@ -189,11 +225,17 @@ def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
     assert f"this version cannot serve the run: {reason}" in shown.stdout
     assert "otel-bridge drain" not in shown.stdout
     assert json.loads(line)["refused"].startswith(reason)
-    assert (drained.returncode, f"not everything is delivered: {reason}" in drained.stdout) == (1, True)
+    assert (drained.returncode, f"not everything is delivered: {reason}" in drained.stdout) == (
+        1,
+        True,
+    )
 
 
 def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
-    env, train = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"), program(tmp_path, "train.py", TRAIN)
+    env, train = (
+        environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
+        program(tmp_path, "train.py", TRAIN),
+    )
     with started(["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env) as watching:
         call(["python", train], cwd=tmp_path, env=env)
         assert watching.stdout is not None
@@ -212,15 +254,30 @@ def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_p
 
 def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> None:
     secret = environment(tmp_path, OTEL_BRIDGE_TOKEN="s3cret")
-    address = ("--grpc", "off", "--http", "127.0.0.1:0", "--exporters", "file", "--dir", str(tmp_path / "served"))
+    address = (
+        "--grpc",
+        "off",
+        "--http",
+        "127.0.0.1:0",
+        "--exporters",
+        "file",
+        "--dir",
+        str(tmp_path / "served"),
+    )
     with started(["otel-bridge", "serve", *address], cwd=tmp_path, env=secret) as service:
         assert service.stderr is not None
         url = re.findall(r"http://[^\s;]+", service.stderr.readline())[-1]
         train = program(tmp_path, "train.py", TRAIN)
-        sending = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        sending = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
         call(["python", train], cwd=tmp_path, env={**secret, **sending})
 
-        shown = until(lambda: _with("trainer  3", otel_bridge("status", url, cwd=tmp_path, env=secret)), "the run")
+        shown = until(
+            lambda: _with("trainer  3", otel_bridge("status", url, cwd=tmp_path, env=secret)),
+            "the run",
+        )
         refused = otel_bridge("status", url, cwd=tmp_path, env=environment(tmp_path))
         elsewhere = otel_bridge("status", f"{url}/v1", cwd=tmp_path, env=secret)
 
@@ -232,7 +289,11 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
         1, f"Error: {url} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service\n",
     )  # fmt: skip
     assert f"{url}/v1 answered 404" in elsewhere.stderr
-    assert (gone.returncode, "does not answer" in gone.stderr, place in gone.stderr) == (1, True, True)
+    assert (gone.returncode, "does not answer" in gone.stderr, place in gone.stderr) == (
+        1,
+        True,
+        True,
+    )
 
 
 def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
@@ -241,7 +302,9 @@ def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
 
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1"
+    )
     for _ in range(2):
         call(["python", train], cwd=tmp_path, env=env)
 
@@ -252,7 +315,9 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     assert runs[0] != runs[3]
 
 
-def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_running(tmp_path: Path) -> None:
+def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_running(
+    tmp_path: Path,
+) -> None:
     extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
     env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
@@ -270,7 +335,10 @@ def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_run
 
     named = f"maths/ppo ({folder.run_id})"
     assert running.splitlines()[0] == f"{named} running"
-    assert re.fullmatch(rf"{re.escape(named)} no bridge, and none of its processes runs, last seen \d+ s ago", shown[0])
+    assert re.fullmatch(
+        rf"{re.escape(named)} no bridge, and none of its processes runs, last seen \d+ s ago",
+        shown[0],
+    )
     lines = [line.split() for line in shown]
     assert ["trainer", "3", "3", "0", "of", "1", "alive"] in [line[:7] for line in lines]
     assert ["file", "stopped", "3"] in [line[:3] for line in lines]
@@ -280,7 +348,9 @@ def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_run
 
 
 @pytest.mark.parametrize("launched", [True, False])
-def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(tmp_path: Path, launched: bool) -> None:
+def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(
+    tmp_path: Path, launched: bool
+) -> None:
     worker = """
     import os, pathlib, signal, sys, time
     import otel_bridge
@@ -302,7 +372,9 @@ def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(tmp_path
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
     launcher = ["otel-bridge", "run", "--"] if launched else []
 
-    with started([*launcher, "python", program(tmp_path, "both.py", both)], cwd=tmp_path, env=env) as process:
+    with started(
+        [*launcher, "python", program(tmp_path, "both.py", both)], cwd=tmp_path, env=env
+    ) as process:
         shown = until(lambda: _shown(tmp_path, "1 of 2 alive", rows=2), "the killed process")
         line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
         (tmp_path / "go").touch()
@@ -330,7 +402,9 @@ def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_pa
     unread = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()[1]
     refused = otel_bridge("drain", cwd=tmp_path, env=env)
     after = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()
-    read = next_commands(RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")), here=True)
+    read = next_commands(
+        RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")), here=True
+    )
 
     assert refused.returncode == 1
     assert re.fullmatch(r"  otel-bridge drain --exporters \w+ '/.+/my runs/.+'", unread)
@@ -339,7 +413,9 @@ def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_pa
     assert otel_bridge(*shlex.split(unread)[1:], cwd=tmp_path, env=env).returncode == 0
 
 
-def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_what_to_delete(tmp_path: Path) -> None:
+def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_what_to_delete(
+    tmp_path: Path,
+) -> None:
     train = program(
         tmp_path,
         "train.py",
@@ -356,10 +432,15 @@ def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_
     until(lambda: not probe(folder.lock_path), "the end of the bridge")
     full = {**env, "OTEL_BRIDGE_MAX_BYTES": "500k"}
 
-    shown = [otel_bridge("status", cwd=tmp_path, env=one).stdout.splitlines()[-1] for one in (full, env)]
+    shown = [
+        otel_bridge("status", cwd=tmp_path, env=one).stdout.splitlines()[-1] for one in (full, env)
+    ]
     refused = call(["python", train], cwd=tmp_path, env={**full, "OTEL_BRIDGE_QUIET": "0"}).stderr
 
-    assert re.search(r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$", shown[0])
+    assert re.search(
+        r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$",
+        shown[0],
+    )
     assert "held by file" not in shown[1]
     assert "`otel-bridge status` shows what uses the space" in refused
 

@@ -35,7 +35,10 @@ def _set_back(path: Path, seconds: int) -> None:
 
 def _delivered(base: Path, run_id: str = "run1") -> RunFolder:
     folder = run_folder(base, run_id)
-    write_report(folder, Report(ended=True, position=3, destinations=1, exporters={"memory": ExporterReport(3, 3)}))
+    write_report(
+        folder,
+        Report(ended=True, position=3, destinations=1, exporters={"memory": ExporterReport(3, 3)}),
+    )
     _set_back(folder.report_path, 60)
     return folder
 
@@ -43,10 +46,14 @@ def _delivered(base: Path, run_id: str = "run1") -> RunFolder:
 def _overview(base: Path, reader: StateReader) -> dict[str, int | None]:
     """Return what is shown: each run with its position."""
     found = overview_of(base, run_folders(base), {}, reader)
-    return {run.run_id: run.report.position if run.report is not None else None for run in found.runs}
+    return {
+        run.run_id: run.report.position if run.report is not None else None for run in found.runs
+    }
 
 
-def test_the_ledger_of_a_run_that_is_delivered_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_of_a_run_that_is_delivered_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
@@ -57,7 +64,9 @@ def test_the_ledger_of_a_run_that_is_delivered_is_not_opened(tmp_path: Path, mon
     assert StateReader().read(folder).held == {"memory": KeptRecords()}
 
 
-def test_a_ledger_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_is_read_again_only_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, absent = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9)
     process = Process.start(folder, "memory")
     process.log(3)
@@ -82,7 +91,9 @@ def test_a_ledger_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeyp
     assert first["memory"].records == 4
 
 
-def test_the_room_says_when_half_of_the_free_disk_is_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_room_says_when_half_of_the_free_disk_is_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Disk:
         f_bavail, f_frsize = 1, 1_000
 
@@ -96,7 +107,9 @@ def test_the_room_says_when_half_of_the_free_disk_is_the_limit(tmp_path: Path, m
     assert (room.limit_bytes, room.of_disk) == (500, True)
 
 
-def test_a_second_reading_opens_no_report_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_reading_opens_no_report_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
         _delivered(tmp_path, f"run{number}")
     opened, read_regular = list[str](), report.read_regular
@@ -117,8 +130,14 @@ def test_a_second_reading_opens_no_report_that_stands_still(tmp_path: Path, monk
     assert (first_opened, opened) == (sorted(first), ["run3"])
 
 
-def test_each_reading_lists_each_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders, listed, scandir = [_delivered(tmp_path, name) for name in ("run1", "run2")], Counter[str](), os.scandir
+def test_each_reading_lists_each_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders, listed, scandir = (
+        [_delivered(tmp_path, name) for name in ("run1", "run2")],
+        Counter[str](),
+        os.scandir,
+    )
 
     def counted(path: str | Path) -> object:
         listed[os.fspath(path)] += 1
@@ -127,7 +146,11 @@ def test_each_reading_lists_each_folder_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "scandir", counted)
     _overview(tmp_path, StateReader())
 
-    inside = [f"{folder.path}{end}" for folder in folders for end in ("", "/segments", "/processes", "/control")]
+    inside = [
+        f"{folder.path}{end}"
+        for folder in folders
+        for end in ("", "/segments", "/processes", "/control")
+    ]
     assert listed == Counter([str(tmp_path), *inside])
 
 
@@ -159,7 +182,9 @@ def test_a_run_that_is_deleted_and_begun_anew_is_shown_as_it_is_now(tmp_path: Pa
     assert (before, _overview(tmp_path, reader)) == ({"run1": 3}, {"run1": 1})
 
 
-def test_a_growing_segment_of_a_run_with_an_old_report_is_measured_at_each_reading(tmp_path: Path) -> None:
+def test_a_growing_segment_of_a_run_with_an_old_report_is_measured_at_each_reading(
+    tmp_path: Path,
+) -> None:
     reader, folder = StateReader(), _delivered(tmp_path)
     sizes: list[int] = []
     for size in (10, 30):
@@ -169,7 +194,9 @@ def test_a_growing_segment_of_a_run_with_an_old_report_is_measured_at_each_readi
     assert sizes == [10, 30]
 
 
-def test_the_room_of_all_runs_and_of_one_counts_every_file_of_the_directory_once(tmp_path: Path) -> None:
+def test_the_room_of_all_runs_and_of_one_counts_every_file_of_the_directory_once(
+    tmp_path: Path,
+) -> None:
     folders = [_delivered(tmp_path, name) for name in ("run1", "run2")]
     (tmp_path / "beside").write_bytes(b"x" * 1000)
     (tmp_path / "other").mkdir()
@@ -177,11 +204,15 @@ def test_the_room_of_all_runs_and_of_one_counts_every_file_of_the_directory_once
 
     rooms = [overview_of(tmp_path, some, {}).room for some in (folders, folders[:1])]
 
-    assert [room.used_bytes for room in rooms if room is not None] == [Quota(tmp_path, 1).used_bytes()] * 2
+    assert [room.used_bytes for room in rooms if room is not None] == [
+        Quota(tmp_path, 1).used_bytes()
+    ] * 2
 
 
 @pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
-def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(tmp_path: Path, planted: str) -> None:
+def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(
+    tmp_path: Path, planted: str
+) -> None:
     _delivered(tmp_path, "run1")
     folder = _delivered(tmp_path, "run2")
     folder.lock_path.unlink(missing_ok=True)
@@ -199,9 +230,13 @@ def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(tm
     assert second.report is not None
 
 
-@pytest.mark.parametrize("name", ["report.json", "ledger.sqlite", "bridge.log", "folder.json", "control", "processes"])
+@pytest.mark.parametrize(
+    "name", ["report.json", "ledger.sqlite", "bridge.log", "folder.json", "control", "processes"]
+)
 @pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
-def test_no_odd_file_of_a_folder_costs_another_run_its_state(tmp_path: Path, name: str, planted: str) -> None:
+def test_no_odd_file_of_a_folder_costs_another_run_its_state(
+    tmp_path: Path, name: str, planted: str
+) -> None:
     _delivered(tmp_path, "run1")
     path = _delivered(tmp_path, "run2").path / name
     if path.is_dir():

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.status.source import Overview
-from otel_bridge.cli.status.view import next_commands, overview_view, run_table, show, state_line, warnings
+from otel_bridge.cli.status.view import (
+    next_commands,
+    overview_view,
+    run_table,
+    show,
+    state_line,
+    warnings,
+)
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, RoleReport
 
@@ -19,7 +26,9 @@ from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, Ro
 def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
 
-    assert warnings(report) == ["trackio was named later: it lacks 7 records that had been deleted by then"]
+    assert warnings(report) == [
+        "trackio was named later: it lacks 7 records that had been deleted by then"
+    ]
 
 
 def test_what_was_dropped_is_said_in_words() -> None:
@@ -47,7 +56,9 @@ def test_what_is_forwarded_is_not_counted_in_rows() -> None:
 
 def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -> None:
     console = Console(file=io.StringIO(), width=200)
-    less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
+    less = ExporterReport(
+        degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204}
+    )
 
     show(console, "r1", Report(exporters={"tracker": less}))
 
@@ -66,7 +77,9 @@ def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -
         ({"bridge": ProcessReport(alive=True, bridge=True)}, "ending (none of its processes runs)"),
     ],
 )
-def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:
+def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(
+    processes: dict[str, ProcessReport], said: str
+) -> None:
     console = Console(file=io.StringIO(), width=200)
 
     show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
@@ -91,7 +104,10 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
         name="ppo",
         processes={"i1": ProcessReport(role="trainer", alive=bool(alive and not unseen_senders))},
         roles={"trainer": RoleReport(alive, 2)},
-        exporters={"file": ExporterReport(state="writing", rows_per_s=5.0), "wandb": ExporterReport(state="blocked")},
+        exporters={
+            "file": ExporterReport(state="writing", rows_per_s=5.0),
+            "wandb": ExporterReport(state="blocked"),
+        },
     )
     state = RunState("r1", "/runs/r1", report=report, unseen_senders=unseen_senders)
     console = Console(width=200, record=True, file=io.StringIO())
@@ -100,10 +116,14 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == f"maths/ppo (r1) {status}, last seen 0 s ago"
-    assert [f"trainer - 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [True, True]
+    assert [f"trainer - 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [
+        True,
+        True,
+    ]
     assert "wandb blocked 0 0 0 0 0 s 0 B" in lines
     assert (
-        state_line(state, here=True) == f"maths/ppo (r1) {status} ; file stopped, 0 waiting; wandb blocked, 0 waiting"
+        state_line(state, here=True)
+        == f"maths/ppo (r1) {status} ; file stopped, 0 waiting; wandb blocked, 0 waiting"
     )
 
 
@@ -111,7 +131,12 @@ def test_a_run_that_is_over_and_not_yet_delivered_is_not_said_to_run() -> None:
     console = Console(file=io.StringIO(), width=200)
     gone = {"a": ProcessReport(alive=False)}
 
-    show(console, "r1", Report(project="maths", name="ppo", status="failed", processes=gone), live=True)
+    show(
+        console,
+        "r1",
+        Report(project="maths", name="ppo", status="failed", processes=gone),
+        live=True,
+    )
 
     assert console.file.getvalue().splitlines()[0] == "maths/ppo (r1) failed, delivering"
 
@@ -121,23 +146,34 @@ def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_deliv
     gave_up = RunState("r", "/runs/r", report=report)
     ended = replace(gave_up, report=replace(report, ended=True))
 
-    shown = [next_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
+    shown = [
+        next_commands(state, here=True)
+        for state in (gave_up, replace(gave_up, bridge_alive=True), ended)
+    ]
 
     assert shown == [["  otel-bridge drain /runs/r"], [], []]
 
 
-def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_command_that_delivers_it() -> None:
+def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_command_that_delivers_it() -> (
+    None
+):
     report = Report(1, "p", "n", status="finished", ended=True, position=3)
     console = Console(file=io.StringIO(), width=200)
 
     show(console, "r", report)
 
     commands = [
-        next_commands(RunState("r", "/my runs/r", report=one), here=True) for one in (report, Report(ended=True))
+        next_commands(RunState("r", "/my runs/r", report=one), here=True)
+        for one in (report, Report(ended=True))
     ]
-    assert "no exporter is chosen, and 3 records wait for one" in console.file.getvalue().splitlines()
+    assert (
+        "no exporter is chosen, and 3 records wait for one" in console.file.getvalue().splitlines()
+    )
     assert commands == [["  otel-bridge drain --exporters trackio '/my runs/r'"], []]
-    assert state_line(RunState("r", "/r", report=report), here=True) == "p/n (r) finished ; no exporter, 3 waiting"
+    assert (
+        state_line(RunState("r", "/r", report=report), here=True)
+        == "p/n (r) finished ; no exporter, 3 waiting"
+    )
     given_up = replace(report, discarded={"file": 3})
     assert (warnings(given_up), next_commands(RunState("r", "/r", report=given_up), here=True)) == (
         ["file: 3 records were discarded with --discard"],
@@ -145,7 +181,9 @@ def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_comma
     )
 
 
-@pytest.mark.parametrize(("status", "said"), [("running", "trainer 9 10 0 of 1 alive"), ("finished", "trainer 9 10")])
+@pytest.mark.parametrize(
+    ("status", "said"), [("running", "trainer 9 10 0 of 1 alive"), ("finished", "trainer 9 10")]
+)
 def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> None:
     report = Report(
         project="maths",
@@ -156,7 +194,11 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
         rows_by_axis={"trainer/step": 10},
         roles={"trainer": RoleReport(alive=0, processes=1)},
         # Neither a launcher nor the segment of an earlier bridge is a process of the run.
-        processes={"i1": ProcessReport(role="trainer", alive=False), "i2": ProcessReport(), "i3": ProcessReport()},
+        processes={
+            "i1": ProcessReport(role="trainer", alive=False),
+            "i2": ProcessReport(),
+            "i3": ProcessReport(),
+        },
     )
     console = Console(width=200, record=True, file=io.StringIO())
 
@@ -176,7 +218,11 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
 )
 def test_a_line_has_the_number_of_alerts_and_the_last_one(count: int, line: str) -> None:
     now_ns = 1_700_000_000 * 10**9
-    last = {"title": "kl above hf_" + "a" * 34, "level": "warn", "time_unix_ns": now_ns - 300 * 10**9}
+    last = {
+        "title": "kl above hf_" + "a" * 34,
+        "level": "warn",
+        "time_unix_ns": now_ns - 300 * 10**9,
+    }
     console = Console(width=200, record=True, file=io.StringIO())
 
     for report in (Report(alerts=count, last_alert=last), Report()):
@@ -215,7 +261,11 @@ def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None
 def test_a_run_without_roles_has_no_column_of_roles() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
 
-    show(console, "9f2c", Report(steps={"step": 2}, rows_by_axis={"step": 2}, roles={"": RoleReport(1, 1)}))
+    show(
+        console,
+        "9f2c",
+        Report(steps={"step": 2}, rows_by_axis={"step": 2}, roles={"": RoleReport(1, 1)}),
+    )
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[1:3] == ["last step rows processes", "2 2 1 of 1 alive"]
@@ -223,7 +273,10 @@ def test_a_run_without_roles_has_no_column_of_roles() -> None:
 
 def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    runs = [RunState(name, f"/{name}", bridge_alive=True, report=Report(project="p", name=name)) for name in "ab"]
+    runs = [
+        RunState(name, f"/{name}", bridge_alive=True, report=Report(project="p", name=name))
+        for name in "ab"
+    ]
 
     console.print(overview_view(Overview("/", runs)))
 
@@ -233,9 +286,13 @@ def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
 
 def test_the_keys_that_are_watched_are_small_curves() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    report = Report(project="p", name="a", featured={"loss": [1.0, 0.5, 0.0], "trainer/lr": [0.1, 0.1]})
+    report = Report(
+        project="p", name="a", featured={"loss": [1.0, 0.5, 0.0], "trainer/lr": [0.1, 0.1]}
+    )
 
-    console.print(overview_view(Overview("/", [RunState("a", "/a", bridge_alive=True, report=report)])))
+    console.print(
+        overview_view(Overview("/", [RunState("a", "/a", bridge_alive=True, report=report)]))
+    )
 
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert "  loss        █▅▁  0" in lines

@@ -31,7 +31,9 @@ JOB = """
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job")
     done = call(
-        [sys.executable, program(path, "job.py", JOB)], cwd=path, env=environment(path, OTEL_BRIDGE_EXPORTERS="file")
+        [sys.executable, program(path, "job.py", JOB)],
+        cwd=path,
+        env=environment(path, OTEL_BRIDGE_EXPORTERS="file"),
     )
     assert done.returncode == 0, done.stderr
     ended(path / ".otel-bridge")
@@ -47,7 +49,9 @@ def test_the_last_steps_are_bars(folder: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "trainer\n" in done.stdout
-    steps = [int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()]
+    steps = [
+        int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()
+    ]
     assert steps == [*range(10, 30)]
 
 
@@ -73,9 +77,9 @@ def test_the_file_has_all_steps(folder: Path) -> None:
     spans = [event["name"] for event in events if event["ph"] == "X"]
     counts = {name: spans.count(name) for name in ("generate", "train", "forward", "chat policy")}
     assert counts == {"generate": 30, "train": 30, "forward": 30, "chat policy": 30}
-    assert [event["args"]["value"] for event in events if event["name"] == "trainer/tokens_per_s"] == [
-        100.0 + step for step in range(30)
-    ]
+    assert [
+        event["args"]["value"] for event in events if event["name"] == "trainer/tokens_per_s"
+    ] == [100.0 + step for step in range(30)]
 
 
 def test_a_file_that_cannot_be_written_is_one_line(folder: Path) -> None:

@@ -19,19 +19,30 @@ def phase(name: str, start_s: float, end_s: float, rank: int = 0, **facts: Any) 
     return TimelineEvent("phase", name, f"i{rank}", *times, {"rank": rank, "host": "", **facts})
 
 
-def span(kind: str, name: str, start_s: float, end_s: float, track: str = "", **facts: Any) -> TimelineEvent:
+def span(
+    kind: str, name: str, start_s: float, end_s: float, track: str = "", **facts: Any
+) -> TimelineEvent:
     return TimelineEvent(kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts)
 
 
 def spans_of(trace: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
     """Thread, name, start and duration in seconds of every span."""
-    threads = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    threads = {
+        event["tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    return [(threads[event["tid"]], event["name"], event["ts"] / 1e6, event["dur"] / 1e6) for event in spans]
+    return [
+        (threads[event["tid"]], event["name"], event["ts"] / 1e6, event["dur"] / 1e6)
+        for event in spans
+    ]
 
 
 def test_each_rank_is_a_thread_with_its_nested_phases() -> None:
-    step = TimelineStep("trainer", 3, [phase("forward", 1, 2), phase("train", 0, 4), phase("train", 0, 5, 1)])
+    step = TimelineStep(
+        "trainer", 3, [phase("forward", 1, 2), phase("train", 0, 4), phase("train", 0, 5, 1)]
+    )
 
     assert spans_of(trace_of([step])) == [
         ("rank 0", "train", 0.0, 4.0), ("rank 0", "forward", 1.0, 1.0), ("rank 1", "train", 0.0, 5.0),
@@ -64,7 +75,9 @@ def test_rollouts_have_lanes_with_their_turns_tools_and_reward() -> None:
 
 
 def test_rows_mark_steps_and_draw_rates_and_weight_syncs_are_marked() -> None:
-    step = TimelineStep("trainer", 3, [phase("sync_weights", 0, 1), span("mark", "", 2, 2, rate=7.0)])
+    step = TimelineStep(
+        "trainer", 3, [phase("sync_weights", 0, 1), span("mark", "", 2, 2, rate=7.0)]
+    )
 
     events = [event for event in trace_of([step])["traceEvents"] if event["ph"] in "iC"]
 
@@ -74,7 +87,14 @@ def test_rows_mark_steps_and_draw_rates_and_weight_syncs_are_marked() -> None:
 
 
 def test_only_phases_that_update_weights_are_marked() -> None:
-    names = ["sync", "weight-sync", "update_weights", "async_generate", "weighted_loss", "actor/sync_1"]
+    names = [
+        "sync",
+        "weight-sync",
+        "update_weights",
+        "async_generate",
+        "weighted_loss",
+        "actor/sync_1",
+    ]
     step = TimelineStep("trainer", 3, [phase(name, at, at + 1) for at, name in enumerate(names)])
 
     marks = [event["name"] for event in trace_of([step])["traceEvents"] if event["ph"] == "i"]
@@ -94,19 +114,29 @@ def test_a_bar_is_of_the_last_attempt_of_its_step() -> None:
 
 def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -> None:
     arrivals = [5.02, 6.05, 7.03]
-    late = [phase("train", at + 4, at + 5, 1, host="far", received_ns=T0 + round(at * S)) for at in arrivals]
+    late = [
+        phase("train", at + 4, at + 5, 1, host="far", received_ns=T0 + round(at * S))
+        for at in arrivals
+    ]
     ahead = TimelineStep("trainer", 0, [phase("train", 0, 5), *late])
 
     clocks = clocks_of(ahead.events)
     (moved,) = aligned([ahead], clocks)
 
     assert clocks["far"].shift_ns == -5 * S
-    assert clocks["far"].note() == "clock of far: 5.000 s ahead of the receiver's, aligned within 0 ms"
-    assert [event.end_ns - T0 for event in moved.events] == [5 * S, *(round(at * S) for at in arrivals)]
+    assert (
+        clocks["far"].note() == "clock of far: 5.000 s ahead of the receiver's, aligned within 0 ms"
+    )
+    assert [event.end_ns - T0 for event in moved.events] == [
+        5 * S,
+        *(round(at * S) for at in arrivals),
+    ]
 
 
 def test_a_delay_of_batches_moves_no_clock_and_is_its_error() -> None:
-    step = TimelineStep("trainer", 0, [phase("train", 0, 5, host="far", received_ns=T0 + round(5.2 * S))])
+    step = TimelineStep(
+        "trainer", 0, [phase("train", 0, 5, host="far", received_ns=T0 + round(5.2 * S))]
+    )
 
     clock = clocks_of(step.events)["far"]
 

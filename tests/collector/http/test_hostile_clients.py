@@ -62,7 +62,9 @@ def guarded(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.slow
-def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(guarded: Service) -> None:
+def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(
+    guarded: Service,
+) -> None:
     before = rss_mib(guarded)
     codes: list[grpc.StatusCode] = []
 
@@ -72,7 +74,9 @@ def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(guar
             [("grpc.max_send_message_length", 64 * MIB), ("grpc.use_local_subchannel_pool", 1)],
         )
         for _ in range(8):
-            with grpc.insecure_channel(guarded.grpc.partition("://")[2], options=options) as channel:
+            with grpc.insecure_channel(
+                guarded.grpc.partition("://")[2], options=options
+            ) as channel:
                 try:
                     channel.unary_unary(EXPORT)(body, timeout=ANSWER_S)
                 except grpc.RpcError as exc:
@@ -84,7 +88,9 @@ def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(guar
     assert peak - before < 60  # one body alone is 60 MiB
 
 
-def test_over_grpc_a_message_that_does_not_come_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_grpc_a_message_that_does_not_come_ends_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(grpc_server, "BODY_S", 0.1)
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path))
     never = threading.Event()
@@ -118,7 +124,10 @@ def test_over_grpc_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
 def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
     with service(tmp_path, environment(tmp_path)) as served:
         before = rss_mib(served)
-        body, options = nested(9, inside=bytes(60 * MIB)), [("grpc.max_send_message_length", 64 * MIB)]
+        body, options = (
+            nested(9, inside=bytes(60 * MIB)),
+            [("grpc.max_send_message_length", 64 * MIB)],
+        )
         with grpc.insecure_channel(served.grpc.partition("://")[2], options=options) as channel:
             calls = [channel.unary_unary(EXPORT).future(body, timeout=ANSWER_S) for _ in range(4)]
             for call in calls:
@@ -132,7 +141,9 @@ def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["application/json", "application/x-protobuf"])
-def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(tmp_path: Path, kind: str) -> None:
+def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(
+    tmp_path: Path, kind: str
+) -> None:
     points = b"{" + b'"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":['
     as_json = points + b"{}," * 3_000_000 + b"{}]}}]}]}]}"
     body = gzip.compress(as_json if kind == "application/json" else EMPTY_POINTS)
@@ -141,7 +152,9 @@ def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(t
 
         def send() -> None:
             for _ in range(3):
-                statuses.append(posted(served, body, {"Content-Type": kind, "Content-Encoding": "gzip"}))
+                statuses.append(
+                    posted(served, body, {"Content-Type": kind, "Content-Encoding": "gzip"})
+                )
 
         sending = threading.Thread(target=send)
         sending.start()
@@ -176,7 +189,8 @@ def test_a_web_page_reads_nothing_of_a_service_without_a_token(
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "localhost:4318", "127.0.0.1", "[::1]:4318", "10.0.0.7:4318", "a.localhost"]
+    "host",
+    ["localhost", "localhost:4318", "127.0.0.1", "[::1]:4318", "10.0.0.7:4318", "a.localhost"],
 )
 def test_a_person_reads_it_by_address_or_localhost(open_service: Service, host: str) -> None:
     assert got(open_service, "/metrics", {"Host": host, "Sec-Fetch-Site": "none"}) == 200
@@ -189,8 +203,13 @@ def test_a_web_page_writes_nothing_to_a_service_without_a_token(open_service: Se
 
 
 @pytest.mark.parametrize("length", ["9" * 5_000, "٣", "1e3"])
-def test_a_length_that_is_not_a_number_of_bytes_is_refused(open_service: Service, length: str) -> None:
-    headers = {"Content-Type": "application/x-protobuf", "Content-Length": length.encode("utf-8").decode("latin-1")}
+def test_a_length_that_is_not_a_number_of_bytes_is_refused(
+    open_service: Service, length: str
+) -> None:
+    headers = {
+        "Content-Type": "application/x-protobuf",
+        "Content-Length": length.encode("utf-8").decode("latin-1"),
+    }
 
     assert posted(open_service, b"", headers) in {400, 413}
 
@@ -205,7 +224,12 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
 def test_a_request_of_any_size_is_checked(size: int) -> None:
     message = ExportMetricsServiceRequest()
-    points = message.resource_metrics.add().scope_metrics.add().metrics.add(name="loss").gauge.data_points
+    points = (
+        message.resource_metrics.add()
+        .scope_metrics.add()
+        .metrics.add(name="loss")
+        .gauge.data_points
+    )
     while len(points) * 12 < size:
         points.add(as_double=0.5, time_unix_nano=1)
     body = message.SerializeToString()
@@ -247,7 +271,9 @@ def got(served: Service, page: str, headers: dict[str, str]) -> int:
     return answered(served, "GET", page, None, headers)
 
 
-def answered(served: Service, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> int:
+def answered(
+    served: Service, method: str, path: str, body: bytes | None, headers: dict[str, str]
+) -> int:
     connection = http.client.HTTPConnection(urlsplit(served.http).netloc, timeout=ANSWER_S)
     try:
         connection.request(method, path, body, headers)

@@ -42,6 +42,11 @@ def test_a_body_of_nothing_but_members_is_refused_before_they_take_its_time() ->
 def test_what_ends_early_or_is_something_else_is_refused(encoding: str) -> None:
     body = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding](TEXT)
 
-    for wrong in (body[:-5], b"", b"no such thing", body[:1] if encoding == "deflate" else body + b"tail"):
+    for wrong in (
+        body[:-5],
+        b"",
+        b"no such thing",
+        body[:1] if encoding == "deflate" else body + b"tail",
+    ):
         with pytest.raises(InvalidRecordError, match=encoding):
             inflated(wrong, encoding, 1 << 20)

@@ -19,7 +19,9 @@ from otel_bridge_collector.http.json_request import message_of
 
 _IDS = {"traceId", "spanId", "parentSpanId"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-DOUBLES = st.floats().map(lambda value: math.nan if math.isnan(value) else value)  # JSON has one NaN
+DOUBLES = st.floats().map(
+    lambda value: math.nan if math.isnan(value) else value
+)  # JSON has one NaN
 INT64 = st.integers(-(2**63), 2**63 - 1)
 UINT64 = st.integers(0, 2**64 - 1)
 VALUES = st.recursive(
@@ -32,11 +34,17 @@ VALUES = st.recursive(
         st.fixed_dictionaries({"bytes_value": st.binary(max_size=5)}),
     ),
     lambda inner: st.one_of(
-        st.fixed_dictionaries({"array_value": st.fixed_dictionaries({"values": st.lists(inner, max_size=3)})}),
+        st.fixed_dictionaries(
+            {"array_value": st.fixed_dictionaries({"values": st.lists(inner, max_size=3)})}
+        ),
         st.fixed_dictionaries(
             {
                 "kvlist_value": st.fixed_dictionaries(
-                    {"values": st.lists(st.fixed_dictionaries({"key": TEXT, "value": inner}), max_size=2)}
+                    {
+                        "values": st.lists(
+                            st.fixed_dictionaries({"key": TEXT, "value": inner}), max_size=2
+                        )
+                    }
                 )
             }
         ),
@@ -49,11 +57,17 @@ NUMBERS = st.fixed_dictionaries(
     optional={"flags": st.integers(0, 2**32 - 1), "start_time_unix_nano": UINT64},
 ).flatmap(
     lambda base: st.one_of(
-        st.just(base), DOUBLES.map(lambda x: {**base, "as_double": x}), INT64.map(lambda x: {**base, "as_int": x})
+        st.just(base),
+        DOUBLES.map(lambda x: {**base, "as_double": x}),
+        INT64.map(lambda x: {**base, "as_int": x}),
     )
 )
 HISTOGRAMS = st.fixed_dictionaries(
-    {"count": UINT64, "bucket_counts": st.lists(UINT64, max_size=3), "explicit_bounds": st.lists(DOUBLES, max_size=3)},
+    {
+        "count": UINT64,
+        "bucket_counts": st.lists(UINT64, max_size=3),
+        "explicit_bounds": st.lists(DOUBLES, max_size=3),
+    },
     optional={"sum": DOUBLES, "min": DOUBLES, "max": DOUBLES},
 )
 EXPONENTIAL = st.fixed_dictionaries(
@@ -66,7 +80,9 @@ EXPONENTIAL = st.fixed_dictionaries(
     }
 )
 KINDS = st.one_of(
-    st.fixed_dictionaries({"gauge": st.fixed_dictionaries({"data_points": st.lists(NUMBERS, max_size=3)})}),
+    st.fixed_dictionaries(
+        {"gauge": st.fixed_dictionaries({"data_points": st.lists(NUMBERS, max_size=3)})}
+    ),
     st.fixed_dictionaries(
         {
             "sum": st.fixed_dictionaries(
@@ -78,9 +94,15 @@ KINDS = st.one_of(
             )
         }
     ),
-    st.fixed_dictionaries({"histogram": st.fixed_dictionaries({"data_points": st.lists(HISTOGRAMS, max_size=2)})}),
     st.fixed_dictionaries(
-        {"exponential_histogram": st.fixed_dictionaries({"data_points": st.lists(EXPONENTIAL, max_size=2)})}
+        {"histogram": st.fixed_dictionaries({"data_points": st.lists(HISTOGRAMS, max_size=2)})}
+    ),
+    st.fixed_dictionaries(
+        {
+            "exponential_histogram": st.fixed_dictionaries(
+                {"data_points": st.lists(EXPONENTIAL, max_size=2)}
+            )
+        }
     ),
 )
 METRICS = st.tuples(TEXT, KINDS).map(lambda pair: {"name": pair[0], **pair[1]})
@@ -93,13 +115,19 @@ SPANS = st.fixed_dictionaries(
         "kind": st.integers(0, 5),
         "attributes": ATTRIBUTES,
         "status": st.fixed_dictionaries({"code": st.integers(0, 2), "message": TEXT}),
-        "links": st.lists(st.fixed_dictionaries({"trace_id": st.binary(min_size=16, max_size=16)}), max_size=1),
+        "links": st.lists(
+            st.fixed_dictionaries({"trace_id": st.binary(min_size=16, max_size=16)}), max_size=1
+        ),
     }
 )
-LOGS = st.fixed_dictionaries({"body": VALUES, "severity_number": st.integers(0, 24), "event_name": TEXT})
+LOGS = st.fixed_dictionaries(
+    {"body": VALUES, "severity_number": st.integers(0, 24), "event_name": TEXT}
+)
 
 
-def resources(name: str, scope: str, items: str, one: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def resources(
+    name: str, scope: str, items: str, one: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
     scopes = st.lists(st.fixed_dictionaries({items: st.lists(one, max_size=3)}), max_size=2)
     resource = st.fixed_dictionaries({"attributes": ATTRIBUTES})
     return st.fixed_dictionaries(
@@ -127,10 +155,17 @@ def _hex(base: str) -> str:
 @given(
     st.one_of(
         st.tuples(
-            st.just(ExportMetricsServiceRequest), resources("resource_metrics", "scope_metrics", "metrics", METRICS)
+            st.just(ExportMetricsServiceRequest),
+            resources("resource_metrics", "scope_metrics", "metrics", METRICS),
         ),
-        st.tuples(st.just(ExportTraceServiceRequest), resources("resource_spans", "scope_spans", "spans", SPANS)),
-        st.tuples(st.just(ExportLogsServiceRequest), resources("resource_logs", "scope_logs", "log_records", LOGS)),
+        st.tuples(
+            st.just(ExportTraceServiceRequest),
+            resources("resource_spans", "scope_spans", "spans", SPANS),
+        ),
+        st.tuples(
+            st.just(ExportLogsServiceRequest),
+            resources("resource_logs", "scope_logs", "log_records", LOGS),
+        ),
     )
 )
 def test_json_says_the_same_as_protobuf(case: tuple[type[Message], dict[str, Any]]) -> None:
@@ -140,7 +175,9 @@ def test_json_says_the_same_as_protobuf(case: tuple[type[Message], dict[str, Any
     read = message_of(kind, as_otlp_json(message))
 
     # Bytes, for NaN is not equal to itself.
-    assert read.SerializeToString(deterministic=True) == message.SerializeToString(deterministic=True)
+    assert read.SerializeToString(deterministic=True) == message.SerializeToString(
+        deterministic=True
+    )
 
 
 def points(text: str) -> Any:
@@ -152,7 +189,9 @@ def points(text: str) -> Any:
 def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> None:
     assert points('{"asInt":"-5","timeUnixNano":7}').as_int == -5
     assert points('{"asInt":5.0,"time_unix_nano":7,"new":{"a":[1]}}').as_int == 5
-    assert points('{"asDouble":3,"timeUnixNano":"18446744073709551615"}').time_unix_nano == 2**64 - 1
+    assert (
+        points('{"asDouble":3,"timeUnixNano":"18446744073709551615"}').time_unix_nano == 2**64 - 1
+    )
     assert math.isnan(points('{"asDouble":"NaN"}').as_double)
     assert points('{"asDouble":"-Infinity"}').as_double == -math.inf
     assert points('{"asDouble":null}').WhichOneof("value") is None
@@ -176,15 +215,22 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
         ('{"asInt":' + "[" * 900 + "]" * 900 + "}", "got an array of 1$"),
         ('{"asInt":{"a":1,"b":2}}', "got an object of 2$"),
         ('{"attributes":' + json.dumps("a" * 100) + "}", r"an array, got 'a{38}…$"),
-        ('{"attributes":[{"value":' + '{"arrayValue":{"values":[' * 60 + "]}}" * 60 + "}]}", "nested deeper"),
+        (
+            '{"attributes":[{"value":' + '{"arrayValue":{"values":[' * 60 + "]}}" * 60 + "}]}",
+            "nested deeper",
+        ),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_and_the_reason_says_where(point: str, reason: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused_and_the_reason_says_where(
+    point: str, reason: str
+) -> None:
     with pytest.raises(InvalidRecordError, match=reason):
         points(point)
 
 
-@pytest.mark.parametrize("span", ['{"traceId":"xyz"}', '{"kind":"SPAN_KIND_CLIENT"}', '{"spanId":7}'])
+@pytest.mark.parametrize(
+    "span", ['{"traceId":"xyz"}', '{"kind":"SPAN_KIND_CLIENT"}', '{"spanId":7}']
+)
 def test_ids_are_hex_and_enums_are_numbers(span: str) -> None:
     body = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{span}]}}]}}]}}'
 
@@ -192,9 +238,13 @@ def test_ids_are_hex_and_enums_are_numbers(span: str) -> None:
         message_of(ExportTraceServiceRequest, body.encode())
 
 
-KEYS = st.sampled_from(["resourceMetrics", "scopeMetrics", "metrics", "gauge", "dataPoints", "asInt", "attributes"])
+KEYS = st.sampled_from(
+    ["resourceMetrics", "scopeMetrics", "metrics", "gauge", "dataPoints", "asInt", "attributes"]
+)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
-ANYTHING = st.recursive(SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(KEYS, x, max_size=3))
+ANYTHING = st.recursive(
+    SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(KEYS, x, max_size=3)
+)
 
 
 @settings(max_examples=200)
@@ -204,4 +254,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
         read = message_of(ExportMetricsServiceRequest, body)
     except InvalidRecordError:
         return
-    assert ExportMetricsServiceRequest.FromString(read.SerializeToString()).ByteSize() == read.ByteSize()
+    assert (
+        ExportMetricsServiceRequest.FromString(read.SerializeToString()).ByteSize()
+        == read.ByteSize()
+    )

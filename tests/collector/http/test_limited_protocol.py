@@ -18,13 +18,17 @@ POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-pro
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    listening = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path))
+    listening = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+    )
     yield listening
     listening.stop()
 
 
 def connected(receiver: Receiver, *sent: bytes) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", urlsplit(receiver.http_endpoint).port or 0), timeout=ANSWER_S)
+    made = socket.create_connection(
+        ("127.0.0.1", urlsplit(receiver.http_endpoint).port or 0), timeout=ANSWER_S
+    )
     for one in sent:
         made.sendall(one)
     return made
@@ -75,7 +79,11 @@ def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_c
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", POST + b"-1\r\n\r\n"],
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        POST + b"-1\r\n\r\n",
+    ],
 )
 def test_what_is_not_a_http_is_answered_counted_and_reported_where_it_belongs(
     receiver: Receiver, garbage: bytes
@@ -90,16 +98,25 @@ def test_what_is_not_a_http_is_answered_counted_and_reported_where_it_belongs(
 
 def test_requests_sent_at_one_go_are_answered_in_their_order(receiver: Receiver) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
-    with connected(receiver, POST + b"0\r\n\r\n" + ask + POST + b"1\r\n\r\n\xff" + ask) as connection:
+    with connected(
+        receiver, POST + b"0\r\n\r\n" + ask + POST + b"1\r\n\r\n\xff" + ask
+    ) as connection:
         answers = b""
         while answers.count(b"alive\n") < 2:
             answers += connection.recv(1 << 16)
 
     heads = [line for line in answers.split(b"\r\n") if b"HTTP/1.1 " in line]
-    assert [head.partition(b"HTTP/1.1 ")[2][:3] for head in heads] == [b"200", b"200", b"400", b"200"]
+    assert [head.partition(b"HTTP/1.1 ")[2][:3] for head in heads] == [
+        b"200",
+        b"200",
+        b"400",
+        b"200",
+    ]
 
 
-def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(receiver: Receiver) -> None:
+def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(
+    receiver: Receiver,
+) -> None:
     with connected(receiver, POST + b"9999999999\r\n\r\n") as connection:
         assert status(connection) == b"HTTP/1.1 413 Request Entity Too Large"
 
@@ -115,7 +132,9 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(receive
         (b"HEAD /healthz HTTP/1.1\r\nHost: a", b"200"),
     ],
 )
-def test_no_path_method_or_host_is_an_error_of_otel_bridge(receiver: Receiver, line: bytes, answer: bytes) -> None:
+def test_no_path_method_or_host_is_an_error_of_otel_bridge(
+    receiver: Receiver, line: bytes, answer: bytes
+) -> None:
     with connected(receiver, line + b"\r\nContent-Length: 0\r\n\r\n") as connection:
         assert status(connection).split()[1] == answer
 

@@ -60,7 +60,8 @@ def server() -> Iterator[WandbServer]:
         pytest.param(
             60,
             marks=pytest.mark.skipif(
-                os.environ.get("CI") != "true", reason="the bridge is away for a whole minute: only with CI=true"
+                os.environ.get("CI") != "true",
+                reason="the bridge is away for a whole minute: only with CI=true",
             ),
         ),
     ],
@@ -80,7 +81,10 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
         **trackio_store.ENVIRONMENT,
         **server.environment(),
     }
-    with no_bridge_left(tmp_path), chain(tmp_path, "wandb,mlflow,trackio", environment=trackers) as site:
+    with (
+        no_bridge_left(tmp_path),
+        chain(tmp_path, "wandb,mlflow,trackio", environment=trackers) as site,
+    ):
         jobs = Jobs(tmp_path, site, run)
         jobs.go_on()
         for _ in range(2):
@@ -119,8 +123,12 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
             rates = _shown(contents, f"{role}/lr")
             # A killed gateway puts what was under way behind its backlog: beyond the window it stands late, but whole.
             late = under_way[role] if away_s > WINDOW_S else 0
-            assert _put_in(losses, late) == [(step, step / 2) for step in range(steps)], f"{name}: {role}/loss"
-            assert _put_in(rates, late) == [(step, 1e-3) for step in range(steps)], f"{name}: {role}/lr"
+            assert _put_in(losses, late) == [(step, step / 2) for step in range(steps)], (
+                f"{name}: {role}/loss"
+            )
+            assert _put_in(rates, late) == [(step, 1e-3) for step in range(steps)], (
+                f"{name}: {role}/lr"
+            )
             assert contents.config[f"{role}/lr"] == "0.1", name
         rollouts = sorted((one.id, one.reward) for one in contents.rollouts)
         assert rollouts == _rollouts(info.id, logged), f"{name}: rollouts"
@@ -135,7 +143,13 @@ class Jobs:
         code = script(folder / "train.py", JOB, acknowledging=True)
         env = {**CLEAN, "OTEL_BRIDGE_QUIET": "1", **site.trainer()}
         self._jobs = {
-            role: start(code, {**env, "OTEL_BRIDGE_DIR": str(folder / f"machine-{role}")}, str(acks), role, run)
+            role: start(
+                code,
+                {**env, "OTEL_BRIDGE_DIR": str(folder / f"machine-{role}")},
+                str(acks),
+                role,
+                run,
+            )
             for role, acks in self._acks.items()
         }
 
@@ -158,7 +172,11 @@ class Jobs:
 
 
 def _shown(contents: Contents, key: str) -> list[tuple[int, float]]:
-    return [(-1 if one.step is None else one.step, one.value) for one in contents.scalars if one.key == key]
+    return [
+        (-1 if one.step is None else one.step, one.value)
+        for one in contents.scalars
+        if one.key == key
+    ]
 
 
 def _put_in(found: list[tuple[int, float]], late: int) -> list[tuple[int, float]]:

@@ -49,17 +49,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "behind"), [("grpc", 0), ("http/protobuf", 1), ("http/json", 1)], ids=["grpc", "protobuf", "json"]
+    ("protocol", "behind"),
+    [("grpc", 0), ("http/protobuf", 1), ("http/json", 1)],
+    ids=["grpc", "protobuf", "json"],
 )
-def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(site: Site, protocol: str, behind: int) -> None:
+def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
+    site: Site, protocol: str, behind: int
+) -> None:
     service = f"js-{protocol.replace('/', '-')}"
 
     foreign_clients.javascript(protocol, f"http://127.0.0.1:{site.port + behind}", service, TOKEN)
 
-    held = site.run_when(service, lambda now: len(now.rollouts) == 3 and len(_points(now, f"{service}/tokens")) == 20)
+    held = site.run_when(
+        service, lambda now: len(now.rollouts) == 3 and len(_points(now, f"{service}/tokens")) == 20
+    )
     assert _points(held, f"{service}/loss") == [(step, step / 2) for step in range(20)]
     assert _points(held, f"{service}/tokens") == [(step, 10.0) for step in range(20)]
-    assert sorted((one.reward, one.messages) for one in held.rollouts) == [(0.0, 2), (0.25, 2), (0.5, 2)]
+    assert sorted((one.reward, one.messages) for one in held.rollouts) == [
+        (0.0, 2),
+        (0.25, 2),
+        (0.5, 2),
+    ]
 
 
 @pytest.mark.parametrize(("way", "behind"), [("grpc", 0), ("http", 1)])
@@ -69,12 +79,27 @@ def test_telemetrygen_lands_with_every_value_and_trace(site: Site, way: str, beh
     chat = ["--telemetry-attributes", 'gen_ai.operation.name="chat"']
 
     foreign_clients.telemetrygen(
-        "metrics", "--service", service, "--metrics", "30", "--rate", "0", "--otlp-metric-name", "queue", **where
+        "metrics",
+        "--service",
+        service,
+        "--metrics",
+        "30",
+        "--rate",
+        "0",
+        "--otlp-metric-name",
+        "queue",
+        **where,
     )
-    foreign_clients.telemetrygen("traces", "--service", service, "--traces", "5", "--rate", "0", *chat, **where)
+    foreign_clients.telemetrygen(
+        "traces", "--service", service, "--traces", "5", "--rate", "0", *chat, **where
+    )
 
-    held = site.run_when(service, lambda now: len(now.rollouts) == 5 and len(_points(now, f"{service}/queue")) == 30)
-    assert [value for _, value in _points(held, f"{service}/queue")] == [float(number) for number in range(30)]
+    held = site.run_when(
+        service, lambda now: len(now.rollouts) == 5 and len(_points(now, f"{service}/queue")) == 30
+    )
+    assert [value for _, value in _points(held, f"{service}/queue")] == [
+        float(number) for number in range(30)
+    ]
     assert len({one.id for one in held.rollouts}) == 5
 
 

@@ -36,7 +36,11 @@ def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -
         answer(handler, engine.text().encode(), **{"Content-Type": "text/plain; version=0.0.4"})
         requests.release()
 
-    with served(respond) as address, running(bridge(tmp_path / "bridge", port, "file")), job.no_bridge_left(tmp_path):
+    with (
+        served(respond) as address,
+        running(bridge(tmp_path / "bridge", port, "file")),
+        job.no_bridge_left(tmp_path),
+    ):
         where = {
             "ENGINES": f"[{address}]", "ENGINES_INTERVAL": "1s", "ENGINES_TIMEOUT": "1s",
             "ENGINES_QUEUE": tmp_path / "queue",
@@ -48,7 +52,8 @@ def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -
         }  # fmt: skip
         with running(collector(tmp_path, "engines", 0, **where)):
             trainer = job.start(
-                job.script(tmp_path / "job.py", TRAINER), job.environment(tmp_path / "base", "otlp", **sent)
+                job.script(tmp_path / "job.py", TRAINER),
+                job.environment(tmp_path / "base", "otlp", **sent),
             )
             assert trainer.stdin is not None
             for _ in range(2):
@@ -61,7 +66,11 @@ def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -
             job.until(lambda: job.ended(tmp_path / "bridge"))
 
     assert errors.decode() == ""
-    rows = [line for line in job.lines(tmp_path / "bridge") if line.get("role") == "engine" and line.get("step")]
+    rows = [
+        line
+        for line in job.lines(tmp_path / "bridge")
+        if line.get("role") == "engine" and line.get("step")
+    ]
     readings = [engine.numbers()]
     engine.work()
     readings.append(engine.numbers())

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
 
 def records(base: Path) -> list[dict[str, object]]:
     """What ``file`` wrote, less the positions and the time at which the run's end was seen."""
-    return [{key: value for key, value in line.items() if key != "position"} for line in lines(base)]
+    return [
+        {key: value for key, value in line.items() if key != "position"} for line in lines(base)
+    ]
 
 
 @pytest.fixture
@@ -60,7 +62,9 @@ def test_each_run_stays_at_one_bridge_and_one_that_is_away_gets_all_of_its_rows_
     }
 
 
-def test_prometheus_gets_the_last_value_of_each_role_and_no_step(tmp_path: Path, jobs: Jobs) -> None:
+def test_prometheus_gets_the_last_value_of_each_role_and_no_step(
+    tmp_path: Path, jobs: Jobs
+) -> None:
     with chain(tmp_path, "file") as site:
         for role in ("trainer", "explorer"):
             jobs.start("ppo", site.trainer(), role)
@@ -72,7 +76,9 @@ def test_prometheus_gets_the_last_value_of_each_role_and_no_step(tmp_path: Path,
     def labels(role: str) -> str:
         return f'project="site",rank="0",role="{role}",run="ppo"'
 
-    own = {series: value for series, value in found.items() if series.startswith(("loss", "lr", "rl"))}
+    own = {
+        series: value for series, value in found.items() if series.startswith(("loss", "lr", "rl"))
+    }
     assert own == {
         **{f"loss{{{labels(role)}}}": (steps - 1) / 2 for (_, role), steps in logged.items()},
         **{f"lr{{{labels(role)}}}": 1e-3 for _, role in logged},
@@ -87,17 +93,27 @@ def test_the_archive_brings_another_bridge_to_the_same_records(tmp_path: Path, j
         assert site.gateway.stop() == 0
     port = free_pair()
     with running(bridge(tmp_path / "other", port, "file")):
-        where = {"BRIDGE": f"127.0.0.1:{port}", "BRIDGE_INSECURE": "true", "GATEWAY_ARCHIVE": site.archive}
+        where = {
+            "BRIDGE": f"127.0.0.1:{port}",
+            "BRIDGE_INSECURE": "true",
+            "GATEWAY_ARCHIVE": site.archive,
+        }
         with running(collector(tmp_path, "replay", 0, **where)):
             until(lambda: ended(tmp_path / "other"))
 
-    assert held(tmp_path / "other") == {run_id_of("site", "ppo"): list(range(logged["ppo", "trainer"]))}
+    assert held(tmp_path / "other") == {
+        run_id_of("site", "ppo"): list(range(logged["ppo", "trainer"]))
+    }
     # The pipelines of a Collector are independent: a config, which is a log record, may arrive behind rows.
-    found, wanted = (sorted(map(repr, records(tmp_path / where))) for where in ("other", "bridge-0"))
+    found, wanted = (
+        sorted(map(repr, records(tmp_path / where))) for where in ("other", "bridge-0")
+    )
     assert found == wanted
 
 
-def test_a_companys_own_collector_keeps_its_prometheus_and_feeds_the_bridge(tmp_path: Path, jobs: Jobs) -> None:
+def test_a_companys_own_collector_keeps_its_prometheus_and_feeds_the_bridge(
+    tmp_path: Path, jobs: Jobs
+) -> None:
     port, taken, scrape = free_pair(), free_port(), free_port()
     own = collector(
         tmp_path,
@@ -110,7 +126,10 @@ def test_a_companys_own_collector_keeps_its_prometheus_and_feeds_the_bridge(tmp_
         BRIDGE_INSECURE="true",
     )
     with running(bridge(tmp_path / "bridge", port, "file")), running(own):
-        where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{taken}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        where = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{taken}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        }
         jobs.start("ppo", where)
         logged = jobs.finish()["ppo", "trainer"]
         until(lambda: ended(tmp_path / "bridge"))
@@ -147,7 +166,9 @@ def scraped(port: int) -> dict[str, float]:
         if not line.startswith("#"):
             series, _, value = line.rpartition(" ")
             name, _, labels = series.partition("{")
-            kept = [one for one in labels.rstrip("}").split(",") if not one.startswith(_OF_THE_EXPORTER)]
+            kept = [
+                one for one in labels.rstrip("}").split(",") if not one.startswith(_OF_THE_EXPORTER)
+            ]
             found[f"{name}{{{','.join(sorted(kept))}}}"] = float(value)
     return found
 

@@ -19,7 +19,8 @@ from support.trainers.e2e_jobs import ended, no_bridge_left, until
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
-        os.environ.get("CI") != "true", reason="a Kafka broker takes most of a minute: only with CI=true"
+        os.environ.get("CI") != "true",
+        reason="a Kafka broker takes most of a minute: only with CI=true",
     ),
 ]
 
@@ -46,7 +47,10 @@ def test_a_run_keeps_its_partition_and_loses_nothing_while_broker_collector_and_
         BRIDGE=f"127.0.0.1:{port}",
         BRIDGE_INSECURE="true",
     )
-    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{taken}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    where = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{taken}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
     runs = [("a", "trainer"), ("a", "explorer"), ("b", "trainer")]
     with running(kafka), running(bridge(tmp_path / "bridge", port, "file")) as end:
         kafka_broker.make_topics(kafka)
@@ -66,7 +70,8 @@ def test_a_run_keeps_its_partition_and_loses_nothing_while_broker_collector_and_
 
             until(
                 lambda: (
-                    held(tmp_path / "bridge", "explorer").get(run_id_of("site", "a")) == _all(logged["a", "explorer"])
+                    held(tmp_path / "bridge", "explorer").get(run_id_of("site", "a"))
+                    == _all(logged["a", "explorer"])
                 )
             )
             until(lambda: held(tmp_path / "bridge")
@@ -75,7 +80,9 @@ def test_a_run_keeps_its_partition_and_loses_nothing_while_broker_collector_and_
             messages = kafka_broker.consumed(kafka)
 
     keys = sorted(key for _, key in messages)
-    assert keys == sorted([run_id_of("site", "a"), run_id_of("site", "b")]), "each in one partition, of all topics"
+    assert keys == sorted([run_id_of("site", "a"), run_id_of("site", "b")]), (
+        "each in one partition, of all topics"
+    )
 
 
 def _all(steps: int) -> list[int]:

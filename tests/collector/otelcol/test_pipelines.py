@@ -23,7 +23,9 @@ def config(name: str) -> dict[str, Any]:
 
 
 def on_the_way(name: str) -> dict[str, Any]:
-    return {key: found for key, found in config(name)["exporters"].items() if key not in BESIDE_THE_WAY}
+    return {
+        key: found for key, found in config(name)["exporters"].items() if key not in BESIDE_THE_WAY
+    }
 
 
 def keys(value: Any) -> set[str]:
@@ -39,11 +41,19 @@ def test_every_pipeline_file_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
-    folders = {f"{who}_QUEUE": str(tmp_path / who) for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES")}
+    folders = {
+        f"{who}_QUEUE": str(tmp_path / who)
+        for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES")
+    }
     command = [program("otelcol"), "validate", "--config", str(OTELCOL / f"{name}.yaml")]
 
     done = subprocess.run(
-        command, env=collector_environment(**folders), capture_output=True, text=True, timeout=HANG_S, check=False
+        command,
+        env=collector_environment(**folders),
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -63,7 +73,10 @@ def test_nothing_acknowledges_what_only_memory_holds_or_cuts_rows(name: str) -> 
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_no_request_is_ever_given_up(name: str) -> None:
-    given_up = {key: exporter["retry_on_failure"]["max_elapsed_time"] for key, exporter in on_the_way(name).items()}
+    given_up = {
+        key: exporter["retry_on_failure"]["max_elapsed_time"]
+        for key, exporter in on_the_way(name).items()
+    }
 
     assert set(given_up.values()) == {0}
 
@@ -72,7 +85,9 @@ def test_no_request_is_ever_given_up(name: str) -> None:
 def test_all_three_signals_go_the_whole_way(name: str) -> None:
     pipelines = config(name)["service"]["pipelines"]
     ways = {
-        exporter: {key.partition("/")[0] for key, one in pipelines.items() if exporter in one["exporters"]}
+        exporter: {
+            key.partition("/")[0] for key, one in pipelines.items() if exporter in one["exporters"]
+        }
         for exporter in on_the_way(name)
     }
 
@@ -84,19 +99,33 @@ def test_large_rollouts_are_not_refused(name: str) -> None:
     protocols = config(name)["receivers"]["otlp"]["protocols"]
 
     assert protocols["grpc"]["max_recv_msg_size_mib"] == 64
-    assert protocols.get("http", {"max_request_body_size": 64 << 20})["max_request_body_size"] == 64 << 20
+    assert (
+        protocols.get("http", {"max_request_body_size": 64 << 20})["max_request_body_size"]
+        == 64 << 20
+    )
 
 
-@pytest.mark.parametrize(("name", "branch"), [("gateway", "metrics/prometheus"), ("existing-collector", "metrics")])
+@pytest.mark.parametrize(
+    ("name", "branch"), [("gateway", "metrics/prometheus"), ("existing-collector", "metrics")]
+)
 def test_only_the_branch_of_prometheus_loses_its_steps(name: str, branch: str) -> None:
     whole = config(name)
     pipelines = whole["service"]["pipelines"]
 
-    (transform,) = {one for found in pipelines.values() for one in found.get("processors", []) if "transform" in one}
+    (transform,) = {
+        one
+        for found in pipelines.values()
+        for one in found.get("processors", [])
+        if "transform" in one
+    }
     (statements,) = whole["processors"][transform]["metric_statements"]
-    assert [key for key, found in pipelines.items() if transform in found.get("processors", [])] == [branch]
+    assert [
+        key for key, found in pipelines.items() if transform in found.get("processors", [])
+    ] == [branch]
     assert pipelines[branch]["exporters"] == ["prometheus"]
-    assert {'delete_key(attributes, "rl.step")', 'delete_key(attributes, "rl.seq")'} <= set(statements["statements"])
+    assert {'delete_key(attributes, "rl.step")', 'delete_key(attributes, "rl.seq")'} <= set(
+        statements["statements"]
+    )
 
 
 def test_the_queue_of_the_load_balancer_is_its_own_and_not_its_exporters() -> None:
@@ -118,7 +147,11 @@ def test_no_secret_stands_in_a_file_and_only_the_gateway_listens_to_others(name:
 
 def test_modules_of_the_builder_are_pinned_to_one_release() -> None:
     manifest = config("builder")
-    modules = [one["gomod"].split() for kind, ones in manifest.items() if kind != "dist" for one in ones]
+    modules = [
+        one["gomod"].split() for kind, ones in manifest.items() if kind != "dist" for one in ones
+    ]
 
-    assert {version for path, version in modules if "/confmap/" not in path} == {f"v{manifest['dist']['version']}"}
+    assert {version for path, version in modules if "/confmap/" not in path} == {
+        f"v{manifest['dist']['version']}"
+    }
     assert len({path for path, _ in modules}) == len(modules)

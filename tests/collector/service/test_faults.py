@@ -34,7 +34,9 @@ def how(recorder: RecordingTracker) -> BridgeOptions:
 
 @contextmanager
 def receiving(base: Path, http: int = 0, **env: str) -> Iterator[Receiver]:
-    receiver = Receiver(ReceiverSettings.from_environment(env, base, grpc_port=None, http_port=http))
+    receiver = Receiver(
+        ReceiverSettings.from_environment(env, base, grpc_port=None, http_port=http)
+    )
     try:
         yield receiver
     finally:
@@ -66,7 +68,9 @@ def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_deliver
         sender.send(20)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
-            full = post(receiver.http_endpoint, metrics_request((who("x"), [row(1, {"loss": 0.5})])))
+            full = post(
+                receiver.http_endpoint, metrics_request((who("x"), [row(1, {"loss": 0.5})]))
+            )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
         sender.send(20)
@@ -80,7 +84,9 @@ def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_deliver
     assert recorder.run(RUN).repeated == 0
 
 
-def test_a_segment_that_was_damaged_costs_the_requests_that_stood_there_and_that_is_counted(tmp_path: Path) -> None:
+def test_a_segment_that_was_damaged_costs_the_requests_that_stood_there_and_that_is_counted(
+    tmp_path: Path,
+) -> None:
     recorder, folder = RecordingTracker(), RunFolder(tmp_path, RUN)
     with receiving(tmp_path) as receiver:
         sender = sender_to(receiver)
@@ -100,7 +106,9 @@ def test_a_segment_that_was_damaged_costs_the_requests_that_stood_there_and_that
     assert (report.missing_rows, report.drops) == (lost, {"segment_gaps": 1})
 
 
-def test_a_ledger_that_is_damaged_under_a_service_is_made_anew_and_no_row_is_lost(tmp_path: Path) -> None:
+def test_a_ledger_that_is_damaged_under_a_service_is_made_anew_and_no_row_is_lost(
+    tmp_path: Path,
+) -> None:
     recorder, folder = RecordingTracker(), RunFolder(tmp_path, RUN)
     with receiving(tmp_path) as receiver, serving(tmp_path, how(recorder)):
         sender = sender_to(receiver)
@@ -121,7 +129,9 @@ def test_a_clock_that_steps_keeps_rows_whole_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
 ) -> None:
     recorder, real, stepped = RecordingTracker(), time.time_ns, threading.Event()
-    monkeypatch.setattr(time, "time_ns", lambda: real() + (int(step_s * 1e9) if stepped.is_set() else 0))
+    monkeypatch.setattr(
+        time, "time_ns", lambda: real() + (int(step_s * 1e9) if stepped.is_set() else 0)
+    )
     with receiving(tmp_path) as receiver, serving(tmp_path, how(recorder)):
         sender = sender_to(receiver)
         sender.send(50)
@@ -136,7 +146,9 @@ def test_a_clock_that_steps_keeps_rows_whole_once_and_in_order(
 
 
 @pytest.mark.slow
-def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
     recorder, folder, port = RecordingTracker(), RunFolder(tmp_path, RUN), free_port()
     sender = Sender("http", port, "a-http")
     open_files: list[int] = []
@@ -151,7 +163,12 @@ def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothi
 
     report = report_when(folder, lambda report: report.ended)
     assert all_of(recorder, sender)
-    assert (report.rows, report.missing_rows, report.drops, recorder.run(RUN).repeated) == (2 * STARTS, 0, {}, 0)
+    assert (report.rows, report.missing_rows, report.drops, recorder.run(RUN).repeated) == (
+        2 * STARTS,
+        0,
+        {},
+        0,
+    )
     assert folder.segments() == []
     assert max(open_files[10:]) <= open_files[10] + 3
     assert threading.active_count() < 20

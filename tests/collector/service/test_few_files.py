@@ -51,7 +51,9 @@ def no_files_left() -> Generator[None]:
             os.close(descriptor)
 
 
-def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_ready(tmp_path: Path) -> None:
+def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_ready(
+    tmp_path: Path,
+) -> None:
     with service(tmp_path, environment(tmp_path), "--exporters", "file", files=FILES) as running:
         port = int(running.http.rpartition(":")[2])
         for number in range(RUNS):
@@ -109,7 +111,9 @@ def test_a_receiver_that_can_open_no_file_is_not_ready_and_logs_one_line(
 
 
 @pytest.mark.usefixtures("limited")
-def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(tmp_path: Path) -> None:
+def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(
+    tmp_path: Path,
+) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
     connection = http.client.HTTPConnection(
         "127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=ANSWER_S
@@ -127,7 +131,9 @@ def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_take
 
 
 @pytest.mark.usefixtures("limited")
-def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest_for_a_new_one(tmp_path: Path) -> None:
+def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest_for_a_new_one(
+    tmp_path: Path,
+) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
     connection = http.client.HTTPConnection(
         "127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=ANSWER_S
@@ -164,5 +170,6 @@ def _rows(run_id: str) -> bytes:
 def _delivered(cwd: Path) -> list[int]:
     reports = [read_report(folder) for folder in run_folders(cwd / ".otel-bridge")]
     return [
-        0 if report is None or "file" not in report.exporters else report.exporters["file"].rows for report in reports
+        0 if report is None or "file" not in report.exporters else report.exporters["file"].rows
+        for report in reports
     ]

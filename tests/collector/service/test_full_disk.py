@@ -34,14 +34,20 @@ CAP_SYS_ADMIN = 21
 def may_mount() -> bool:
     """Return whether this process has CAP_SYS_ADMIN."""
     status = Path("/proc/self/status")
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(), re.MULTILINE) if status.exists() else None
+    found = (
+        re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(), re.MULTILINE)
+        if status.exists()
+        else None
+    )
     return found is not None and bool(int(found[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     if not may_mount():
-        pytest.skip("no CAP_SYS_ADMIN, as in a plain container or for a plain user: no file system can be mounted")
+        pytest.skip(
+            "no CAP_SYS_ADMIN, as in a plain container or for a plain user: no file system can be mounted"
+        )
     where = tmp_path / "disk"
     where.mkdir()
     options = f"size={SIZE_BYTES},mode=0700,uid={os.getuid()}"
@@ -51,7 +57,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     except FileNotFoundError:
         missing("no `mount` on this machine")
     if mounted.returncode:
-        missing(f"no file system can be mounted, though CAP_SYS_ADMIN is there: {mounted.stderr.strip()}")
+        missing(
+            f"no file system can be mounted, though CAP_SYS_ADMIN is there: {mounted.stderr.strip()}"
+        )
     yield where
     subprocess.run(["umount", "--lazy", str(where)], check=True)
 
@@ -67,7 +75,9 @@ class Client:
     def send(self) -> tuple[int, dict[str, str]]:
         """Send the next row, or once more the one that was not taken."""
         values = {f"k{number}": float(self._next) for number in range(KEYS)}
-        status, headers, _ = post(self._running.http, metrics_request((who(), [row(self._next, values)])))
+        status, headers, _ = post(
+            self._running.http, metrics_request((who(), [row(self._next, values)]))
+        )
         if status == 200:
             self.taken.append(self._next)
             self._next += 1
@@ -137,11 +147,16 @@ def test_a_full_disk_under_a_run_is_a_503_until_there_is_room_and_no_row_that_wa
         delivered_with_what_follows(tmp_path, running, client)
 
     assert [(status, headers["retry-after"]) for status, headers in refused] == [(503, "1")] * 3
-    assert (full[0], "No space left on device" in full[1] or "half of the free disk" in full[1]) == (503, True), full
+    assert (
+        full[0],
+        "No space left on device" in full[1] or "half of the free disk" in full[1],
+    ) == (503, True), full
     assert "held by gated" in given
 
 
-def test_a_run_that_no_bridge_can_begin_on_a_full_disk_is_begun_once_there_is_room(tmp_path: Path, disk: Path) -> None:
+def test_a_run_that_no_bridge_can_begin_on_a_full_disk_is_begun_once_there_is_room(
+    tmp_path: Path, disk: Path
+) -> None:
     runs, ballast = disk / "runs", disk / "ballast"
     env = environment(tmp_path, OTEL_BRIDGE_DRAIN_TIMEOUT_S="60", **install(tmp_path))
     folder = RunFolder(runs, RUN)
@@ -154,12 +169,17 @@ def test_a_run_that_no_bridge_can_begin_on_a_full_disk_is_begun_once_there_is_ro
         fill(ballast)
         held.release()
         refused = [client.send() for _ in range(3)]
-        drained = otel_bridge("drain", "--exporters", "gated", str(folder.path), cwd=tmp_path, env=env)
+        drained = otel_bridge(
+            "drain", "--exporters", "gated", str(folder.path), cwd=tmp_path, env=env
+        )
         given = otel_bridge("status", str(runs), cwd=tmp_path, env=env).stdout
         ballast.unlink()
 
         delivered_with_what_follows(tmp_path, running, client)
 
     assert [(status, headers["retry-after"]) for status, headers in refused] == [(503, "1")] * 3
-    assert (drained.returncode, f"(process {running.process.pid}) delivers this run" in drained.stdout) == (1, True)
+    assert (
+        drained.returncode,
+        f"(process {running.process.pid}) delivers this run" in drained.stdout,
+    ) == (1, True)
     assert "no bridge has read it yet" in given

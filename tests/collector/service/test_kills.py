@@ -32,7 +32,9 @@ OTHER = "run0000000000002"
 @contextmanager
 def services(base: Path, tracker: Path, ports: tuple[int, int], mode: str) -> Iterator[Forks]:
     tracker.mkdir()
-    with forks(killed_service.__file__, str(base), str(tracker), *map(str, ports), mode) as services:
+    with forks(
+        killed_service.__file__, str(base), str(tracker), *map(str, ports), mode
+    ) as services:
         yield services
 
 
@@ -74,7 +76,9 @@ def assert_once_and_in_order(tracker: Path, sending: list[Sender], *, once: bool
 
 
 @pytest.mark.parametrize("mode", ["durable", "cannot tell"])
-def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(tmp_path: Path, mode: str) -> None:
+def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(
+    tmp_path: Path, mode: str
+) -> None:
     chance, ports = random.Random(11), (free_port(), free_port())
     base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
     with services(base, tracker, ports, mode) as service:
@@ -91,7 +95,9 @@ def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(
     assert_once_and_in_order(tracker, sending, once=mode == "durable")
 
 
-def test_a_service_killed_at_each_step_of_a_row_s_way_loses_none_and_doubles_none(tmp_path: Path) -> None:
+def test_a_service_killed_at_each_step_of_a_row_s_way_loses_none_and_doubles_none(
+    tmp_path: Path,
+) -> None:
     chance, ports = random.Random(13), (free_port(), free_port())
     base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
     with services(base, tracker, ports, "durable") as service:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from google.rpc.status_pb2 import Status as RpcStatus
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge_collector import Receiver, ReceiverSettings
@@ -14,7 +16,9 @@ from support.otlp.otlp_samples import metrics_request, row, who
 
 
 def rows_of(*run_ids: str) -> bytes:
-    return metrics_request(*(({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})]) for run_id in run_ids))
+    return metrics_request(
+        *(({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})]) for run_id in run_ids)
+    )
 
 
 def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_path: Path) -> None:
@@ -36,6 +40,10 @@ def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_pa
         "delete folders of ended runs, or raise it"
     )
     partial = ExportMetricsServiceResponse.FromString(mixed[2]).partial_success
-    assert (mixed[0], partial.rejected_data_points > 0, partial.error_message) == (200, True, said.message)
+    assert (mixed[0], partial.rejected_data_points > 0, partial.error_message) == (
+        200,
+        True,
+        said.message,
+    )
     assert refused.labels == {"reason": "too_many_runs"}
     assert [folder.run_id for folder in run_folders(tmp_path)] == ["a", "b"]

@@ -62,7 +62,9 @@ def proxy(tmp_path: Path, store: str) -> Iterator[FaultProxy]:
 
 
 def post(running: Service, path: str, body: bytes) -> None:
-    asked = urllib.request.Request(f"{running.http}{path}", body, {"Content-Type": "application/x-protobuf"})
+    asked = urllib.request.Request(
+        f"{running.http}{path}", body, {"Content-Type": "application/x-protobuf"}
+    )
     with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
         assert answer.status == 200
 
@@ -75,7 +77,9 @@ def send(running: Service, tmp_path: Path, part: int) -> None:
     """Send one part of the rows and its rollouts; ``file`` has them soon, whatever MLflow does."""
     assert running.send(*range(part * ROWS + 1, (part + 1) * ROWS + 1)) == 200
     spans = [scope_spans(rollout_spans(name, step=part, reward=part / 8)) for name in names(part)]
-    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=resource(who()), scope_spans=spans)])
+    request = ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(resource=resource(who()), scope_spans=spans)]
+    )
     post(running, "/v1/traces", request.SerializeToString())
     until(lambda: has_all(tmp_path, "file", part + 1))
 
@@ -84,7 +88,11 @@ def has_all(tmp_path: Path, exporter: str, parts: int) -> bool:
     """Whether *exporter* has taken all that was sent in *parts*; a part's rollouts are sent behind its rows."""
     report = read_report(folder_of(tmp_path))
     found = None if report is None else report.exporters.get(exporter)
-    return report is not None and found is not None and (found.written, found.rollouts) == (report.position, parts * 2)
+    return (
+        report is not None
+        and found is not None
+        and (found.written, found.rollouts) == (report.position, parts * 2)
+    )
 
 
 @pytest.mark.long
@@ -111,11 +119,15 @@ def test_an_mlflow_server_that_fails_in_many_ways_gets_every_row_rollout_and_rew
             proxy.heal()
 
             until(lambda part=part: has_all(tmp_path, "mlflow", part + 1))
-        post(running, "/v1/logs", logs_request((who(), [end("finished", 1, last_row=parts * ROWS)])))
+        post(
+            running, "/v1/logs", logs_request((who(), [end("finished", 1, last_row=parts * ROWS)]))
+        )
         report = report_when(folder_of(tmp_path), lambda report: report.ended)
 
     held = mlflow_reading.contents(store, RunInfo(RUN, "gsm8k", "ppo", tmp_path))
-    assert [scalar.step for scalar in held.scalars if scalar.key == "trainer/loss"] == [*range(1, parts * ROWS + 1)]
+    assert [scalar.step for scalar in held.scalars if scalar.key == "trainer/loss"] == [
+        *range(1, parts * ROWS + 1)
+    ]
     assert sorted((one.id, one.reward, one.spans) for one in held.rollouts) == sorted(
         (trace_id(name), part / 8, 4) for part in range(parts) for name in names(part)
     )

@@ -72,7 +72,9 @@ def all_of(recorder: RecordingTracker, sender: Sender) -> bool:
 
 
 @pytest.mark.parametrize("fault", ["away", "refuses to open", "answers some", "hangs"])
-def test_a_tracker_that_fails_keeps_no_other_waiting_and_catches_up_in_order(tmp_path: Path, fault: str) -> None:
+def test_a_tracker_that_fails_keeps_no_other_waiting_and_catches_up_in_order(
+    tmp_path: Path, fault: str
+) -> None:
     bad, good, release = RecordingTracker(), RecordingTracker(), threading.Event()
     if fault == "hangs":
         bad.hang(release, kind="rows")
@@ -159,13 +161,20 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
     port, far = free_port(), tmp_path / "far"
 
     def listening(token: str) -> Receiver:
-        return Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": token}, far, grpc_port=port))
+        return Receiver(
+            ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": token}, far, grpc_port=port)
+        )
 
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_BRIDGE_TOKEN": "old"}
+    endpoint = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_BRIDGE_TOKEN": "old",
+    }
     good, arrived = RecordingTracker(), RecordingTracker()
     chosen = how(good=good)
     names = dict.fromkeys(("metrics", "traces", "logs"), ("otlp", "good"))
-    chosen = replace(chosen, exporters=names, exporter_env=replace(chosen.exporter_env, env=endpoint))
+    chosen = replace(
+        chosen, exporters=names, exporter_env=replace(chosen.exporter_env, env=endpoint)
+    )
     other = listening("new")
     try:
         with service(tmp_path / "near", chosen) as (_, sender):
@@ -182,7 +191,9 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
     assert "OTEL_BRIDGE_TOKEN" in report.exporters["otlp"].help + report.exporters["otlp"].reason
 
 
-def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on_the_directory(tmp_path: Path) -> None:
+def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on_the_directory(
+    tmp_path: Path,
+) -> None:
     bad, good = RecordingTracker(), RecordingTracker()
     bad.fail(AWAY, times=None)
     with service(tmp_path, how(bad=bad, good=good)) as (host, sender):
@@ -190,10 +201,14 @@ def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on
         until(lambda: all_of(good, sender))
         host.drain()
         assert not host.wait(0.5)
-    behind = report_when(folder(tmp_path), lambda report: "bad" in report.exporters).exporters["bad"]
+    behind = report_when(folder(tmp_path), lambda report: "bad" in report.exporters).exporters[
+        "bad"
+    ]
     bad.heal()
 
-    served(tmp_path, replace(how(bad=bad, good=good), lazy=False, idle_s=None, closing=True))  # as drain does
+    served(
+        tmp_path, replace(how(bad=bad, good=good), lazy=False, idle_s=None, closing=True)
+    )  # as drain does
 
     assert (behind.written, behind.rows) == (0, 0)
     assert all_of(bad, sender)

@@ -36,13 +36,17 @@ def shown(uri: str) -> list[tuple[str, dict[str, list[float]], int]]:
 
 
 def produce(tmp_path: Path, running: Service) -> None:
-    env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=running.http, OTEL_SERVICE_NAME="reward")
+    env = environment(
+        tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=running.http, OTEL_SERVICE_NAME="reward"
+    )
     done = call(["python", program(tmp_path, "stock.py", OTLP_BY_ITSELF)], cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.long
-def test_the_run_of_stock_producers_ends_with_the_service_and_is_reopened_when_one_comes_back(tmp_path: Path) -> None:
+def test_the_run_of_stock_producers_ends_with_the_service_and_is_reopened_when_one_comes_back(
+    tmp_path: Path,
+) -> None:
     uri = mlflow_reading.database(tmp_path)
     env = environment(tmp_path, MLFLOW_TRACKING_URI=uri)
 

@@ -25,7 +25,8 @@ JOB = {"rl.project": "vllm", "rl.run.name": "mine", "rl.role": "explorer", "rl.i
 
 def send(running: Service, token: str, resource: dict[str, Any], scope: str, *spans: Span) -> None:
     message = ResourceSpans(
-        resource=Resource(attributes=sample.pairs(resource)), scope_spans=[sample.scope_spans(spans, scope)]
+        resource=Resource(attributes=sample.pairs(resource)),
+        scope_spans=[sample.scope_spans(spans, scope)],
     )
     body = ExportTraceServiceRequest(resource_spans=[message]).SerializeToString()
     headers = {"Content-Type": "application/x-protobuf", "Authorization": f"Bearer {token}"}

@@ -65,14 +65,21 @@ def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path) -> None:
             for job in jobs:
                 assert job.stdout is not None
                 assert job.stdout.readline() == b"ready\n", job.communicate()
-            report_when(base, lambda report: report.exporters["file"].written == report.position and report.rows == 800)
+            report_when(
+                base,
+                lambda report: (
+                    report.exporters["file"].written == report.position and report.rows == 800
+                ),
+            )
             until(lambda base=base: len(bridges(base)) == 1)
 
             for job in jobs:
                 job.communicate(b"", timeout=HANG_S)
             until(lambda base=base: ended(base) and not bridges(base))
 
-            got = Counter((line["role"], line["step"]) for line in lines(base) if line["kind"] == "row")
+            got = Counter(
+                (line["role"], line["step"]) for line in lines(base) if line["kind"] == "row"
+            )
             assert got == Counter((role, step) for role in roles for step in range(100))
             assert status(base) == ["finished"]
 
@@ -125,7 +132,10 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
 def test_60_short_runs_leave_no_process_behind(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", SHORT), tmp_path / "runs"
     with no_bridge_left(tmp_path):
-        jobs = [start(code, environment(base), str(first), str(first + 15)) for first in range(0, 60, 15)]
+        jobs = [
+            start(code, environment(base), str(first), str(first + 15))
+            for first in range(0, 60, 15)
+        ]
         for job in jobs:
             _, errors = job.communicate(timeout=HANG_S)
             assert job.returncode == 0, errors
@@ -184,7 +194,9 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
     assert [len(one) for one in came] == [0 if order == "before the unlock" else 1]
 
 
-def test_a_folder_deleted_while_the_job_runs_is_begun_again_and_the_old_bridge_ends(tmp_path: Path) -> None:
+def test_a_folder_deleted_while_the_job_runs_is_begun_again_and_the_old_bridge_ends(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -309,7 +321,9 @@ def test_a_bridge_asked_to_end_by_a_signal_commits_and_the_next_goes_on(tmp_path
     assert status(base) == ["finished"]
 
 
-def test_output_that_is_captured_ends_with_the_script_and_not_with_the_bridge(tmp_path: Path) -> None:
+def test_output_that_is_captured_ends_with_the_script_and_not_with_the_bridge(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0, -0.5])
-def test_a_clock_that_steps_keeps_rows_in_order_and_flush_returns(tmp_path: Path, step_s: float) -> None:
+def test_a_clock_that_steps_keeps_rows_in_order_and_flush_returns(
+    tmp_path: Path, step_s: float
+) -> None:
     code = script(
         tmp_path / "train.py",
         f"""
@@ -93,13 +95,21 @@ def test_a_run_held_and_drained_reads_like_a_live_one(tmp_path: Path) -> None:
         until(lambda: ended(live) and not bridges(live))
         assert (bridges(held), lines(held)) == ([], [])
 
-        drained = command("drain", held, env=environment(held, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4"), cwd=tmp_path)
+        drained = command(
+            "drain",
+            held,
+            env=environment(held, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4"),
+            cwd=tmp_path,
+        )
 
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert _records(held) == _records(live)
     counts = {kind: len(found) for (_, kind), found in _records(held).items() if kind != "end"}
     assert counts
-    assert sum(len(found) for (_, kind), found in _records(held).items() if kind == "rollout") == 2 * 40 * 4
+    assert (
+        sum(len(found) for (_, kind), found in _records(held).items() if kind == "rollout")
+        == 2 * 40 * 4
+    )
 
 
 def _records(base: Path) -> dict[tuple[object, object], list[dict[str, object]]]:
@@ -108,12 +118,20 @@ def _records(base: Path) -> dict[tuple[object, object], list[dict[str, object]]]
     for line in lines(base):
         if line["kind"] == "config":
             continue  # written again at each open; the last of each role is compared below
-        kept = {key: value for key, value in line.items() if not key.endswith("_unix_ns") and key != "position"}
+        kept = {
+            key: value
+            for key, value in line.items()
+            if not key.endswith("_unix_ns") and key != "position"
+        }
         if line["kind"] != "rollout":
             kept.pop("id", None)
         else:
             kept["spans"] = [
-                {key: value for key, value in span.items() if key not in {"id", "parent_id"} and "_unix_ns" not in key}
+                {
+                    key: value
+                    for key, value in span.items()
+                    if key not in {"id", "parent_id"} and "_unix_ns" not in key
+                }
                 for span in line["spans"]  # type: ignore[attr-defined]
             ]
         found.setdefault((line.get("role"), line["kind"]), []).append(kept)
@@ -130,7 +148,9 @@ def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/home rw\n")
+    mounts.write_text(
+        f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/home rw\n"
+    )
     code = script(
         tmp_path / "train.py",
         f"""

@@ -124,7 +124,11 @@ STATUSES = {
     "SIGTERM": "killed",
     "SIGKILL": "killed",
 }
-POOLED = {f"{way}, {pool}": "finished" for way in ("returns", "raises") for pool in ("Pool", "ProcessPoolExecutor")}
+POOLED = {
+    f"{way}, {pool}": "finished"
+    for way in ("returns", "raises")
+    for pool in ("Pool", "ProcessPoolExecutor")
+}
 """A pool hands an exception of a task to its parent; the worker lives on, and ends well. `joblib` kills its own."""
 
 
@@ -135,7 +139,9 @@ def ends(folder: Path) -> dict[str, str]:
         for segment in run.segments():
             header, contents = read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)
             assert header is not None
-            name = str(mapping_of(Resource.FromString(header.resource).attributes)[semconv.RUN_NAME])
+            name = str(
+                mapping_of(Resource.FromString(header.resource).attributes)[semconv.RUN_NAME]
+            )
             statuses.setdefault(name, "killed")
             for frame in contents.frames:
                 if frame.signal is Signal.LOGS:
@@ -149,8 +155,12 @@ def start(folder: Path, how: str, *arguments: str) -> subprocess.Popen[str]:
     if not (folder / "workers.py").exists():
         program(folder, "workers.py", WORKERS)
     command = ["python", "workers.py", arguments[0], how, *arguments[1:]]
-    env = environment(folder, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_QUIET="1")
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = environment(
+        folder, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_QUIET="1"
+    )
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait(*processes: subprocess.Popen[str]) -> None:
@@ -176,11 +186,15 @@ def test_a_program_ends_its_run_as_it_ends(tmp_path: Path, method: str, how: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "how"), cells(fork="captured", forkserver="role", spawn="native"))
+@pytest.mark.parametrize(
+    ("method", "how"), cells(fork="captured", forkserver="role", spawn="native")
+)
 def test_a_worker_ends_its_run_as_it_ends(tmp_path: Path, method: str, how: str) -> None:
     wait(start(tmp_path, how, method, *STATUSES))
 
-    assert ends(tmp_path) == {f"{way}, Process": status for way, status in STATUSES.items()} | POOLED
+    assert (
+        ends(tmp_path) == {f"{way}, Process": status for way, status in STATUSES.items()} | POOLED
+    )
 
 
 @pytest.mark.slow

@@ -32,20 +32,27 @@ def _begun_and_ended(folder: Path, how: str, exporters: str) -> tuple[Path, RunI
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     env = environment(base, exporters, MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(folder / "trackio"))
     with no_bridge_left(folder):
-        run(script(folder / "train.py", code), {**env, "WANDB_MODE": "offline", "WANDB_DIR": str(folder)})
+        run(
+            script(folder / "train.py", code),
+            {**env, "WANDB_MODE": "offline", "WANDB_DIR": str(folder)},
+        )
         until(lambda: ended(base))
     return base, RunInfo(run_id_of("starts", "one"), "starts", "one", folder)
 
 
 @pytest.mark.parametrize("how", [pytest.param("failed", marks=pytest.mark.long), "killed"])
-def test_a_run_that_fails_before_its_first_row_is_shown_with_its_config(tmp_path: Path, how: str) -> None:
+def test_a_run_that_fails_before_its_first_row_is_shown_with_its_config(
+    tmp_path: Path, how: str
+) -> None:
     base, info = _begun_and_ended(tmp_path, how, "wandb,mlflow,trackio,file")
 
     shown: dict[str, Contents] = {
         "wandb": conformance_reading.wandb_offline(tmp_path, info).contents,
         "mlflow": conformance_reading.mlflow(f"sqlite:///{tmp_path / 'mlflow.db'}", info).contents,
     }
-    assert {name: one.config.get("trainer/lr") for name, one in shown.items()} == dict.fromkeys(shown, "0.1")
+    assert {name: one.config.get("trainer/lr") for name, one in shown.items()} == dict.fromkeys(
+        shown, "0.1"
+    )
     assert {name: one.status for name, one in shown.items()} == dict.fromkeys(shown, how)
     (file,) = base.glob("*/file/*.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -42,8 +42,15 @@ def server() -> Iterator[WandbServer]:
 
 
 def _without_key(base: Path, server: WandbServer, exporters: str = "wandb,file") -> dict[str, str]:
-    variables = {**server.environment(), **QUICK, "HOME": str(base.parent), "OTEL_BRIDGE_QUIET": "0"}
-    env = environment(base, exporters, WANDB_DIR=str(base.parent), NETRC=str(base.parent / "netrc"), **variables)
+    variables = {
+        **server.environment(),
+        **QUICK,
+        "HOME": str(base.parent),
+        "OTEL_BRIDGE_QUIET": "0",
+    }
+    env = environment(
+        base, exporters, WANDB_DIR=str(base.parent), NETRC=str(base.parent / "netrc"), **variables
+    )
     del env["WANDB_API_KEY"]
     return env
 
@@ -90,9 +97,13 @@ def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_w
         drained = command("drain", base, env={**env, "WANDB_API_KEY": KEY}, cwd=tmp_path)
 
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert re.search(r"wandb is blocked with 5\d records to go: .*wandb login", done.stderr), done.stderr
+    assert re.search(r"wandb is blocked with 5\d records to go: .*wandb login", done.stderr), (
+        done.stderr
+    )
     said = done.stderr.splitlines()[-1]
-    assert said.endswith(f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {base}")
+    assert said.endswith(
+        f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {base}"
+    )
     assert rows(base, "trainer/loss") == list(range(50))
     assert drained.returncode == 0, drained.stdout
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
@@ -104,7 +115,10 @@ def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goe
 ) -> None:
     code, base = script(tmp_path / "train.py", BLOCKED), tmp_path / "runs"
     server.answer(503)
-    env = {**environment(base, OTEL_BRIDGE_EXPORTERS="wandb,file", **server.environment()), "OTEL_BRIDGE_QUIET": "0"}
+    env = {
+        **environment(base, OTEL_BRIDGE_EXPORTERS="wandb,file", **server.environment()),
+        "OTEL_BRIDGE_QUIET": "0",
+    }
     with no_bridge_left(tmp_path):
         done = run(code, env)
         server.heal()
@@ -119,14 +133,21 @@ def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goe
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
 
 
-def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(tmp_path: Path, server: WandbServer) -> None:
+def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(
+    tmp_path: Path, server: WandbServer
+) -> None:
     base = tmp_path / "runs"
     waiting = script(tmp_path / "train.py", BLOCKED.rstrip() + "\nimport sys\nsys.stdin.read()\n")
     other = script(tmp_path / "other.py", BLOCKED.replace("trainer", "explorer"))
     env = _without_key(base, server)
     with no_bridge_left(tmp_path):
         job = start(waiting, env)
-        report_when(base, lambda report: report.exporters.get("wandb") and report.exporters["wandb"].state == "blocked")
+        report_when(
+            base,
+            lambda report: (
+                report.exporters.get("wandb") and report.exporters["wandb"].state == "blocked"
+            ),
+        )
         before = bridges(base)
 
         done = run(other, {**env, "WANDB_API_KEY": KEY})
@@ -170,7 +191,9 @@ def test_flush_and_finish_wait_no_longer_than_reported_for_a_tracker_that_hangs(
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.05])
-def test_finish_says_that_delivery_goes_on_while_its_bridge_is_still_starting(tmp_path: Path, timeout_s: float) -> None:
+def test_finish_says_that_delivery_goes_on_while_its_bridge_is_still_starting(
+    tmp_path: Path, timeout_s: float
+) -> None:
     code = script(
         tmp_path / "train.py",
         f"""
@@ -185,7 +208,10 @@ def test_finish_says_that_delivery_goes_on_while_its_bridge_is_still_starting(tm
         done = run(code, {**environment(base), "OTEL_BRIDGE_QUIET": "0"})
         until(lambda: ended(base) and not bridges(base))
 
-    assert "continues to deliver the rest; watch it with: otel-bridge status --watch" in done.stderr.splitlines()[-1]
+    assert (
+        "continues to deliver the rest; watch it with: otel-bridge status --watch"
+        in done.stderr.splitlines()[-1]
+    )
     assert "drain" not in done.stderr
     assert rows(base) == [0]
 
@@ -219,7 +245,10 @@ def test_mlflow_shows_how_each_run_ended(tmp_path: Path) -> None:
         until(lambda: ended(base) and not bridges(base))
 
     found = {name: RunInfo(run_id_of("ends", name), "ends", name, tmp_path) for name in ways}
-    statuses = {name: [held.info.status for held in mlflow_reading.runs_of(uri, info)] for name, info in found.items()}
+    statuses = {
+        name: [held.info.status for held in mlflow_reading.runs_of(uri, info)]
+        for name, info in found.items()
+    }
     assert statuses == {name: [name] for name in ways}
     assert codes == {"FINISHED": [0, 1], "FAILED": [1, 0], "KILLED": [-signal.SIGKILL]}
 

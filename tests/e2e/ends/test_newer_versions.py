@@ -28,7 +28,9 @@ from support.trainers.e2e_jobs import (
 pytestmark = pytest.mark.slow
 
 
-def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_command(tmp_path: Path) -> None:
+def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_command(
+    tmp_path: Path,
+) -> None:
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
     run(code, environment(base, OTEL_BRIDGE_OFFLINE="1"))
     folder = only_folder(base)
@@ -47,7 +49,9 @@ def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_com
 
 
 @pytest.mark.parametrize("version", [99, 1])
-def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(tmp_path: Path, version: int) -> None:
+def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(
+    tmp_path: Path, version: int
+) -> None:
     remedy = "deliver the run with the version"
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
     env = {**environment(base), "OTEL_BRIDGE_QUIET": "0"}
@@ -71,7 +75,9 @@ def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(tmp_path
     assert rows(base) == [*range(20), *range(20)]
 
 
-def test_a_segment_of_a_newer_version_is_left_as_it_is_and_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+def test_a_segment_of_a_newer_version_is_left_as_it_is_and_keeps_no_other_from_being_read(
+    tmp_path: Path,
+) -> None:
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
     with no_bridge_left(tmp_path):
         run(code, environment(base, OTEL_BRIDGE_OFFLINE="1"))
@@ -88,4 +94,7 @@ def test_a_segment_of_a_newer_version_is_left_as_it_is_and_keeps_no_other_from_b
     assert rows(base) == list(range(20))
     assert [one.instance_id for one in folder.segments()] == ["0123456789abcdef"]
     assert drained.returncode == 1
-    assert "a newer version wrote the segments of 0123456789abcdef; upgrade otel-bridge" in drained.stdout
+    assert (
+        "a newer version wrote the segments of 0123456789abcdef; upgrade otel-bridge"
+        in drained.stdout
+    )

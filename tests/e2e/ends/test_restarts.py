@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, program, statuses
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    statuses,
+)
 
 JOB = """
     import os, signal, sys
@@ -27,7 +35,9 @@ ROUNDS = 10
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["trainer", pytest.param("", marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", ["live", pytest.param("drained", marks=pytest.mark.long)])
-def test_a_job_that_was_killed_and_started_again_has_finished(tmp_path: Path, role: str, how: str) -> None:
+def test_a_job_that_was_killed_and_started_again_has_finished(
+    tmp_path: Path, role: str, how: str
+) -> None:
     job = program(tmp_path, "job.py", JOB)
 
     def play(number: int) -> str:

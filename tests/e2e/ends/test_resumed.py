@@ -27,7 +27,9 @@ run.finish(timeout_s=300)
 
 
 @pytest.mark.long
-def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tracker(tmp_path: Path) -> None:
+def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tracker(
+    tmp_path: Path,
+) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"
     env = environment(
@@ -59,9 +61,14 @@ def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tra
         name: sorted((key, step, float(value)) for key, step, value in one.scalars if key in names)
         for name, one in shown.items()
     } == dict.fromkeys(shown, wanted)
-    rewards = {name: sorted(rollout.reward or 0.0 for rollout in one.rollouts.values()) for name, one in shown.items()}
+    rewards = {
+        name: sorted(rollout.reward or 0.0 for rollout in one.rollouts.values())
+        for name, one in shown.items()
+    }
     assert rewards == {name: [103.0, 154.0] for name in shown}
-    assert {name: one.config.get("trainer/attempt") for name, one in shown.items()} == dict.fromkeys(shown, "2")
+    assert {
+        name: one.config.get("trainer/attempt") for name, one in shown.items()
+    } == dict.fromkeys(shown, "2")
 
 
 ONE_PROCESS = """
@@ -75,10 +82,14 @@ for name, first in (("one", 0), ("two", 0), ("one", 3), ("two", 1)):
 
 
 @pytest.mark.long
-def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_they_go_back(tmp_path: Path) -> None:
+def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_they_go_back(
+    tmp_path: Path,
+) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"
-    env = environment(base, "mlflow,trackio", MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(tracked / "trackio"))
+    env = environment(
+        base, "mlflow,trackio", MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(tracked / "trackio")
+    )
     tracked.mkdir()
     with no_bridge_left(tmp_path):
         done = run(script(tmp_path / "train.py", ONE_PROCESS), env)

@@ -59,7 +59,9 @@ def _kill(base: Path) -> None:
     until(lambda: not bridges(base))
 
 
-def test_a_bridge_killed_over_half_open_traces_shows_each_rollout_whole_and_once(tmp_path: Path) -> None:
+def test_a_bridge_killed_over_half_open_traces_shows_each_rollout_whole_and_once(
+    tmp_path: Path,
+) -> None:
     base, mark = tmp_path / "runs", tmp_path / "job"
     env = environment(base)
     with no_bridge_left(base):
@@ -85,5 +87,9 @@ def test_a_bridge_killed_over_half_open_traces_shows_each_rollout_whole_and_once
     assert {name: one["reward"] for name, one in found.items()} == names
     for one in rollouts:
         spans: list[dict[str, object]] = one["spans"]  # type: ignore[assignment]
-        assert sorted(str(span["name"]) for span in spans) == ["chat m", "execute_tool t", "rollout"]
+        assert sorted(str(span["name"]) for span in spans) == [
+            "chat m",
+            "execute_tool t",
+            "rollout",
+        ]
         assert not one["incomplete"]

@@ -64,7 +64,9 @@ ROLLOUTS_EVERY = 20
 
 
 def _rollout_ids(role: str, steps: int) -> list[str]:
-    names = [f"{role}-{step}-{sample}" for step in range(0, steps, ROLLOUTS_EVERY) for sample in (0, 1)]
+    names = [
+        f"{role}-{step}-{sample}" for step in range(0, steps, ROLLOUTS_EVERY) for sample in (0, 1)
+    ]
     return [trace_id_of(RUN_ID, name) for name in names]
 
 
@@ -81,7 +83,9 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
     code = script(tmp_path / "train.py", JOB, acknowledging=True)
     env = {**environment(base), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_SEGMENT_BYTES": "50k"}
     roles = ("trainer", "explorer")
-    jobs = [start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles]
+    jobs = [
+        start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles
+    ]
     until(lambda: all(acked(tmp_path / role) for role in roles))
     with forked_bridges(base, tracker, "durable") as forked:
         for _ in range(KILLS):
@@ -106,7 +110,9 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
             rows.setdefault(instance, []).append(int(seq))
     assert sorted(rows.values()) == sorted(list(range(1, durable[role] + 1)) for role in roles)
     rollouts = [name for name in ids if ":" not in name]
-    assert sorted(rollouts) == sorted(one for role in roles for one in _rollout_ids(role, durable[role]))
+    assert sorted(rollouts) == sorted(
+        one for role in roles for one in _rollout_ids(role, durable[role])
+    )
     assert min(durable.values()) > KILLS
 
 
@@ -156,14 +162,19 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_kills_of_their_bridg
         for name in envs:
             after.enter_context(no_bridge_left(tmp_path / name))
         arguments = ("trainer", "0.05", str(ROLLOUTS_EVERY))
-        jobs = {name: start(code, env, str(tmp_path / f"{name}.acks"), *arguments) for name, env in envs.items()}
+        jobs = {
+            name: start(code, env, str(tmp_path / f"{name}.acks"), *arguments)
+            for name, env in envs.items()
+        }
         until(lambda: all(acked(tmp_path / f"{name}.acks") for name in envs))
         killed = Counter[str]()
         for _ in range(REAL_KILLS):
             time.sleep(chance.uniform(0.3, 5.5))
             for name, env in envs.items():
                 killed[name] += _kill(tmp_path / name)
-                until(lambda name=name: not bridges(tmp_path / name))  # one that still dies holds the lock
+                until(
+                    lambda name=name: not bridges(tmp_path / name)
+                )  # one that still dies holds the lock
                 start_bridge(only_folder(tmp_path / name), {**CLEAN, **env})
         for name, job in jobs.items():
             (tmp_path / f"{name}.acks.stop").touch()

@@ -26,7 +26,16 @@ from support.otlp.otlp_samples import RUN
 from support.trackers import mlflow_reading, trackio_store
 from support.trackers.wandb_reading import offline_contents
 from support.trainers.command_runs import BIN
-from support.trainers.e2e_jobs import CLEAN, acked, environment, no_bridge_left, only_folder, script, start, until
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    acked,
+    environment,
+    no_bridge_left,
+    only_folder,
+    script,
+    start,
+    until,
+)
 from support.waiting import HANG_S
 
 pytestmark = pytest.mark.long
@@ -60,7 +69,13 @@ class Service:
 
     def begin(self) -> None:
         addresses = ["--grpc", f"127.0.0.1:{self.ports[0]}", "--http", f"127.0.0.1:{self.ports[1]}"]
-        call = [str(BIN / "otel-bridge"), "serve", "--exporters", "trackio,mlflow,wandb", *addresses]
+        call = [
+            str(BIN / "otel-bridge"),
+            "serve",
+            "--exporters",
+            "trackio,mlflow,wandb",
+            *addresses,
+        ]
         with (self._cwd / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(call, cwd=self._cwd, env=self._env, stderr=log)
 
@@ -100,7 +115,10 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
     code = script(tmp_path / "train.py", JOB, acknowledging=True)
     with service(tmp_path, env) as served, no_bridge_left(tmp_path):
         grpc, http = served.ports
-        senders = [Sender("grpc", grpc, "a-grpc", pace_s=0.1), Sender("http", http, "a-http", pace_s=0.1)]
+        senders = [
+            Sender("grpc", grpc, "a-grpc", pace_s=0.1),
+            Sender("http", http, "a-http", pace_s=0.1),
+        ]
         # A slow machine may need longer than a minute behind the last kill: the bridge goes on meanwhile.
         endpoint = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}",
@@ -118,16 +136,25 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
             one.finish()
         _, errors = job.communicate(timeout=HANG_S)
         assert job.returncode == 0, errors
-        until(lambda: (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended)
+        until(
+            lambda: (
+                (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended
+            )
+        )
         code_of_end = served.end(signal.SIGTERM)
 
     assert code_of_end == 0, (tmp_path / "serve.log").read_text()
     steps = len(acked(acks))
-    raw = {f"{one.instance}/loss": [(seq, seq / 2) for seq in range(1, one.acknowledged + 1)] for one in senders}
+    raw = {
+        f"{one.instance}/loss": [(seq, seq / 2) for seq in range(1, one.acknowledged + 1)]
+        for one in senders
+    }
     for name, held in _held(tmp_path, uri, RunInfo(RUN, "gsm8k", "ppo", tmp_path)).items():
         assert {key: _values(held, key) for key in raw} == raw, name
         assert held.status is (None if name == "trackio" else Status.FINISHED), name
-    for name, held in _held(tmp_path, uri, RunInfo(FORWARDED, "kills", "forwarded", tmp_path)).items():
+    for name, held in _held(
+        tmp_path, uri, RunInfo(FORWARDED, "kills", "forwarded", tmp_path)
+    ).items():
         assert _values(held, "trainer/loss") == [(step, step / 2) for step in range(steps)], name
         rollouts = [trace_id_of(FORWARDED, f"r-{step}") for step in range(0, steps, ROLLOUTS_EVERY)]
         assert sorted(one.id for one in held.rollouts) == sorted(rollouts), name

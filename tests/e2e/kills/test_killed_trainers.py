@@ -46,7 +46,9 @@ while True:
 """
 
 
-def _killed(folder: Path, env: dict[str, str], name: str, *, alive_s: float, group: bool) -> list[int]:
+def _killed(
+    folder: Path, env: dict[str, str], name: str, *, alive_s: float, group: bool
+) -> list[int]:
     """Run a trainer, kill it, and return the rows that were safe."""
     acks = folder / f"{name}.acks"
     trainer = start(script(folder / "train.py", TRAINER, acknowledging=True), env, str(acks), name)
@@ -62,13 +64,21 @@ def _killed(folder: Path, env: dict[str, str], name: str, *, alive_s: float, gro
 
 
 @pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.long), True])
-def test_rows_of_trainers_killed_at_random_instants_arrive_once_and_in_order(tmp_path: Path, group: bool) -> None:
+def test_rows_of_trainers_killed_at_random_instants_arrive_once_and_in_order(
+    tmp_path: Path, group: bool
+) -> None:
     chance = random.Random(11 + group)
     with no_bridge_left(tmp_path):
         for number in range(8):
             base = tmp_path / f"runs{number}"
 
-            durable = _killed(tmp_path, environment(base), f"r{number}", alive_s=chance.uniform(0, 0.5), group=group)
+            durable = _killed(
+                tmp_path,
+                environment(base),
+                f"r{number}",
+                alive_s=chance.uniform(0, 0.5),
+                group=group,
+            )
 
             until(lambda base=base: ended(base))
             # One more may have been appended by a log() that never returned.
@@ -92,10 +102,15 @@ def test_a_trainer_killed_while_it_begins_leaves_nothing_that_hangs(tmp_path: Pa
 
         for number in range(12):
             durable = acked(tmp_path / f"{number}.acks")
-            assert rows(tmp_path / f"runs{number}", "trainer/loss") in [durable, [*durable, len(durable)]]
+            assert rows(tmp_path / f"runs{number}", "trainer/loss") in [
+                durable,
+                [*durable, len(durable)],
+            ]
 
 
-def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_killed_trainers_arrive_in_trackio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in trackio_store.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     chance = random.Random(12)
@@ -104,13 +119,19 @@ def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: 
         for number in range(4):
             env = environment(tmp_path / "runs", "trackio", **trackio_store.ENVIRONMENT)
             name = f"r{number}"
-            durable[name] = _killed(tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0)
+            durable[name] = _killed(
+                tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0
+            )
         until(lambda: ended(tmp_path / "runs"))
         until(lambda: not bridges(tmp_path))
 
     for name, steps in durable.items():
         info = RunInfo(run_id_of("deaths", name), "deaths", name, tmp_path)
-        held = [scalar.step for scalar in trackio_store.held(info).scalars if scalar.key == "trainer/loss"]
+        held = [
+            scalar.step
+            for scalar in trackio_store.held(info).scalars
+            if scalar.key == "trainer/loss"
+        ]
         assert held in [steps, [*steps, len(steps)]]
 
 
@@ -126,7 +147,9 @@ def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: 
         ("raise SystemExit(0)", 0, "finished"),
     ],
 )
-def test_a_death_in_any_way_loses_no_row_and_is_reported(tmp_path: Path, death: str, code: int, said: str) -> None:
+def test_a_death_in_any_way_loses_no_row_and_is_reported(
+    tmp_path: Path, death: str, code: int, said: str
+) -> None:
     file = script(
         tmp_path / "train.py",
         f"""
@@ -213,7 +236,9 @@ def test_rows_of_forked_spawned_and_killed_workers_all_arrive_once(tmp_path: Pat
     assert status(base)[-1] == "killed"
 
 
-def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_dies_with_it(tmp_path: Path) -> None:
+def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_dies_with_it(
+    tmp_path: Path,
+) -> None:
     """A container's end takes the bridge too: the segments stay, and the next one delivers them."""
     file = script(
         tmp_path / "train.py",
@@ -232,8 +257,17 @@ def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_die
     if probe.returncode:
         pytest.skip("no pid namespace here")
     with no_bridge_left(tmp_path):
-        subprocess.run(unshare, env=environment(base), cwd=tmp_path, capture_output=True, timeout=HANG_S, check=False)
-        again = script(tmp_path / "again.py", "import otel_bridge\notel_bridge.init('deaths', 'container')\n")
+        subprocess.run(
+            unshare,
+            env=environment(base),
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=HANG_S,
+            check=False,
+        )
+        again = script(
+            tmp_path / "again.py", "import otel_bridge\notel_bridge.init('deaths', 'container')\n"
+        )
         run(again, environment(base))
         until(lambda: ended(base))
 

@@ -59,7 +59,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     ignored = {"WANDB_MODE": "online", "MLFLOW_TRACKING_URI": "http://nowhere:1"}
     env = environment(root, TMPDIR=str(root / "temp"), **ignored)
     directory = root / "shown"
-    done = otel_bridge("demo", "--steps", str(STEPS), "--dir", str(directory), cwd=root / "here", env=env)
+    done = otel_bridge(
+        "demo", "--steps", str(STEPS), "--dir", str(directory), cwd=root / "here", env=env
+    )
     assert run_folders(directory / "runs"), done.stderr
     run = run_info(directory / "runs")
     return Demo(
@@ -76,19 +78,31 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> None:
     report = report_of(demo.directory / "runs")
 
-    shown = re.findall(r"^  (wandb upload|wandb|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE)
+    shown = re.findall(
+        r"^  (wandb upload|wandb|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE
+    )
 
-    assert (demo.code, report.status, report.ended, report.drops, report.missing_rows) == (0, "finished", True, {}, 0)
+    assert (demo.code, report.status, report.ended, report.drops, report.missing_rows) == (
+        0,
+        "finished",
+        True,
+        {},
+        0,
+    )
     run_id = only_folder(demo.directory / "runs").run_id
     page = shown.pop(3)
     assert shown == [
         ("wandb", f"{demo.directory}/wandb"),
         ("wandb upload", f"wandb sync {demo.directory}/wandb/offline-run-*-{run_id}*"),
         ("mlflow", f"mlflow ui --backend-store-uri sqlite:///{demo.directory}/mlflow.db"),
-        ("trackio", f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}"),
+        (
+            "trackio",
+            f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}",
+        ),
     ]
     assert re.fullmatch(
-        r"http://127\.0\.0\.1:5000/#/experiments/\d+/runs/\w+/model-metrics\?workflowType=machine_learning", page[1]
+        r"http://127\.0\.0\.1:5000/#/experiments/\d+/runs/\w+/model-metrics\?workflowType=machine_learning",
+        page[1],
     )
     assert re.search(r"trainer +25\b", demo.output)
 
@@ -124,11 +138,14 @@ def test_all_three_trackers_show_the_same_distributions(demo: Demo) -> None:
     assert demo.wandb.counts == demo.trackio.counts == dict.fromkeys(steps, 128)
 
 
-def test_each_role_counts_its_own_steps_and_each_value_has_the_time_it_was_logged(demo: Demo) -> None:
+def test_each_role_counts_its_own_steps_and_each_value_has_the_time_it_was_logged(
+    demo: Demo,
+) -> None:
     every = demo.trackers.values()
 
     spread_ms = [
-        (shown.times_ms["explorer/accuracy", STEPS] or 0) - (shown.times_ms["explorer/accuracy", 1] or 0)
+        (shown.times_ms["explorer/accuracy", STEPS] or 0)
+        - (shown.times_ms["explorer/accuracy", 1] or 0)
         for shown in every
     ]
 
@@ -144,7 +161,9 @@ def test_each_role_counts_its_own_steps_and_each_value_has_the_time_it_was_logge
     assert min(spread_ms) >= STEPS * EXPLORER_STEP_S * 1000 / 2
 
 
-def test_all_three_trackers_show_the_same_rollouts_with_messages_tool_calls_and_rewards(demo: Demo) -> None:
+def test_all_three_trackers_show_the_same_rollouts_with_messages_tool_calls_and_rewards(
+    demo: Demo,
+) -> None:
     every = list(demo.trackers.values())
 
     rollouts = demo.trackio.rollouts
@@ -184,23 +203,41 @@ def test_nothing_lies_outside_the_folder_and_none_of_its_folders_is_hidden(demo:
     hidden = [path for path in demo.directory.rglob(".*") if path.is_dir()]
 
     assert (outside, hidden) == ([], [])
-    assert sorted(path.name for path in demo.directory.iterdir()) == ["mlflow.db", "runs", "trackio", "wandb"]
+    assert sorted(path.name for path in demo.directory.iterdir()) == [
+        "mlflow.db",
+        "runs",
+        "trackio",
+        "wandb",
+    ]
 
 
 def test_with_one_exporter_the_others_leave_nothing(tmp_path: Path) -> None:
     env = environment(tmp_path)
 
-    done = otel_bridge("demo", "--steps", "3", "--dir", "shown", "--exporters", "trackio", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "demo", "--steps", "3", "--dir", "shown", "--exporters", "trackio", cwd=tmp_path, env=env
+    )
 
     directory = tmp_path / "shown"
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in directory.iterdir()) == ["runs", "trackio"]
-    assert shown_runs.trackio(directory / "trackio", run_info(directory / "runs")).steps("trainer") == [1, 2, 3]
+    assert shown_runs.trackio(directory / "trackio", run_info(directory / "runs")).steps(
+        "trainer"
+    ) == [1, 2, 3]
 
 
 def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: Path) -> None:
     runs = tmp_path / "shown" / "runs"
-    command = [str(BIN / "otel-bridge"), "demo", "--steps", "500", "--dir", "shown", "--exporters", "wandb,mlflow"]
+    command = [
+        str(BIN / "otel-bridge"),
+        "demo",
+        "--steps",
+        "500",
+        "--dir",
+        "shown",
+        "--exporters",
+        "wandb,mlflow",
+    ]
     with started(command, cwd=tmp_path, env=environment(tmp_path)) as process:
         until(lambda: _last_step(runs) > 5, "trainer's steps")
         trainer = _role(process.pid, "trainer")
@@ -216,8 +253,17 @@ def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: P
     mlflow = shown_runs.mlflow(f"sqlite:///{tmp_path}/shown/mlflow.db", run)
     assert process.returncode == 1, output
     assert "trainer failed: killed by SIGKILL" in output
-    assert wandb.steps("trainer") == mlflow.steps("trainer") == logged == list(range(1, len(logged) + 1))
-    assert (wandb.status, mlflow.status, report_of(runs).status) == (Status.KILLED, Status.KILLED, "killed")
+    assert (
+        wandb.steps("trainer")
+        == mlflow.steps("trainer")
+        == logged
+        == list(range(1, len(logged) + 1))
+    )
+    assert (wandb.status, mlflow.status, report_of(runs).status) == (
+        Status.KILLED,
+        Status.KILLED,
+        "killed",
+    )
     assert [scalar for scalar in wandb.scalars if not is_constant(scalar[0])] == mlflow.scalars
     assert wandb.rollouts == mlflow.rollouts
 

@@ -28,7 +28,15 @@ from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.telemetry.counters import Counters
-from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, program, records
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+)
 
 JOB = """
     import math
@@ -120,7 +128,10 @@ def _through_otlp(tmp_path: Path, protocol: str) -> list[dict[str, Any]]:
     there.mkdir()
     job = program(here, "job.py", JOB)
     with _service(there) as receiver:
-        by_protocol = {"grpc": ("grpc", receiver.grpc_endpoint), "http": ("http/protobuf", receiver.http_endpoint)}
+        by_protocol = {
+            "grpc": ("grpc", receiver.grpc_endpoint),
+            "http": ("http/protobuf", receiver.http_endpoint),
+        }
         sent, endpoint = by_protocol[protocol]
         where = {"OTEL_EXPORTER_OTLP_PROTOCOL": sent, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
 
@@ -161,7 +172,9 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_job_cut_and_merged_on_its_way_leaves_the_same_records(held: Path, tmp_path: Path, seed: int) -> None:
+def test_a_job_cut_and_merged_on_its_way_leaves_the_same_records(
+    held: Path, tmp_path: Path, seed: int
+) -> None:
     whole = _received(tmp_path / "whole", _requests(held))
 
     cut = _received(tmp_path / "cut", _recut(_requests(held), random.Random(seed)))
@@ -193,7 +206,9 @@ def _requests(base: Path) -> list[Request]:
                 requests.append((frame.signal, traces))
             elif frame.signal is Signal.LOGS:
                 logs = ExportLogsServiceRequest()
-                logs.resource_logs.add(resource=resource).scope_logs.append(ScopeLogs.FromString(frame.payload))
+                logs.resource_logs.add(resource=resource).scope_logs.append(
+                    ScopeLogs.FromString(frame.payload)
+                )
                 requests.append((frame.signal, logs))
     return requests
 
@@ -203,7 +218,9 @@ def _recut(requests: list[Request], choice: random.Random) -> Iterator[Request]:
     while requests:
         signal = requests[0][0]
         count = 1
-        while count < len(requests) and requests[count][0] is signal and count < choice.randint(1, 40):
+        while (
+            count < len(requests) and requests[count][0] is signal and count < choice.randint(1, 40)
+        ):
             count += 1
         merged = type(requests[0][1])()
         for _, request in requests[:count]:
@@ -239,7 +256,10 @@ def _received(base: Path, requests: Iterable[Request]) -> list[dict[str, Any]]:
     base.mkdir()
 
     async def accept() -> None:
-        ingest = Ingest(IngestSettings(base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16), Counters())
+        ingest = Ingest(
+            IngestSettings(base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16),
+            Counters(),
+        )
         for signal, request in requests:
             await ingest.accept(signal, request.SerializeToString())
         ingest.close()
@@ -292,7 +312,8 @@ def _times(value: Any) -> Iterator[int]:
 def _plainly(value: Any, ranks: Mapping[int, int], ids: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: ranks[item] if key.endswith("_unix_ns") else _plainly(item, ranks, ids) for key, item in value.items()
+            key: ranks[item] if key.endswith("_unix_ns") else _plainly(item, ranks, ids)
+            for key, item in value.items()
         }
     if isinstance(value, list):
         return [_plainly(item, ranks, ids) for item in value]
@@ -306,6 +327,8 @@ def _first_difference(one: list[dict[str, Any]], other: list[dict[str, Any]]) ->
     for left, right in zip(one, other, strict=False):
         if left != right:
             return {
-                key: (left.get(key), right.get(key)) for key in left | right if left.get(key) != right.get(key)
+                key: (left.get(key), right.get(key))
+                for key in left | right
+                if left.get(key) != right.get(key)
             }, left
     return None if len(one) == len(other) else (len(one), len(other), (one + other)[-1])

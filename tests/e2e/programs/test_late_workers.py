@@ -56,15 +56,26 @@ def environment(base: Path) -> dict[str, str]:
 def points(base: Path) -> list[tuple[object, ...]]:
     """Step, attempt, total and kept of each point of the statistics."""
     jobs.until(lambda: jobs.status(base))
-    rows = [line for line in jobs.lines(base) if line["kind"] == "row" and "explorer/rollouts/total" in line["values"]]
+    rows = [
+        line
+        for line in jobs.lines(base)
+        if line["kind"] == "row" and "explorer/rollouts/total" in line["values"]
+    ]
     return [
-        (row["step"], row["attempt"], row["values"]["explorer/rollouts/total"], row["values"]["explorer/rollouts/kept"])
+        (
+            row["step"],
+            row["attempt"],
+            row["values"]["explorer/rollouts/total"],
+            row["values"]["explorer/rollouts/kept"],
+        )
         for row in rows
     ]
 
 
 @pytest.mark.slow
-def test_a_worker_that_starts_when_another_has_passed_the_first_step_shares_that_step(tmp_path: Path) -> None:
+def test_a_worker_that_starts_when_another_has_passed_the_first_step_shares_that_step(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
     file, env = jobs.script(tmp_path / "worker.py", WORKER), environment(base)
 
@@ -79,7 +90,9 @@ def test_a_worker_that_starts_when_another_has_passed_the_first_step_shares_that
 
 
 @pytest.mark.slow
-def test_three_workers_of_which_one_ended_before_another_started_share_the_seats_of_a_step(tmp_path: Path) -> None:
+def test_three_workers_of_which_one_ended_before_another_started_share_the_seats_of_a_step(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
     file, env = jobs.script(tmp_path / "worker.py", WORKER), environment(base)
 

@@ -39,7 +39,9 @@ def test_rows_of_eight_processes_equal_numpy(tmp_path: Path) -> None:
 
     with job.no_bridge_left(base):
         truths = [tmp_path / f"{rank}.json" for rank in range(WORLD)]
-        ranks = [job.start(file, {**env, "RANK": str(rank)}, str(truths[rank])) for rank in range(WORLD)]
+        ranks = [
+            job.start(file, {**env, "RANK": str(rank)}, str(truths[rank])) for rank in range(WORLD)
+        ]
         errors = [rank.communicate(timeout=HANG_S)[1].decode() for rank in ranks]
         job.until(lambda: job.ended(base))
 

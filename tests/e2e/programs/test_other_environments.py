@@ -54,7 +54,9 @@ def job_environment(root: Path, exporters: str = NAMES, **more: str) -> dict[str
     poison = root / "poison"
     poison.mkdir(exist_ok=True)
     (poison / "mlflow.py").write_text("raise RuntimeError('the training program's own')")
-    env = environment(root / "runs", exporters, WANDB_MODE="offline", WANDB_DIR=str(root / "wandb"), **more)
+    env = environment(
+        root / "runs", exporters, WANDB_MODE="offline", WANDB_DIR=str(root / "wandb"), **more
+    )
     return env | {
         "PYTHONPATH": str(poison),
         "MLFLOW_TRACKING_URI": mlflow_reading.database(root),
@@ -72,16 +74,28 @@ def losses(root: Path, env: Mapping[str, str]) -> dict[str, list[float]]:
     return {name: sorted(one.series("trainer/loss")) for name, one in shown.items()}
 
 
-def train(python: Path, root: Path, env: Mapping[str, str], *before: str) -> subprocess.CompletedProcess[str]:
+def train(
+    python: Path, root: Path, env: Mapping[str, str], *before: str
+) -> subprocess.CompletedProcess[str]:
     command = [*before, str(python), str(script(root / "train.py", JOB))]
-    return subprocess.run(command, env=dict(env), cwd=root, capture_output=True, text=True, timeout=HANG_S, check=False)
+    return subprocess.run(
+        command,
+        env=dict(env),
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
 
 
 def everything() -> dict[str, list[float]]:
     return {name: [step / 2 for step in range(20)] for name in ("wandb", "mlflow", "trackio")}
 
 
-def test_a_bridge_of_another_environment_delivers_to_every_tracker(core: Path, tmp_path: Path) -> None:
+def test_a_bridge_of_another_environment_delivers_to_every_tracker(
+    core: Path, tmp_path: Path
+) -> None:
     env = job_environment(tmp_path, OTEL_BRIDGE_PYTHON=sys.executable, OTEL_BRIDGE_QUIET="0")
 
     with no_bridge_left(tmp_path):

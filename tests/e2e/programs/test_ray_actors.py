@@ -81,14 +81,20 @@ def test_an_actors_regular_end_is_an_end_and_a_crash_is_none(
     base = tmp_path / "runs"
     env = environment(tmp_path, OTEL_BRIDGE_DIR=str(base), OTEL_BRIDGE_END_GRACE_S="0.5")
 
-    done = call([sys.executable, driver, short_folder, ",".join(expected), how], cwd=tmp_path, env=env)
+    done = call(
+        [sys.executable, driver, short_folder, ",".join(expected), how], cwd=tmp_path, env=env
+    )
 
     def ended() -> dict[str, str] | None:
-        reports = [report for folder in run_folders(base) if (report := read_report(folder)) is not None]
+        reports = [
+            report for folder in run_folders(base) if (report := read_report(folder)) is not None
+        ]
         found = {report.name: report.status for report in reports if report.ended}
         return found if len(found) == len(expected) else None
 
     assert done.returncode == (1 if how == "raises" else 0), done.stderr
     found = until(ended, "the ends of all runs")
     # A driver that ends drops its handles and has its actors killed; an actor may end before it is killed.
-    assert {name: status for name, status in found.items() if status not in expected[name].split(" or ")} == {}, found
+    assert {
+        name: status for name, status in found.items() if status not in expected[name].split(" or ")
+    } == {}, found

@@ -51,7 +51,10 @@ def start_plain(folder: Path) -> None:
     """Three processes that know nothing of each other but the run's name."""
     env = environment(folder, **places(folder), OTEL_BRIDGE_EXPORTERS="wandb,mlflow,trackio")
     commands = [[PYTHON, *ROLE.format(role=role).split()[1:]] for role in ROLES]
-    roles = [subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.DEVNULL) for command in commands]
+    roles = [
+        subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.DEVNULL)
+        for command in commands
+    ]
     assert [role.wait(120) for role in roles] == [0, 0, 0]
 
 
@@ -76,7 +79,9 @@ def test_three_scripts_are_one_run_in_each_tracker(tmp_path: Path, start) -> Non
 
 
 def test_signals_go_to_different_trackers_by_environment_alone(tmp_path: Path) -> None:
-    env = environment(tmp_path, **places(tmp_path), OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="trackio")
+    env = environment(
+        tmp_path, **places(tmp_path), OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="trackio"
+    )
     script = program(tmp_path, "roles.sh", SCRIPT)
 
     done = otel_bridge("run", "--", "sh", script, cwd=tmp_path, env=env)
@@ -84,14 +89,25 @@ def test_signals_go_to_different_trackers_by_environment_alone(tmp_path: Path) -
     base = tmp_path / ".otel-bridge"
     folder, trackio = only_folder(base), shown_runs.trackio(tmp_path / "trackio", run_info(base))
     kinds = {record["kind"] for record in records(folder)}
-    rows = {record["step"] for record in records(folder) if record["kind"] == "row" and record["role"] == "trainer"}
+    rows = {
+        record["step"]
+        for record in records(folder)
+        if record["kind"] == "row" and record["role"] == "trainer"
+    }
     configs = {record["role"] for record in records(folder) if record["kind"] == "config"}
     states = {name: one.state for name, one in report_of(base).exporters.items()}
     assert done.returncode == 0, done.stderr
-    assert (kinds, rows, configs) == ({"row", "config", "end"}, set(range(1, STEPS + 1)), set(ROLES))
+    assert (kinds, rows, configs) == (
+        {"row", "config", "end"},
+        set(range(1, STEPS + 1)),
+        set(ROLES),
+    )
     assert statuses(folder) == ["finished"]
     assert trackio.scalars == []
-    assert {one.key for one in trackio.rollouts.values()} == {"explorer/rollouts", "evaluator/rollouts"}
+    assert {one.key for one in trackio.rollouts.values()} == {
+        "explorer/rollouts",
+        "evaluator/rollouts",
+    }
     assert len(trackio.rollouts) == report_of(base).exporters["trackio"].rollouts > 16 * STEPS
     assert {key.partition("/")[0] for key in trackio.config} == set(ROLES)
     assert states == {"file": "ended", "trackio": "ended"}

@@ -11,7 +11,16 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.contents import Contents
 from support.trackers import mlflow_reading, trackio_store, wandb_reading
-from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, records, run_info, runs
+from support.trainers.command_runs import (
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    run_info,
+    runs,
+)
 
 AGENT = """
     from opentelemetry._logs import LogRecord
@@ -46,7 +55,12 @@ AGENT = """
 """Four rollouts of one to four turns and a tool; the reward of the last comes as a value for its span."""
 REWARDS = {1: 0.125, 2: 0.25, 3: 0.375, 4: 0.875}
 SPANS = {
-    1: ["chat policy", "execute_tool tool-1", "rollout", "train"],  # the first has what belongs to none
+    1: [
+        "chat policy",
+        "execute_tool tool-1",
+        "rollout",
+        "train",
+    ],  # the first has what belongs to none
     2: ["chat policy"] * 2 + ["execute_tool tool-2", "rollout"],
     3: ["chat policy"] * 3 + ["execute_tool tool-3", "rollout"],
     4: ["chat policy"] * 4 + ["execute_tool tool-4", "rollout"],
@@ -54,7 +68,9 @@ SPANS = {
 
 
 @pytest.mark.long
-def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_reward(tmp_path: Path) -> None:
+def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_reward(
+    tmp_path: Path,
+) -> None:
     uri = mlflow_reading.database(tmp_path)
     env = environment(
         tmp_path, OTEL_SERVICE_NAME="agent", MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(tmp_path / "trackio"),
@@ -62,14 +78,27 @@ def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_rewar
     )  # fmt: skip
     job = program(tmp_path, "agent.py", AGENT)
 
-    done = otel_bridge("run", "--exporters", "mlflow,trackio,wandb,file", "--", "python", job, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run",
+        "--exporters",
+        "mlflow,trackio,wandb,file",
+        "--",
+        "python",
+        job,
+        cwd=tmp_path,
+        env=env,
+    )
 
     assert done.returncode == 0, done.stderr
     report = ended(runs(tmp_path))
     given = {name: (one.rollouts, one.dead_letters) for name, one in report.exporters.items()}
     assert given == dict.fromkeys(("mlflow", "trackio", "wandb", "file"), (4, 0))
-    written = [record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"]
-    numbers = {record["id"]: number_of([span["name"] for span in record["spans"]]) for record in written}
+    written = [
+        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"
+    ]
+    numbers = {
+        record["id"]: number_of([span["name"] for span in record["spans"]]) for record in written
+    }
     assert numbers[done.stdout.strip()] == 1
     assert {numbers[record["id"]]: (record["step"], record["reward"]) for record in written} == {
         number: (7, reward) for number, reward in REWARDS.items()
@@ -80,7 +109,9 @@ def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_rewar
         "trackio": trackio_store.held_in(tmp_path / "trackio", run),
         "wandb": wandb_reading.offline_contents(tmp_path / "store", run.id),
     }
-    assert {name: rewards(contents, numbers) for name, contents in held.items()} == dict.fromkeys(held, REWARDS)
+    assert {name: rewards(contents, numbers) for name, contents in held.items()} == dict.fromkeys(
+        held, REWARDS
+    )
     assert spans_in_mlflow(uri, run, numbers) == SPANS
     assert spans_in_trackio(tmp_path / "trackio", run, numbers) == SPANS
 
@@ -98,11 +129,18 @@ def spans_in_mlflow(uri: str, run: RunInfo, numbers: Mapping[str, int]) -> dict[
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
     return {
-        numbers[trace.info.trace_id.removeprefix("tr-")]: sorted(span.name for span in trace.data.spans)
+        numbers[trace.info.trace_id.removeprefix("tr-")]: sorted(
+            span.name for span in trace.data.spans
+        )
         for trace in traces
     }
 
 
-def spans_in_trackio(folder: Path, run: RunInfo, numbers: Mapping[str, int]) -> dict[int, list[str]]:
+def spans_in_trackio(
+    folder: Path, run: RunInfo, numbers: Mapping[str, int]
+) -> dict[int, list[str]]:
     traces: list[dict[str, Any]] = trackio_store.traces_in(folder, run)
-    return {numbers[trace["metadata"]["trace_id"]]: sorted(span["name"] for span in trace["spans"]) for trace in traces}
+    return {
+        numbers[trace["metadata"]["trace_id"]]: sorted(span["name"] for span in trace["spans"])
+        for trace in traces
+    }

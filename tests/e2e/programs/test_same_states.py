@@ -48,7 +48,9 @@ print(hashlib.sha256(repr(states).encode()).hexdigest(), len(states))
 
 
 @pytest.mark.long
-def test_a_seeded_script_ends_with_the_same_states_with_telemetry_and_without(tmp_path: Path) -> None:
+def test_a_seeded_script_ends_with_the_same_states_with_telemetry_and_without(
+    tmp_path: Path,
+) -> None:
     code = script(tmp_path / "train.py", TRAINING)
     on, held = tmp_path / "on", tmp_path / "held"
     without = TRAINING.replace(

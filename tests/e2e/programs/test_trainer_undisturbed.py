@@ -59,7 +59,9 @@ def test_a_loop_over_wait_sees_the_programs_own_children_only(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("chld", ["SIG_DFL", "SIG_IGN"])
-def test_nothing_is_warned_of_and_no_thread_handler_or_child_is_there(tmp_path: Path, chld: str) -> None:
+def test_nothing_is_warned_of_and_no_thread_handler_or_child_is_there(
+    tmp_path: Path, chld: str
+) -> None:
     code = script(
         tmp_path / "train.py",
         f"""
@@ -104,7 +106,9 @@ def test_nothing_is_warned_of_and_no_thread_handler_or_child_is_there(tmp_path: 
     assert rows(base, "trainer/loss") == list(range(100))
 
 
-def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(tmp_path: Path) -> None:
+def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -122,7 +126,11 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
     with no_bridge_left(tmp_path):
         job = subprocess.Popen(
             [instrument, sys.executable, str(code)],
-            env={**env, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "all", "OTEL_SDK_DISABLED": "true"},
+            env={
+                **env,
+                "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "all",
+                "OTEL_SDK_DISABLED": "true",
+            },
             cwd=tmp_path,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -165,7 +173,9 @@ def test_files_beside_the_script_that_are_called_like_trackers_replace_none(tmp_
     assert [one.step for one in mlflow_reading.contents(uri, info).scalars] == list(range(20))
 
 
-def test_a_job_started_with_closed_standard_streams_and_without_a_home_is_served(tmp_path: Path) -> None:
+def test_a_job_started_with_closed_standard_streams_and_without_a_home_is_served(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -189,7 +199,9 @@ def test_a_job_started_with_closed_standard_streams_and_without_a_home_is_served
     assert (code_, rows(base)) == (0, list(range(20)))
 
 
-def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing_of_the_trainer(tmp_path: Path) -> None:
+def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing_of_the_trainer(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -205,10 +217,14 @@ def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing
     )
     base = tmp_path / "runs"
     with no_bridge_left(tmp_path):
-        job = start(code, environment(base, WANDB_SERVICE="2-1-tcp", RANK="0", CUDA_VISIBLE_DEVICES="0"))
+        job = start(
+            code, environment(base, WANDB_SERVICE="2-1-tcp", RANK="0", CUDA_VISIBLE_DEVICES="0")
+        )
         report_when(base, lambda report: report.rows == 1)
         (bridge,) = bridges(base)
-        open_files = [os.readlink(path) for path in Path(f"/proc/{bridge}/fd").iterdir() if path.exists()]
+        open_files = [
+            os.readlink(path) for path in Path(f"/proc/{bridge}/fd").iterdir() if path.exists()
+        ]
         environ = Path(f"/proc/{bridge}/environ").read_bytes().split(b"\0")
         session, priority = os.getsid(bridge), os.getpriority(os.PRIO_PROCESS, bridge)
         job.communicate(b"", timeout=HANG_S)

@@ -31,7 +31,9 @@ run.finish()
 """.replace("STEPS", str(STEPS))
 
 
-def kept_of(base: Path, paces: dict[str, str]) -> tuple[list[tuple[int, str, float]], list[tuple[int, int, float]]]:
+def kept_of(
+    base: Path, paces: dict[str, str]
+) -> tuple[list[tuple[int, str, float]], list[tuple[int, int, float]]]:
     """Run both explorers; return the kept rollouts, and number and mean reward of each point of the statistics."""
     file = jobs.script(base.parent / f"{base.name}.py", EXPLORER)
     env = jobs.environment(base, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4")
@@ -46,9 +48,15 @@ def kept_of(base: Path, paces: dict[str, str]) -> tuple[list[tuple[int, str, flo
     assert [worker.wait(60) for worker in workers] == [0, 0]
     jobs.until(lambda: jobs.status(base))
     lines: list[dict[str, Any]] = jobs.lines(base)  # type: ignore[assignment]
-    rollouts = sorted((line["step"], line["id"], line["reward"]) for line in lines if line["kind"] == "rollout")
+    rollouts = sorted(
+        (line["step"], line["id"], line["reward"]) for line in lines if line["kind"] == "rollout"
+    )
     points = [
-        (line["step"], line["values"]["explorer/rollouts/total"], line["values"]["explorer/rollouts/reward/mean"])
+        (
+            line["step"],
+            line["values"]["explorer/rollouts/total"],
+            line["values"]["explorer/rollouts/reward/mean"],
+        )
         for line in lines
         if line["kind"] == "row" and "explorer/rollouts/total" in line["values"]
     ]
@@ -62,7 +70,9 @@ def test_of_two_explorers_of_different_pace_the_same_rollouts_are_kept_and_each_
     kept, points = kept_of(tmp_path / "slow", {"a": "0.1", "b": "0.6"})
     same, _ = kept_of(tmp_path / "fast", {"a": "0.3", "b": "0.02"})
 
-    assert [(step, total, round(mean, 6)) for step, total, mean in points] == [(n, 8, 0.6) for n in range(STEPS)]
+    assert [(step, total, round(mean, 6)) for step, total, mean in points] == [
+        (n, 8, 0.6) for n in range(STEPS)
+    ]
     best = {step: max(reward for at, _, reward in kept if at == step) for step in range(STEPS)}
     assert best == dict.fromkeys(range(STEPS), 1.0)
     assert kept == same

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, runs
+from support.trainers.command_runs import (
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    runs,
+)
 
 SECRET = "marmalade-submarine"
 JOB = f"""
@@ -48,7 +55,11 @@ def holders(folder: Path, text: str) -> set[str]:
     """The trackers in whose files *text* stands."""
     found: set[str] = set()
     for name, place in places(folder).items():
-        paths = [place.with_name(place.name + suffix) for suffix in ("", "-wal")] if place.suffix else place.rglob("*")
+        paths = (
+            [place.with_name(place.name + suffix) for suffix in ("", "-wal")]
+            if place.suffix
+            else place.rglob("*")
+        )
         if any(text.encode() in path.read_bytes() for path in paths if path.is_file()):
             found.add(name)
     return found
@@ -56,21 +67,27 @@ def holders(folder: Path, text: str) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", ["trackio", pytest.param("wandb", marks=pytest.mark.long)])
-def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(tmp_path: Path, allowed: str) -> None:
-    off = {f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS if name != allowed}
+def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(
+    tmp_path: Path, allowed: str
+) -> None:
+    off = {
+        f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS if name != allowed
+    }
     env = environment(
         tmp_path, WANDB_MODE="offline", WANDB_DIR=str(tmp_path / "wandb"), TRACKIO_DIR=str(tmp_path / "trackio"),
         MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db", OTEL_BRIDGE_STEP_WATERMARK_S="0.1", **off,
     )  # fmt: skip
     job = program(tmp_path, "job.py", JOB)
 
-    done = otel_bridge("run", "--exporters", ",".join(TRACKERS), "--", "python", job, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", ",".join(TRACKERS), "--", "python", job, cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     report = ended(runs(tmp_path))
-    assert {name: (one.rollouts, one.dead_letters) for name, one in report.exporters.items()} == dict.fromkeys(
-        TRACKERS, (3, 0)
-    )
+    assert {
+        name: (one.rollouts, one.dead_letters) for name, one in report.exporters.items()
+    } == dict.fromkeys(TRACKERS, (3, 0))
     assert holders(tmp_path, SECRET) == {allowed}
     assert holders(tmp_path, "0.8125") >= {"wandb", "trackio", "file"}
     assert SECRET not in (only_folder(runs(tmp_path)).path / "report.json").read_text("utf-8")

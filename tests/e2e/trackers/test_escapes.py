@@ -67,7 +67,14 @@ def test_no_command_and_no_log_has_a_control_character_of_the_wire(tmp_path: Pat
     )  # fmt: skip
     sender = program(tmp_path, "sender.py", SENDER)
     run = otel_bridge(
-        "run", "--exporters", "console,file,mlflow", "--", str(BIN / "python"), sender, cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "console,file,mlflow",
+        "--",
+        str(BIN / "python"),
+        sender,
+        cwd=tmp_path,
+        env=env,
     )
     said = {"run": run.stdout + run.stderr}
     folders = run_folders(runs(tmp_path))
@@ -77,9 +84,17 @@ def test_no_command_and_no_log_has_a_control_character_of_the_wire(tmp_path: Pat
         ["dead-letters", "list"], ["dead-letters", "show", "--json"], ["doctor"],
         ["finish", "n", str(runs(tmp_path))], ["drain", "--discard", "mlflow"],
     ):  # fmt: skip
-        done = otel_bridge(*command, cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "file", "WANDB_ENTITY": EVIL})
+        done = otel_bridge(
+            *command,
+            cwd=tmp_path,
+            env={**env, "OTEL_BRIDGE_EXPORTERS": "file", "WANDB_ENTITY": EVIL},
+        )
         said[" ".join(command)] = done.stdout + done.stderr
-    logs = {path.name: path.read_text("utf-8") for folder in folders for path in folder.path.rglob("*.log")}
+    logs = {
+        path.name: path.read_text("utf-8")
+        for folder in folders
+        for path in folder.path.rglob("*.log")
+    }
 
     assert run.returncode == 0, run.stderr
     assert "\\x1b" in said["run"]

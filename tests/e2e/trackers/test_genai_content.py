@@ -9,7 +9,14 @@ import pytest
 
 from otel_bridge.journal.report import Report
 from support.otlp.genai_golden import CANARY, CASES, FOLDER
-from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, runs
+from support.trainers.command_runs import (
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    runs,
+)
 
 TRACKERS = ("wandb", "mlflow", "trackio", "file")
 SENDER = """
@@ -70,7 +77,11 @@ def stores(folder: Path) -> dict[str, list[Path]]:
     """Each tracker's files."""
     return {
         "wandb": [*(folder / "wandb").rglob("*")],
-        "mlflow": [*folder.glob("mlflow.db*"), *(folder / "mlartifacts").rglob("*"), *(folder / "mlruns").rglob("*")],
+        "mlflow": [
+            *folder.glob("mlflow.db*"),
+            *(folder / "mlartifacts").rglob("*"),
+            *(folder / "mlruns").rglob("*"),
+        ],
         "trackio": [*(folder / "trackio").rglob("*")],
         "file": [*(only_folder(runs(folder)).path / "file").rglob("*")],
     }
@@ -95,10 +106,14 @@ def holders(folder: Path, text: str) -> set[str]:
     ],
     ids=["off", "truncated", "off for each tracker"],
 )
-def test_no_text_of_any_instrumentation_reaches_a_tracker(tmp_path: Path, mode: Mapping[str, str], canary: str) -> None:
+def test_no_text_of_any_instrumentation_reaches_a_tracker(
+    tmp_path: Path, mode: Mapping[str, str], canary: str
+) -> None:
     report = delivered(tmp_path, mode)
 
-    assert {name: one.dead_letters for name, one in report.exporters.items()} == dict.fromkeys(TRACKERS, 0)
+    assert {name: one.dead_letters for name, one in report.exporters.items()} == dict.fromkeys(
+        TRACKERS, 0
+    )
     assert min(one.rollouts for one in report.exporters.values()) > len(CASES)
     assert holders(tmp_path, canary) == set()
     assert holders(tmp_path, "policy-2026") == {"mlflow", "trackio", "file"}

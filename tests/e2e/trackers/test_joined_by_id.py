@@ -13,7 +13,16 @@ from otel_bridge.exporter import RunInfo
 from support.collector.service_process import service
 from support.trackers import mlflow_reading
 from support.trackers.wandb_offline import offline_directories, read_offline_run
-from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, only_folder, run, script, until
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    ended,
+    environment,
+    no_bridge_left,
+    only_folder,
+    run,
+    script,
+    until,
+)
 
 RUN_ID = "job-17"
 JOB = """
@@ -52,7 +61,9 @@ def names_shown(root: Path, env: dict[str, str]) -> dict[str, list[str]]:
 
 def names_in_trackio(root: Path) -> list[str]:
     with closing(sqlite3.connect(root / "trackio" / "gsm8k.db")) as database:
-        listed = database.execute("SELECT DISTINCT run_name FROM metrics WHERE run_id = ?", [RUN_ID]).fetchall()
+        listed = database.execute(
+            "SELECT DISTINCT run_name FROM metrics WHERE run_id = ?", [RUN_ID]
+        ).fetchall()
     return [name for (name,) in listed]
 
 
@@ -74,7 +85,9 @@ def test_a_run_joined_by_its_id_keeps_its_name_in_every_tracker(
 
     assert [(one.returncode, one.stderr) for one in said] == [(0, "")] * 3
     assert said[-1].stdout == "gsm8k nice-name\n"
-    assert names_shown(tmp_path, env) == {name: ["nice-name"] for name in ("wandb", "mlflow", "trackio")}
+    assert names_shown(tmp_path, env) == {
+        name: ["nice-name"] for name in ("wandb", "mlflow", "trackio")
+    }
 
 
 def test_the_run_of_a_held_folder_is_known_by_its_segments(tmp_path: Path) -> None:
@@ -109,7 +122,9 @@ def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(tmp_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("order", [(NAMED, BY_PROJECT_AND_ID), (BY_PROJECT_AND_ID, NAMED)], ids=["first", "second"])
+@pytest.mark.parametrize(
+    "order", [(NAMED, BY_PROJECT_AND_ID), (BY_PROJECT_AND_ID, NAMED)], ids=["first", "second"]
+)
 def test_a_service_shows_a_run_of_several_machines_under_the_name_that_one_of_them_gives(
     tmp_path: Path, order: tuple[tuple[str, ...], ...]
 ) -> None:
@@ -119,13 +134,20 @@ def test_a_service_shows_a_run_of_several_machines_under_the_name_that_one_of_th
     }  # fmt: skip
     file = script(tmp_path / "train.py", JOB)
 
-    with service(tmp_path, served, "--exporters", "trackio,mlflow") as running, no_bridge_left(tmp_path):
+    with (
+        service(tmp_path, served, "--exporters", "trackio,mlflow") as running,
+        no_bridge_left(tmp_path),
+    ):
         for number, words in enumerate(order):
-            sent = environment(tmp_path / f"machine-{number}", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc)
+            sent = environment(
+                tmp_path / f"machine-{number}", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc
+            )
             assert run(file, sent, *words).returncode == 0
         until(lambda: ended(tmp_path / "served"))
         running.end()
 
-    found = mlflow_reading.runs_of(served["MLFLOW_TRACKING_URI"], RunInfo(RUN_ID, "gsm8k", "nice-name", tmp_path))
+    found = mlflow_reading.runs_of(
+        served["MLFLOW_TRACKING_URI"], RunInfo(RUN_ID, "gsm8k", "nice-name", tmp_path)
+    )
     assert names_in_trackio(tmp_path) == ["nice-name"]
     assert [one.info.run_name for one in found] == ["nice-name"]

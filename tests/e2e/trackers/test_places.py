@@ -8,7 +8,14 @@ import pytest
 
 from otel_bridge.journal.locks import probe
 from support.bridge.gated_tracker import install
-from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, until
+from support.trainers.command_runs import (
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    until,
+)
 
 TRAIN = """
 import otel_bridge
@@ -23,9 +30,17 @@ def test_drain_goes_to_the_place_of_a_program_that_is_over_and_read(tmp_path: Pa
     there = tmp_path / "there"
     there.mkdir()
     installed = install(tmp_path)
-    named = {"OTEL_BRIDGE_EXPORTERS": "gated", "GATED_FILE": str(there / "out.txt"), "GATED_BLOCKED": "1"}
+    named = {
+        "OTEL_BRIDGE_EXPORTERS": "gated",
+        "GATED_FILE": str(there / "out.txt"),
+        "GATED_BLOCKED": "1",
+    }
     train = program(tmp_path, "train.py", TRAIN)
-    call(["python", train, "trainer"], cwd=tmp_path, env=environment(tmp_path, **{**installed, **named}))
+    call(
+        ["python", train, "trainer"],
+        cwd=tmp_path,
+        env=environment(tmp_path, **{**installed, **named}),
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
     until(lambda: not probe(folder.lock_path) or None, "the bridge's end")
     (there / "gate").touch()

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.journal.report import Report, read_report
-from support.trainers.command_runs import BIN, call, environment, only_folder, otel_bridge, program, runs, until
+from support.trainers.command_runs import (
+    BIN,
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    runs,
+    until,
+)
 
 SECRET = "s3cr3t-pa55"
 SHORT = "s3cr3t"
@@ -40,12 +49,18 @@ def addresses(folder: Path, **variables: str) -> dict[str, str]:
     )  # fmt: skip
 
 
-PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), f"http://me:{SECRET}@{CLOSED}")
+PROXIES = dict.fromkeys(
+    ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), f"http://me:{SECRET}@{CLOSED}"
+)
 
 
 def holders(folder: Path, outputs: Mapping[str, str]) -> list[str]:
     """The one that has the secret: an output by name, a file by its path; what a database holds is in its bytes."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "home" not in path.relative_to(folder).parts[:1]]
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and "home" not in path.relative_to(folder).parts[:1]
+    ]
     return sorted(
         [name for name, text in outputs.items() if SHORT in text]
         + [str(path.relative_to(folder)) for path in files if SHORT.encode() in path.read_bytes()]
@@ -55,13 +70,19 @@ def holders(folder: Path, outputs: Mapping[str, str]) -> list[str]:
 def failing(base: Path) -> Report | None:
     """The report when each exporter has failed once."""
     report = read_report(only_folder(base))
-    states = {} if report is None else {name: one.state for name, one in report.exporters.items() if one.reason}
+    states = (
+        {}
+        if report is None
+        else {name: one.state for name, one in report.exporters.items() if one.reason}
+    )
     return report if len(states) == len(EXPORTERS) else None
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("proxies", [{}, PROXIES], ids=["direct", "behind a proxy"])
-def test_no_output_and_no_file_has_a_password_of_an_address(tmp_path: Path, proxies: Mapping[str, str]) -> None:
+def test_no_output_and_no_file_has_a_password_of_an_address(
+    tmp_path: Path, proxies: Mapping[str, str]
+) -> None:
     env = addresses(tmp_path, **proxies)
     job = program(tmp_path, "job.py", JOB)
     said: dict[str, str] = {}
@@ -75,9 +96,9 @@ def test_no_output_and_no_file_has_a_password_of_an_address(tmp_path: Path, prox
         keep(" ".join(command), otel_bridge(*command, cwd=tmp_path, env=env))
     keep("run", otel_bridge("run", "--", str(BIN / "python"), job, cwd=tmp_path, env=env))
 
-    assert {name: one.state in {"blocked", "retrying"} for name, one in report.exporters.items()} == dict.fromkeys(
-        EXPORTERS, True
-    )
+    assert {
+        name: one.state in {"blocked", "retrying"} for name, one in report.exporters.items()
+    } == dict.fromkeys(EXPORTERS, True)
     assert holders(tmp_path, said) == []
     assert {name: one.destination for name, one in report.exporters.items()} == {
         "wandb": {"WANDB_MODE": "online", "WANDB_BASE_URL": f"http://{CLOSED}/wandb"},

@@ -46,7 +46,9 @@ def test_every_row_of_statistics_stands_at_its_own_step_on_every_axis(tmp_path: 
         "trackio": shown_runs.trackio(tracked / "trackio", info),
     }
     assert done.returncode == 0, done.stderr
-    assert [(row["step"], row[MEAN]) for row in rows if MEAN in row] == [(n, float(n)) for n in range(STEPS)]
+    assert [(row["step"], row[MEAN]) for row in rows if MEAN in row] == [
+        (n, float(n)) for n in range(STEPS)
+    ]
     wrong = [row for row in rows if row.get("explorer/step", row["step"]) != row["step"]]
     assert wrong == []
     means = {

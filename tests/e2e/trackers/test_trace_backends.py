@@ -24,8 +24,12 @@ run.finish()
 """
 
 
-@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-def test_rollouts_arrive_at_the_servers_of_mlflow_which_takes_traces_only(tmp_path: Path, variable: str) -> None:
+@pytest.mark.parametrize(
+    "variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
+)
+def test_rollouts_arrive_at_the_servers_of_mlflow_which_takes_traces_only(
+    tmp_path: Path, variable: str
+) -> None:
     of_traces = "TRACES" in variable
     with mlflow_server(tmp_path) as uri:
         client = mlflow.MlflowClient(uri)
@@ -45,6 +49,8 @@ def test_rollouts_arrive_at_the_servers_of_mlflow_which_takes_traces_only(tmp_pa
     assert done.returncode == 0, done.stderr
     assert sorted(len(trace.data.spans) for trace in traces) == [2, 2, 2]
     assert (report.exporters["otlp"].state, report.drops) == ("idle", {})
-    names = [sentence.partition(" are not sent")[0] for sentence in report.exporters["otlp"].degraded]
+    names = [
+        sentence.partition(" are not sent")[0] for sentence in report.exporters["otlp"].degraded
+    ]
     assert names == ([] if of_traces else ["metrics", "logs"])
     assert list(only_folder(tmp_path / ".otel-bridge").segments()) == []

@@ -31,8 +31,12 @@ run.finish()
 """
 
 
-def ids_of(file: Path, exporters: str, **env: str) -> tuple[str, dict[str, str | None], dict[str, str | None]]:
-    done = run(file, environment(file.parent / "runs", exporters, MLFLOW_DISABLE_TELEMETRY="true", **env))
+def ids_of(
+    file: Path, exporters: str, **env: str
+) -> tuple[str, dict[str, str | None], dict[str, str | None]]:
+    done = run(
+        file, environment(file.parent / "runs", exporters, MLFLOW_DISABLE_TELEMETRY="true", **env)
+    )
     assert done.returncode == 0, done.stderr
     run_id, before, given = json.loads(done.stdout.splitlines()[-1])
     return run_id, before, given
@@ -60,7 +64,9 @@ def test_with_a_database_an_artifact_is_logged_to_the_run_that_id_in_names(tmp_p
 
 def test_with_a_server_an_artifact_is_logged_to_the_run_that_id_in_names(tmp_path: Path) -> None:
     with mlflow_server(tmp_path) as uri:
-        _, before, given = ids_of(script(tmp_path / "train.py", TRAIN), exporters="mlflow", MLFLOW_TRACKING_URI=uri)
+        _, before, given = ids_of(
+            script(tmp_path / "train.py", TRAIN), exporters="mlflow", MLFLOW_TRACKING_URI=uri
+        )
 
         (shown,) = mlflow_reading.client(uri).search_runs(
             [mlflow_reading.client(uri).get_experiment_by_name("ids").experiment_id]

@@ -55,7 +55,9 @@ class Forward(BaseHTTPRequestHandler):
         proxy.asked.add(asked.netloc)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         onward = http.client.HTTPConnection(urlsplit(proxy.behind).netloc, timeout=ANSWER_S)
-        onward.request(self.command, asked._replace(scheme="", netloc="").geturl(), body, dict(self.headers))
+        onward.request(
+            self.command, asked._replace(scheme="", netloc="").geturl(), body, dict(self.headers)
+        )
         answer = onward.getresponse()
         content = answer.read()
         self.send_response(answer.status)
@@ -80,16 +82,25 @@ def test_the_proxy_of_the_job_is_kept_for_other_machines_and_never_used_for_this
     tmp_path: Path, *, far: bool
 ) -> None:
     with WandbServer() as server, proxy(server.url) as between, no_bridge_left(tmp_path):
-        env = environment(tmp_path / "runs", "wandb", OTEL_BRIDGE_WANDB_TRANSMIT_S="1", **server.environment())
-        env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), between.url)
-        env = {name: value for name, value in env.items() if name != "NO_PROXY"} | {"no_proxy": "elsewhere.test"}
+        env = environment(
+            tmp_path / "runs", "wandb", OTEL_BRIDGE_WANDB_TRANSMIT_S="1", **server.environment()
+        )
+        env |= dict.fromkeys(
+            ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), between.url
+        )
+        env = {name: value for name, value in env.items() if name != "NO_PROXY"} | {
+            "no_proxy": "elsewhere.test"
+        }
         if far:
             env["WANDB_BASE_URL"] = f"http://{FAR}"
         done = run(script(tmp_path / "train.py", JOB), env)
         until(lambda: ended(tmp_path / "runs"))
 
         held = server.run(run_id_of("proxied", "job"))
-        assert (done.returncode, [row["trainer/loss"] for row in held.history if "trainer/loss" in row]) == (
+        assert (
+            done.returncode,
+            [row["trainer/loss"] for row in held.history if "trainer/loss" in row],
+        ) == (
             0,
             [0.0, 0.5, 1.0, 1.5, 2.0],
         )

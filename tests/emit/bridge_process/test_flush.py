@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
     lock.release()
 
 
-def waited(folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False) -> FlushOutcome:
+def waited(
+    folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False
+) -> FlushOutcome:
     if report is not None:
         write_report(folder, report)
     keeper = BridgeStarter(folder, CLEAN, hold=hold)
@@ -46,7 +48,9 @@ def report(**fields: object) -> Report:
     return standard
 
 
-def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_last_position(folder: RunFolder) -> None:
+def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_last_position(
+    folder: RunFolder,
+) -> None:
     assert waited(folder, report()) == FlushOutcome(True, report())
 
 
@@ -73,18 +77,24 @@ def test_it_is_waited_for(folder: RunFolder, fields: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("state", ["blocked", "retrying"])
-def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(folder: RunFolder, state: str) -> None:
+def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(
+    folder: RunFolder, state: str
+) -> None:
     blocked = ExporterReport(written=0, state=state, reason="no key", help="wandb login")
     exporters = {"trackio": ExporterReport(written=7), "wandb": blocked}
 
     outcome = waited(folder, report(exporters=exporters))
 
     assert outcome == FlushOutcome(
-        True, report(exporters=exporters), (f"wandb is {state} with 7 records to go: no key; wandb login",)
+        True,
+        report(exporters=exporters),
+        (f"wandb is {state} with 7 records to go: no key; wandb login",),
     )
 
 
-def test_segments_that_were_read_and_deleted_count_as_read_whenever_the_report_was_written(folder: RunFolder) -> None:
+def test_segments_that_were_read_and_deleted_count_as_read_whenever_the_report_was_written(
+    folder: RunFolder,
+) -> None:
     blocked = {"trackio": ExporterReport(written=0, state="blocked", reason="no key")}
     last = report(processes={}, exporters=blocked, time_unix_ns=1)
 
@@ -98,7 +108,9 @@ def test_segments_that_were_read_and_deleted_count_as_read_whenever_the_report_w
 def test_what_is_read_of_a_report_before_the_segments_are_seen_gone_does_not_count(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_before = report(processes={}, position=3, exporters={"trackio": ExporterReport(written=3)}, ended=True)
+    of_before = report(
+        processes={}, position=3, exporters={"trackio": ExporterReport(written=3)}, ended=True
+    )
     last = report(processes={}, ended=True)
     reports = iter([of_before, last])
     monkeypatch.setattr(flush, "read_report", lambda _: next(reports))
@@ -106,7 +118,9 @@ def test_what_is_read_of_a_report_before_the_segments_are_seen_gone_does_not_cou
     assert waited(folder, None, end=True) == FlushOutcome(True, last)
 
 
-def test_no_bridge_is_started_for_a_run_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bridge_is_started_for_a_run_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[object] = []
     monkeypatch.setattr(starter, "start_bridge", lambda *given, **named: started.append(given))
     folder = RunFolder(tmp_path, "r")
@@ -118,17 +132,23 @@ def test_no_bridge_is_started_for_a_run_that_has_ended(tmp_path: Path, monkeypat
 
 def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
     exporters = {"trackio": ExporterReport(written=7), "otlp": ExporterReport()}
-    forwarded = {"me": ProcessReport(segment=1, offset=500, forwarded_segment=1, forwarded_offset=500)}
+    forwarded = {
+        "me": ProcessReport(segment=1, offset=500, forwarded_segment=1, forwarded_offset=500)
+    }
 
     assert waited(folder, report(exporters=exporters, processes=forwarded)).written
 
 
 def test_an_exporter_that_has_ended_the_run_is_not_waited_for(folder: RunFolder) -> None:
-    assert waited(folder, report(exporters={"trackio": ExporterReport(written=6, state="ended")})).written
+    assert waited(
+        folder, report(exporters={"trackio": ExporterReport(written=6, state="ended")})
+    ).written
 
 
 def test_under_a_launcher_its_exporters_count(folder: RunFolder) -> None:
-    assert waited(folder, report(exporters={"file": ExporterReport(written=7)}, launcher=True)).written
+    assert waited(
+        folder, report(exporters={"file": ExporterReport(written=7)}, launcher=True)
+    ).written
 
 
 def test_the_last_process_waits_for_the_end_of_the_run(folder: RunFolder) -> None:
@@ -139,7 +159,9 @@ def test_the_last_process_waits_for_the_end_of_the_run(folder: RunFolder) -> Non
     assert waited(folder, report(ended=True), end=True).written
 
 
-def test_a_process_that_is_not_the_last_does_not_wait_for_the_end_of_the_run(folder: RunFolder) -> None:
+def test_a_process_that_is_not_the_last_does_not_wait_for_the_end_of_the_run(
+    folder: RunFolder,
+) -> None:
     both = {"me": ProcessReport(segment=1, offset=500), "other": ProcessReport(alive=True)}
 
     assert waited(folder, report(processes=both), end=True).written
@@ -156,7 +178,10 @@ def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
     ("fields", "awaited"),
     [
         (None, "the start of the bridge"),
-        ({"processes": {"me": ProcessReport(segment=1, offset=499)}}, "the bridge to read the records"),
+        (
+            {"processes": {"me": ProcessReport(segment=1, offset=499)}},
+            "the bridge to read the records",
+        ),
         ({"exporters": {"trackio": ExporterReport(written=6)}}, "records in trackio 6 of 7"),
         ({}, "the trackers to end the run"),
     ],

@@ -51,7 +51,9 @@ def test_this_environment_is_taken_when_it_has_all(tmp_path: Path) -> None:
     assert times_asked(tmp_path / "other") == 0
 
 
-def test_the_named_interpreter_is_asked_once_and_gets_nothing_of_this_program(tmp_path: Path) -> None:
+def test_the_named_interpreter_is_asked_once_and_gets_nothing_of_this_program(
+    tmp_path: Path,
+) -> None:
     python = interpreter(tmp_path / "other")
     env = {"OTEL_BRIDGE_PYTHON": python, "PYTHONPATH": "/secret/place", "RANK": "3"}
 
@@ -68,7 +70,9 @@ def test_the_named_interpreter_is_asked_once_and_gets_nothing_of_this_program(tm
 def test_it_is_asked_again_when_something_was_installed_there(tmp_path: Path) -> None:
     python = interpreter(tmp_path / "other", missing={"wandb": ["wandb"]})
     env = {"OTEL_BRIDGE_PYTHON": python}
-    with pytest.raises(MissingExtraError, match=r"lacks wandb: .*python -m pip install 'otel-bridge\[wandb\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"lacks wandb: .*python -m pip install 'otel-bridge\[wandb\]'"
+    ):
         find_python(env, ["wandb"], {}, tmp_path)
 
     interpreter(tmp_path / "other")
@@ -82,7 +86,10 @@ def test_a_bridge_of_another_environment_on_path_is_not_taken_and_the_error_says
 ) -> None:
     with pytest.raises(MissingExtraError) as raised:
         find_python(
-            {"PATH": command(tmp_path / "on-path", interpreter(tmp_path / "other"))}, ["wandb"], NEEDS, tmp_path
+            {"PATH": command(tmp_path / "on-path", interpreter(tmp_path / "other"))},
+            ["wandb"],
+            NEEDS,
+            tmp_path,
         )
 
     assert times_asked(tmp_path / "other") == 0
@@ -93,7 +100,10 @@ def test_a_bridge_of_another_environment_on_path_is_not_taken_and_the_error_says
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"formats": {"segments": SEGMENTS + 1, "folder": FOLDER}}, "install the same version in both environments"),
+        (
+            {"formats": {"segments": SEGMENTS + 1, "folder": FOLDER}},
+            "install the same version in both environments",
+        ),
         (
             {"error": "ModuleNotFoundError: No module named 'otel_bridge'", "version": ""},
             "otel-bridge is not installed there",
@@ -111,13 +121,17 @@ def test_an_interpreter_that_cannot_run_the_bridge_is_an_error(
         find_python(env, ["wandb"], NEEDS, tmp_path)
 
 
-@pytest.mark.parametrize("named", ["python3", "/nowhere/python", "/etc/passwd", "/bin/echo", "/bin/false"])
+@pytest.mark.parametrize(
+    "named", ["python3", "/nowhere/python", "/etc/passwd", "/bin/echo", "/bin/false"]
+)
 def test_what_is_not_an_interpreter_is_an_error(tmp_path: Path, named: str) -> None:
     with pytest.raises(ConfigError, match="expected"):
         find_python({"OTEL_BRIDGE_PYTHON": named}, ["wandb"], {}, tmp_path)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"[]", b'{"/p": 3}', b'{"/p": {"mtime_ns": "x"}}', b"\xff"])
+@pytest.mark.parametrize(
+    "damaged", [b"", b"[]", b'{"/p": 3}', b'{"/p": {"mtime_ns": "x"}}', b"\xff"]
+)
 def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / CACHE_NAME).write_bytes(damaged)
     env = {"OTEL_BRIDGE_PYTHON": interpreter(tmp_path / "other")}

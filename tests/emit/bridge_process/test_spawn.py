@@ -51,7 +51,12 @@ def trainer(base: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[byt
     environment = {**CLEAN, "OTEL_BRIDGE_DIR": str(base / "runs"), **variables}
     command = [sys.executable, str(script)]
     with subprocess.Popen(
-        command, env=environment, cwd=base, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=environment,
+        cwd=base,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -61,8 +66,12 @@ def trainer(base: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[byt
         process.communicate(b"")
 
 
-def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_environment_cleaned(tmp_path: Path) -> None:
-    (tmp_path / "sqlite3.py").write_text("raise ImportError('a file beside the script is not the module')")
+def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_environment_cleaned(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sqlite3.py").write_text(
+        "raise ImportError('a file beside the script is not the module')"
+    )
     mine = {
         "RANK": "0",
         "MASTER_ADDR": "x",
@@ -76,10 +85,16 @@ def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_envi
         holder = folder.holder()
         assert holder is not None
         proc = Path(f"/proc/{holder.pid}")
-        status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
+        status = dict(
+            line.split(":\t", 1)
+            for line in (proc / "status").read_text().splitlines()
+            if ":\t" in line
+        )
         fields = (proc / "stat").read_text().rpartition(")")[2].split()
         environment = dict(
-            pair.split("=", 1) for pair in (proc / "environ").read_bytes().decode().split("\0") if "=" in pair
+            pair.split("=", 1)
+            for pair in (proc / "environ").read_bytes().decode().split("\0")
+            if "=" in pair
         )
         descriptors = {int(path.name): os.readlink(path) for path in (proc / "fd").iterdir()}
         grouped = proc / "autogroup"
@@ -177,7 +192,8 @@ def test_without_an_interpreter_rows_are_kept_and_the_drain_command_is_said(
 
 
 @pytest.mark.parametrize(
-    ("executable", "usable"), [(sys.executable, True), ("", False), ("/bin/ls", False), ("/nowhere/python3", False)]
+    ("executable", "usable"),
+    [(sys.executable, True), ("", False), ("/bin/ls", False), ("/nowhere/python3", False)],
 )
 def test_an_interpreter_is_a_program_called_python(
     monkeypatch: pytest.MonkeyPatch, executable: str, usable: bool

@@ -32,7 +32,9 @@ def reported(base: Path, **fields: object) -> RunFolder:
     return folder
 
 
-def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_goes_on_says_where_it_stood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exporters = {"mlflow": ExporterReport(state="ended", url="http://m/#/runs/1", view="http://m")}
     reported(tmp_path, steps={"trainer/step": 154}, exporters=exporters)
 
@@ -40,7 +42,10 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
         lines = capsys.readouterr().err.splitlines()
 
     assert lines[0].endswith("as trainer → mlflow")
-    assert lines[1:3] == ["otel-bridge:   resuming, last trainer step 154", "otel-bridge:   mlflow: http://m/#/runs/1"]
+    assert lines[1:3] == [
+        "otel-bridge:   resuming, last trainer step 154",
+        "otel-bridge:   mlflow: http://m/#/runs/1",
+    ]
     assert lines[3].startswith("otel-bridge:   held in")
 
 
@@ -54,7 +59,12 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_a_further_role_of_a_run_under_way_joins_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, alive: bool, status: str, said: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    role: str,
+    alive: bool,
+    status: str,
+    said: str,
 ) -> None:
     other = Process.start(reported(tmp_path), role="trainer")
     if not alive:
@@ -69,15 +79,26 @@ def test_a_further_role_of_a_run_under_way_joins_it(
     assert lines[1] == f"otel-bridge:   {said}"
 
 
-def test_where_it_forwards_to_is_said_without_credentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with run_in(tmp_path, {**_LOUD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ada:pw@head:4317"}, exporters="otlp,file"):
+def test_where_it_forwards_to_is_said_without_credentials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(
+        tmp_path,
+        {**_LOUD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ada:pw@head:4317"},
+        exporters="otlp,file",
+    ):
         line = capsys.readouterr().err
 
     assert " → otlp (http://head:4317), file\n" in line
 
 
-def test_what_only_an_earlier_start_named_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    earlier = {"mlflow": ExporterReport(url="http://m", missed=3), "trackio": ExporterReport(url="http://t", missed=7)}
+def test_what_only_an_earlier_start_named_is_not_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = {
+        "mlflow": ExporterReport(url="http://m", missed=3),
+        "trackio": ExporterReport(url="http://t", missed=7),
+    }
     reported(tmp_path, exporters=earlier)
 
     with run_in(tmp_path, _LOUD, exporters="trackio"):
@@ -98,7 +119,9 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
     bridge = RecordLock(run_folders(tmp_path)[0].lock_path)
     bridge.acquire()
 
-    with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow") as run:
+    with run_in(
+        tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow"
+    ) as run:
         line = capsys.readouterr().err
 
         assert run.facts.choice.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://here"
@@ -113,7 +136,9 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
 def test_without_a_bridge_records_go_where_the_process_s_own_variables_say_and_the_view_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str
 ) -> None:
-    there = ExporterReport(state=state, destination={"MLFLOW_TRACKING_URI": "http://there"}, url="http://there/#/1")
+    there = ExporterReport(
+        state=state, destination={"MLFLOW_TRACKING_URI": "http://there"}, url="http://there/#/1"
+    )
     reported(tmp_path, exporters={"mlflow": there})
 
     with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow"):
@@ -126,8 +151,14 @@ def test_without_a_bridge_records_go_where_the_process_s_own_variables_say_and_t
     assert "http://there/#/1" not in line
 
 
-def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(tmp_path: Path) -> None:
-    variables = {"OTEL_METRICS_EXPORTER": "mlflow", "OTEL_TRACES_EXPORTER": "file", "MLFLOW_TRACKING_URI": "http://m"}
+def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(
+    tmp_path: Path,
+) -> None:
+    variables = {
+        "OTEL_METRICS_EXPORTER": "mlflow",
+        "OTEL_TRACES_EXPORTER": "file",
+        "MLFLOW_TRACKING_URI": "http://m",
+    }
     with run_in(tmp_path, variables):
         (seen,) = seen_in(tmp_path)
 
@@ -139,7 +170,13 @@ def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = launcher_environment({"metrics": ("file",)})
-    environment = {**held(tmp_path), **given, **_LOUD, "OTEL_BRIDGE_OFFLINE": "0", "OTEL_METRICS_EXPORTER": "otlp"}
+    environment = {
+        **held(tmp_path),
+        **given,
+        **_LOUD,
+        "OTEL_BRIDGE_OFFLINE": "0",
+        "OTEL_METRICS_EXPORTER": "otlp",
+    }
     with environment_of(environment):
         run = otel_bridge.init("p", "n", exporters="console")
         run.log({"a": 1.0})
@@ -152,7 +189,9 @@ def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
         assert " → file" in capsys.readouterr().err
 
 
-def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same(tmp_path: Path) -> None:
+def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same(
+    tmp_path: Path,
+) -> None:
     environment = {**held(tmp_path), **launcher_environment({}), "OTEL_BRIDGE_OFFLINE": "0"}
     with environment_of(environment):
         otel_bridge.init("p", "n").log({"a": 1.0}, step=1)
@@ -171,7 +210,9 @@ def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same
 def test_a_blocked_bridge_is_taken_over_by_who_has_the_credentials(
     state: str, env: dict[str, str], takes: bool
 ) -> None:
-    assert has_what_is_missing(Report(exporters={"wandb": ExporterReport(state=state)}), env) is takes
+    assert (
+        has_what_is_missing(Report(exporters={"wandb": ExporterReport(state=state)}), env) is takes
+    )
 
 
 def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> None:
@@ -194,7 +235,9 @@ def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> No
     assert folder.lock().acquire()
 
 
-def test_a_deleted_working_folder_is_an_error_at_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_working_folder_is_an_error_at_init(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -235,7 +278,9 @@ def test_init_prints_the_names_that_a_tracker_s_own_variables_give_the_run(
 def test_init_is_silent_where_a_tracker_s_variable_says_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with run_in(tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "mlflow", "MLFLOW_EXPERIMENT_NAME": "gsm8k"}):
+    with run_in(
+        tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "mlflow", "MLFLOW_EXPERIMENT_NAME": "gsm8k"}
+    ):
         line = capsys.readouterr().err
 
     assert "MLFLOW_EXPERIMENT_NAME" not in line

@@ -80,4 +80,6 @@ def test_the_last_line_says_who_goes_on_and_names_drain_only_where_nobody_does()
         "undelivered records are kept; deliver them with: otel-bridge drain '/a b'",
     ]
     unchosen = rest_is_kept(folder, None, chosen=False)
-    assert unchosen.endswith("deliver them with: otel-bridge drain --exporters trackio '/a b/0123456789abcdef'")
+    assert unchosen.endswith(
+        "deliver them with: otel-bridge drain --exporters trackio '/a b/0123456789abcdef'"
+    )

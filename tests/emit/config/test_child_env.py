@@ -18,7 +18,11 @@ def test_what_was_handed_over_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
     handover.restore()
 
     assert during == ("given", "given", False)
-    assert (os.environ["HAD"], "NEW" in os.environ, os.environ["REMOVED"]) == ("before", False, "yes")
+    assert (os.environ["HAD"], "NEW" in os.environ, os.environ["REMOVED"]) == (
+        "before",
+        False,
+        "yes",
+    )
 
 
 def test_what_the_program_changed_since_stays_changed(monkeypatch: pytest.MonkeyPatch) -> None:

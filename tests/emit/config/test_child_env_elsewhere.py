@@ -8,7 +8,10 @@ import pytest
 
 from otel_bridge.emit.config.child_env import launcher_mark, variables_for_others
 
-ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://bridge:4317", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem"}
+ENDPOINT = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://bridge:4317",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem",
+}
 
 
 def test_a_process_that_forwards_reports_where_to_and_with_which_token() -> None:
@@ -23,7 +26,10 @@ def test_a_process_that_delivers_itself_reports_of_no_endpoint() -> None:
 
 @pytest.mark.parametrize(
     ("host", "given"),
-    [("10.0.0.7", {"OTEL_BRIDGE_EXPORTERS": "otlp", "OTEL_BRIDGE_TOKEN": "t"}), ("127.0.0.1", None)],
+    [
+        ("10.0.0.7", {"OTEL_BRIDGE_EXPORTERS": "otlp", "OTEL_BRIDGE_TOKEN": "t"}),
+        ("127.0.0.1", None),
+    ],
 )
 def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach_it(
     host: str, given: dict[str, str] | None

@@ -12,7 +12,9 @@ from otel_bridge.errors import ConfigError
 _CWD = Path("/work")
 
 
-def chosen(argument: object, env: dict[str, str], *, launched: bool = False) -> dict[str, tuple[str, ...]]:
+def chosen(
+    argument: object, env: dict[str, str], *, launched: bool = False
+) -> dict[str, tuple[str, ...]]:
     return dict(choose(argument, env, _CWD, launched=launched).by_signal)
 
 
@@ -21,13 +23,21 @@ def everywhere(*names: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_an_argument_goes_before_our_variable() -> None:
-    assert chosen("console,file", {"OTEL_BRIDGE_EXPORTERS": "file"}) == everywhere("console", "file")
+    assert chosen("console,file", {"OTEL_BRIDGE_EXPORTERS": "file"}) == everywhere(
+        "console", "file"
+    )
     assert chosen(["file"], {}) == everywhere("file")
-    assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file, console,file"}) == everywhere("file", "console")
+    assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file, console,file"}) == everywhere(
+        "file", "console"
+    )
 
 
 def test_the_variable_of_a_signal_goes_before_the_argument() -> None:
-    env = {"OTEL_METRICS_EXPORTER": "file", "OTEL_TRACES_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "prometheus"}
+    env = {
+        "OTEL_METRICS_EXPORTER": "file",
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_LOGS_EXPORTER": "prometheus",
+    }
 
     assert chosen("console", env) == {"metrics": ("file",), "traces": (), "logs": ("console",)}
 
@@ -37,15 +47,19 @@ def test_nothing_named_is_nothing_chosen() -> None:
 
 
 def test_none_stands_alone() -> None:
-    with pytest.raises(ConfigError, match="exporters none,file: expected none alone, or trackers without it"):
+    with pytest.raises(
+        ConfigError, match="exporters none,file: expected none alone, or trackers without it"
+    ):
         choose("none,file", {}, _CWD)
 
 
 def test_none_is_a_choice() -> None:
-    assert choose("none", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, _CWD) == RequestedDestinations(
+    assert choose(
+        "none", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, _CWD
+    ) == RequestedDestinations(everywhere(), {}, True)
+    assert choose([], {"OTEL_BRIDGE_EXPORTERS": "file"}, _CWD) == RequestedDestinations(
         everywhere(), {}, True
     )
-    assert choose([], {"OTEL_BRIDGE_EXPORTERS": "file"}, _CWD) == RequestedDestinations(everywhere(), {}, True)
 
 
 def test_an_endpoint_that_is_all_that_is_set_chooses_otlp() -> None:
@@ -67,7 +81,9 @@ def test_stock_names_of_otlp_are_ours() -> None:
 
 
 def test_names_are_all_of_any_signal() -> None:
-    choice = choose(None, {"OTEL_METRICS_EXPORTER": "file", "OTEL_TRACES_EXPORTER": "console,file"}, _CWD)
+    choice = choose(
+        None, {"OTEL_METRICS_EXPORTER": "file", "OTEL_TRACES_EXPORTER": "console,file"}, _CWD
+    )
 
     assert choice.names == ("file", "console")
 
@@ -79,9 +95,16 @@ def test_an_unknown_name_or_type_is_an_error(argument: object) -> None:
 
 
 def test_under_a_launcher_it_chooses() -> None:
-    env = {**launcher_environment({"metrics": ("file",), "traces": ("console",)}), "OTEL_METRICS_EXPORTER": "otlp"}
+    env = {
+        **launcher_environment({"metrics": ("file",), "traces": ("console",)}),
+        "OTEL_METRICS_EXPORTER": "otlp",
+    }
 
-    assert chosen("file,console", env, launched=True) == {"metrics": ("file",), "traces": ("console",), "logs": ()}
+    assert chosen("file,console", env, launched=True) == {
+        "metrics": ("file",),
+        "traces": ("console",),
+        "logs": (),
+    }
 
 
 def test_a_launcher_that_reports_no_signals_chooses_for_all() -> None:
@@ -100,11 +123,15 @@ def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> No
 
 
 def test_less_text_for_one_exporter_is_reported_to_its_bridge_and_checked_at_the_start() -> None:
-    env = {"OTEL_BRIDGE_EXPORTERS": "file,console", "OTEL_BRIDGE_FILE_MESSAGE_CONTENT": "truncate:9"}
+    env = {
+        "OTEL_BRIDGE_EXPORTERS": "file,console",
+        "OTEL_BRIDGE_FILE_MESSAGE_CONTENT": "truncate:9",
+    }
 
     assert choose(None, env, _CWD).message_content == {"file": "truncate:9"}
     with pytest.raises(
-        ConfigError, match="OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT='none': expected full, off or truncate:N"
+        ConfigError,
+        match="OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT='none': expected full, off or truncate:N",
     ):
         choose(None, {**env, "OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT": "none"}, _CWD)
     with pytest.raises(ConfigError, match="otlp forwards segments unchanged"):

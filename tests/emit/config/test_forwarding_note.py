@@ -13,11 +13,17 @@ from support.trainers.emit_samples import run_in
 @pytest.fixture
 def no_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "grpc" else real(name, *more))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "grpc" else real(name, *more),
+    )
 
 
 @pytest.mark.usefixtures("no_grpc")
-def test_http_to_the_port_of_grpc_is_said_with_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_http_to_the_port_of_grpc_is_said_with_what_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317", "OTEL_BRIDGE_QUIET": "0"}
 
     with run_in(tmp_path, env):
@@ -34,7 +40,10 @@ def test_http_to_the_port_of_grpc_is_said_with_what_helps(tmp_path: Path, capsys
     "env",
     [
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4318"},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        },
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:port"},
         {
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://head",

@@ -35,7 +35,9 @@ class Model:
 
 def taken(config: object) -> tuple[object, list[str]]:
     drops: list[str] = []
-    return config_of(config, lambda reason, _number, key: drops.append(f"{reason} {key}".strip())), drops
+    return config_of(
+        config, lambda reason, _number, key: drops.append(f"{reason} {key}".strip())
+    ), drops
 
 
 def test_plain_values_stay_and_others_become_plain() -> None:
@@ -93,7 +95,9 @@ class Partial(functools.partial[str]):
     pass
 
 
-@pytest.mark.parametrize("config", [argparse.Namespace(lr=1.0), Arguments(lr=1.0), Model(hf_token="")])
+@pytest.mark.parametrize(
+    "config", [argparse.Namespace(lr=1.0), Arguments(lr=1.0), Model(hf_token="")]
+)
 def test_namespaces_and_dataclasses_are_configs(config: object) -> None:
     assert taken(config)[0] == vars(config)
 
@@ -179,7 +183,9 @@ def test_an_omegaconf_entry_that_cannot_be_read_costs_that_entry() -> None:
 
 
 def test_a_run_is_begun_with_a_config_of_hydra(tmp_path: Path) -> None:
-    with run_in(tmp_path, config=OmegaConf.create({"trainer": {"lr": 1, "devices": [0, 1]}, "m": "???"})):
+    with run_in(
+        tmp_path, config=OmegaConf.create({"trainer": {"lr": 1, "devices": [0, 1]}, "m": "???"})
+    ):
         pass
 
     (seen,) = seen_in(tmp_path)
@@ -222,7 +228,11 @@ def test_a_config_that_goes_on_for_ever_is_cut() -> None:
 
 @pytest.mark.parametrize(("kind", "text"), [("dtype", "torch.bfloat16"), ("device", "cuda:0")])
 def test_data_types_and_devices_of_torch_are_text(kind: str, text: str) -> None:
-    shown = type(kind, (), {"__module__": "torch", "__str__": lambda _self: text, "__repr__": lambda _self: "no"})()
+    shown = type(
+        kind,
+        (),
+        {"__module__": "torch", "__str__": lambda _self: text, "__repr__": lambda _self: "no"},
+    )()
 
     assert taken({"given": shown})[0] == {"given": text}
 
@@ -235,7 +245,10 @@ def test_rows_and_metadata_lose_only_the_entry_that_cannot_be_read(tmp_path: Pat
         run.log_rollouts([{"messages": "hi", "metadata": config, "rewards": Hostile()}], step=2)
 
     (seen,) = seen_in(tmp_path)
-    assert [sorted(row.values) for row in seen.rows] == [["loss", "shape"], ["actor/lr", "actor/steps"]]
+    assert [sorted(row.values) for row in seen.rows] == [
+        ["loss", "shape"],
+        ["actor/lr", "actor/steps"],
+    ]
     assert seen.event("rl.dropped").body == {"unreadable_value": 3, "rollout_reward": 1}
 
 

@@ -26,7 +26,13 @@ def test_an_argument_goes_before_every_variable() -> None:
 
     found = identify(RunRequest(project="a", name="a", role="a", id="a", rank=1), env, _CWD)
 
-    assert (found.project, found.name, found.role, found.id, found.id_given) == ("a", "a", "a", "a", True)
+    assert (found.project, found.name, found.role, found.id, found.id_given) == (
+        "a",
+        "a",
+        "a",
+        "a",
+        True,
+    )
     assert (found.rank, found.world_size) == (1, 8)
 
 
@@ -65,7 +71,9 @@ def test_our_variables_go_before_resource_attributes_and_those_before_the_tracke
         ({}, "gsm8k"),
     ],
 )
-def test_the_project_falls_back_to_the_trackers_and_the_folder(env: dict[str, str], project: str) -> None:
+def test_the_project_falls_back_to_the_trackers_and_the_folder(
+    env: dict[str, str], project: str
+) -> None:
     assert identify(RunRequest(name="n"), env, _CWD).project == project
 
 
@@ -81,7 +89,9 @@ def test_the_name_falls_back_to_the_job(env: dict[str, str], name: str) -> None:
     assert identify(RunRequest(), env, _CWD).name == name
 
 
-def test_scripts_of_an_interactive_allocation_get_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_of_an_interactive_allocation_get_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "argv", ["/home/ada/my train.py"])
 
     names = {identify(RunRequest(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)}

@@ -10,8 +10,12 @@ from otel_bridge.emit.config.run_request import RunRequest
 from support.trainers.emit_samples import any_value
 
 
-def resource_of(asked: RunRequest, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
-    packed = encode_resource(identify(asked, env, Path("/home/ada/gsm8k")), env, "1a2b", forked=forked)
+def resource_of(
+    asked: RunRequest, env: dict[str, str], *, forked: bool = False
+) -> dict[str, object]:
+    packed = encode_resource(
+        identify(asked, env, Path("/home/ada/gsm8k")), env, "1a2b", forked=forked
+    )
     parsed = Resource.FromString(packed)
     assert parsed.SerializeToString() == packed
     return {pair.key: any_value(pair.value) for pair in parsed.attributes}
@@ -39,7 +43,11 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
 
     seen = resource_of(RunRequest(project="p", name="n"), env)
 
-    assert {key: value for key, value in seen.items() if key.startswith(("rl.wandb", "rl.mlflow", "rl.trackio"))} == {
+    assert {
+        key: value
+        for key, value in seen.items()
+        if key.startswith(("rl.wandb", "rl.mlflow", "rl.trackio"))
+    } == {
         "rl.wandb.run_id": "w1",
         "rl.wandb.entity": "lab",
         "rl.wandb.project": "proj",
@@ -61,11 +69,15 @@ def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_
     secret, shown = "sk-proj-" + "a1B2" * 12, "key [redacted]"
     written = f"key {secret}"
     env = dict.fromkeys(("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_NOTES", "WANDB_JOB_TYPE"), written)
-    asked = RunRequest(name="n", group=written, tags=(written, "a"), notes=written, job_type=written)
+    asked = RunRequest(
+        name="n", group=written, tags=(written, "a"), notes=written, job_type=written
+    )
 
     seen = resource_of(asked, {**env, "WANDB_RUN_ID": "w1"})
 
-    assert {key: value for key, value in seen.items() if key.startswith(("rl.run.", "rl.wandb."))} == {
+    assert {
+        key: value for key, value in seen.items() if key.startswith(("rl.run.", "rl.wandb."))
+    } == {
         "rl.run.id": seen["rl.run.id"],
         "rl.run.name": "n",
         "rl.run.group": shown,
@@ -92,7 +104,9 @@ def test_a_forked_child_says_so() -> None:
 
 
 def test_other_resource_attributes_are_kept() -> None:
-    seen = resource_of(RunRequest(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
+    seen = resource_of(
+        RunRequest(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"}
+    )
 
     assert (seen["service.name"], seen["deployment"]) == ("me", "prod")
 
@@ -105,4 +119,9 @@ def test_the_number_of_the_start_is_reported_where_the_environment_knows_it() ->
         {},
     ]
 
-    assert [resource_of(RunRequest(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]
+    assert [resource_of(RunRequest(name="n"), env).get("rl.attempt") for env in known] == [
+        4,
+        1,
+        3,
+        None,
+    ]

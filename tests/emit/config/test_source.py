@@ -17,7 +17,12 @@ GIT = {
 
 def git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", *arguments], cwd=folder, env={**os.environ, **GIT}, capture_output=True, text=True, check=True
+        ["git", *arguments],
+        cwd=folder,
+        env={**os.environ, **GIT},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -31,7 +36,9 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_commit_is_that_of_git_loose_packed_detached_and_in_a_worktree(repository: Path, tmp_path: Path) -> None:
+def test_the_commit_is_that_of_git_loose_packed_detached_and_in_a_worktree(
+    repository: Path, tmp_path: Path
+) -> None:
     head = git(repository, "rev-parse", "HEAD")
     loose = revision_of(repository / "deep" / "er")
     git(repository, "pack-refs", "--all")
@@ -43,7 +50,9 @@ def test_the_commit_is_that_of_git_loose_packed_detached_and_in_a_worktree(repos
     assert [loose, packed, worktree, revision_of(repository)] == [head] * 4
 
 
-@pytest.mark.parametrize("head", [b"", b"ref: refs/heads/none", b"not a commit", b"\xff\xfe", b"ref: ../../etc/passwd"])
+@pytest.mark.parametrize(
+    "head", [b"", b"ref: refs/heads/none", b"not a commit", b"\xff\xfe", b"ref: ../../etc/passwd"]
+)
 def test_a_repository_that_cannot_be_read_has_no_commit(tmp_path: Path, head: bytes) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_bytes(head)

@@ -38,7 +38,9 @@ def test_numbers_are_counted_by_sign() -> None:
 def test_every_number_is_in_one_of_at_most_160_buckets_a_sign(numbers: list[float]) -> None:
     point = distribution_of(numbers)
 
-    assert point.zero_count + sum(point.positive.counts) + sum(point.negative.counts) == len(numbers)
+    assert point.zero_count + sum(point.positive.counts) + sum(point.negative.counts) == len(
+        numbers
+    )
     assert max(len(point.positive.counts), len(point.negative.counts)) <= MAX_BUCKETS
 
 
@@ -59,7 +61,10 @@ def test_an_array_is_counted_as_a_list_is(numbers: list[float]) -> None:
         by_list.count, by_list.min, by_list.max, by_list.zero_count,
     )  # fmt: skip
     assert by_array.sum == pytest.approx(by_list.sum, rel=1e-9, abs=1e290)
-    for one, other in ((by_array.positive, by_list.positive), (by_array.negative, by_list.negative)):
+    for one, other in (
+        (by_array.positive, by_list.positive),
+        (by_array.negative, by_list.negative),
+    ):
         assert sum(one.counts) == sum(other.counts)
         assert abs(one.offset - other.offset) <= 1
 

@@ -14,7 +14,14 @@ from otel_bridge.emit.encode.row import RowEncoder
 
 BEFORE = [(step, "trainer") for step in (125, 126, 127)]
 AT = [(128, "explorer"), (128, "trainer"), (1 << 14, "trainer"), (-1, "trainer")]
-AFTER = [(128, "trainer"), (129, "explorer"), (127, "trainer"), (1 << 14, "trainer"), (-3, "trainer"), (130, "trainer")]
+AFTER = [
+    (128, "trainer"),
+    (129, "explorer"),
+    (127, "trainer"),
+    (1 << 14, "trainer"),
+    (-3, "trainer"),
+    (130, "trainer"),
+]
 
 
 def encoded(encoder: RowEncoder, step: int, role: str) -> bytes:

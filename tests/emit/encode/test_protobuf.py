@@ -21,12 +21,16 @@ _SCALARS = st.one_of(
     st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(), st.text(), st.binary(),
 )  # fmt: skip
 _VALUES = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
 )
 
 
 @given(st.text(), _VALUES)
-def test_an_attribute_has_the_bytes_that_the_public_encoder_gives_it(key: str, value: Attribute) -> None:
+def test_an_attribute_has_the_bytes_that_the_public_encoder_gives_it(
+    key: str, value: Attribute
+) -> None:
     packed = key_value(key, value)
 
     assert packed == _encode_key_value(key, value).SerializeToString()

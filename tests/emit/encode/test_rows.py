@@ -38,7 +38,9 @@ _ROLES = st.none() | st.sampled_from(["explorer", "prüfer"])
 _T = 1_754_000_000_000_000_000
 
 
-def by_the_public_encoder(values: dict[str, Value], time_ns: int, step: int, role: str | None, seq: int) -> bytes:
+def by_the_public_encoder(
+    values: dict[str, Value], time_ns: int, step: int, role: str | None, seq: int
+) -> bytes:
     attributes: dict[str, str | int] = {"rl.step": step, **({"rl.role": role} if role else {})}
     metrics = [_metric(key, value, attributes, time_ns) for key, value in values.items()]
     metrics.append(_metric("rl.row", len(values), {**attributes, "rl.seq": seq}, time_ns))
@@ -62,8 +64,12 @@ def _metric(key: str, value: Value, attributes: dict[str, str | int], time_ns: i
         )
         return Metric(key, "", "", Histogram([buckets], AggregationTemporality.DELTA))
     if not isinstance(value, HistogramPoint):
-        number = int(value) if isinstance(value, bool) else value  # protobuf takes no boolean for an integer
-        point = NumberDataPoint(attributes, start_time_unix_nano=0, time_unix_nano=time_ns, value=number)
+        number = (
+            int(value) if isinstance(value, bool) else value
+        )  # protobuf takes no boolean for an integer
+        point = NumberDataPoint(
+            attributes, start_time_unix_nano=0, time_unix_nano=time_ns, value=number
+        )
         return Metric(key, "", "", Gauge([point]))
     histogram = ExponentialHistogramDataPoint(
         attributes=attributes,
@@ -90,7 +96,11 @@ def _buckets(buckets: object) -> object:
     return Sdk()
 
 
-@given(st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6), _STEPS, _ROLES)
+@given(
+    st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6),
+    _STEPS,
+    _ROLES,
+)
 def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
     values: dict[str, Value], step: int, role: str | None
 ) -> None:
@@ -99,14 +109,21 @@ def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
     assert packed == by_the_public_encoder(values, _T, step, role, 7)
 
 
-@given(st.lists(st.tuples(st.dictionaries(_KEYS, _NUMBERS, min_size=1, max_size=6), _STEPS, _ROLES), max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(_KEYS, _NUMBERS, min_size=1, max_size=6), _STEPS, _ROLES),
+        max_size=4,
+    )
+)
 def test_rows_of_an_encoder_that_has_encoded_others_have_the_same_bytes(
     rows: list[tuple[dict[str, Value], int, str | None]],
 ) -> None:
     encoder = RowEncoder()
 
     for seq, (values, step, role) in enumerate([*rows, *rows], 1):
-        assert encoder.encode(values, _T, step, role, seq) == by_the_public_encoder(values, _T, step, role, seq)
+        assert encoder.encode(values, _T, step, role, seq) == by_the_public_encoder(
+            values, _T, step, role, seq
+        )
 
 
 def test_nan_and_infinities_are_values() -> None:

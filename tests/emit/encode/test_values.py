@@ -89,7 +89,9 @@ def test_what_is_a_number_becomes_a_plain_one(value: object, number: float) -> N
         (np.array("text"), "object"),
     ],
 )
-def test_what_is_not_a_number_is_left_out_and_counted_and_the_rest_stays(value: object, reason: str) -> None:
+def test_what_is_not_a_number_is_left_out_and_counted_and_the_rest_stays(
+    value: object, reason: str
+) -> None:
     drops = Drops()
 
     flat = flatten({"loss": 0.5, "a": value}, drops)
@@ -105,7 +107,9 @@ def test_what_is_not_a_number_is_left_out_and_counted_and_the_rest_stays(value: 
 def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
     flat = flatten({"advantage": values}, Drops())
 
-    expected = [1.0, -3.0] if isinstance(values, np.ndarray) and values.ndim == 2 else [1.0, 2.5, -3.0]
+    expected = (
+        [1.0, -3.0] if isinstance(values, np.ndarray) and values.ndim == 2 else [1.0, 2.5, -3.0]
+    )
     assert flat == {"advantage": distribution_of(expected)}
 
 
@@ -200,7 +204,9 @@ def test_keys_become_text_and_those_that_cannot_are_left_out() -> None:
 
     drops = Drops()
 
-    flat = flatten({1: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops)
+    flat = flatten(
+        {1: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops
+    )
 
     assert flat == {"1": 2.0, "('a', 1)": 3.0}
     assert dict(drops) == {"empty_key": 1, "reserved_key": 1, "bad_key": 1, "long_key": 1}
@@ -310,7 +316,9 @@ class Index:
         (Index(), 14, {}),
     ],
 )
-def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dict[str, int]) -> None:
+def test_a_step_becomes_an_integer(
+    step: object, found: int | None, counted: dict[str, int]
+) -> None:
     drops = Drops()
 
     assert to_step(step, drops) == found
@@ -328,7 +336,9 @@ def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dic
         ("mine", "object", "Image("),
     ],
 )
-def test_a_media_object_of_others_is_left_out_alone_with_what_to_use(module: str, reason: str, said: str) -> None:
+def test_a_media_object_of_others_is_left_out_alone_with_what_to_use(
+    module: str, reason: str, said: str
+) -> None:
     media = type("Media", (), {"__module__": module})()
     drops: list[str] = []
 

@@ -53,7 +53,11 @@ def test_one_rollout_needs_no_list_and_a_trace_id_is_the_rollout_itself() -> Non
     train_on(run, 1, {"id": 5})
     train_on(run, 1, "F" * 32)
 
-    assert [linked(run, number) for number in range(3)] == [ids(run, "a"), ids(run, "5"), ["f" * 32]]
+    assert [linked(run, number) for number in range(3)] == [
+        ids(run, "a"),
+        ids(run, "5"),
+        ["f" * 32],
+    ]
 
 
 def test_rollouts_that_are_left_out_have_the_reason() -> None:
@@ -87,7 +91,9 @@ def test_a_large_batch_is_several_spans_of_bounded_size() -> None:
     assert [len(span.links) for span in run.spans] == [10_000, 10_000, 5_000]
 
 
-def test_nothing_raises_and_unknown_arguments_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_raises_and_unknown_arguments_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Odd:
         def __str__(self) -> str:
             raise ValueError

@@ -40,18 +40,30 @@ def test_off_keeps_the_shape_and_the_numbers_and_no_text() -> None:
     run = MemoryRun(MESSAGE_CONTENT="off")
 
     finished = Rollout(
-        CONVERSATION, reward=1.0, error=ValueError("said something"), metadata={"text": "secret", "level": 3}
+        CONVERSATION,
+        reward=1.0,
+        error=ValueError("said something"),
+        metadata={"text": "secret", "level": 3},
     )
     log_rollouts(run, [finished], step=1)
     log_reward(run, "r1", 0.5, explanation="because")
 
-    assert [span.name for span in run.spans] == ["rollout", "chat", "execute_tool calculator", "chat"]
+    assert [span.name for span in run.spans] == [
+        "rollout",
+        "chat",
+        "execute_tool calculator",
+        "chat",
+    ]
     for span in run.spans:
-        assert not any("messages" in key or "arguments" in key or "result" in key for key in attributes(span))
+        assert not any(
+            "messages" in key or "arguments" in key or "result" in key for key in attributes(span)
+        )
     root = run.roots[0]
     assert (attributes(root)["rl.reward"], attributes(root)["rl.metadata.level"]) == (1.0, 3)
     given = b"".join(payload for _, payload in run.records)
-    assert not any(text in given for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4"))
+    assert not any(
+        text in given for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4")
+    )
 
 
 @pytest.mark.parametrize("value", ["no_content", "false", "NO_CONTENT", "0"])
@@ -60,11 +72,18 @@ def test_the_genai_switch_counts_where_ours_is_not_set(value: str) -> None:
 
     assert ContentPolicy.read(switch).off
     assert not ContentPolicy.read({**switch, "OTEL_BRIDGE_MESSAGE_CONTENT": "full"}).off
-    assert not ContentPolicy.read({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}).off
+    assert not ContentPolicy.read(
+        {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}
+    ).off
 
 
 @pytest.mark.parametrize(
-    "env", [{"OTEL_BRIDGE_MESSAGE_CONTENT": "some"}, {"OTEL_BRIDGE_REDACT": "names"}, {"OTEL_BRIDGE_REDACT": ","}]
+    "env",
+    [
+        {"OTEL_BRIDGE_MESSAGE_CONTENT": "some"},
+        {"OTEL_BRIDGE_REDACT": "names"},
+        {"OTEL_BRIDGE_REDACT": ","},
+    ],
 )
 def test_a_malformed_policy_is_an_error(env: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(env))):
@@ -83,7 +102,12 @@ def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
     run = MemoryRun(MESSAGE_CONTENT="truncate:5")
     call = {"id": "c1", "function": {"name": "calculator", "arguments": {"expression": "1234567"}}}
 
-    conversation = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}, RESULT, ANSWER]
+    conversation = [
+        QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        RESULT,
+        ANSWER,
+    ]
     log_rollouts(run, [Rollout(conversation, metadata={"note": "abcdefgh"})])
 
     root, _, tool, _ = run.spans
@@ -102,7 +126,10 @@ def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
         ("hi", [{"type": "text", "content": "hi"}]),
         (None, []),
         (3, [{"type": "text", "content": "3"}]),
-        ([{"type": "text", "text": "hi"}, "ho"], [{"type": "text", "content": t} for t in ("hi", "ho")]),
+        (
+            [{"type": "text", "text": "hi"}, "ho"],
+            [{"type": "text", "content": t} for t in ("hi", "ho")],
+        ),
         (
             [{"type": "image_url", "image_url": {"url": "https://host/a.png"}}],
             [{"type": "uri", "modality": "image", "uri": "https://host/a.png"}],
@@ -116,11 +143,19 @@ def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
             [{"type": "blob", "mime_type": "audio/wav", "modality": "audio", "content": "QUJD"}],
         ),
         (
-            [{"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "QUJD"}}],
+            [
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/jpeg", "data": "QUJD"},
+                }
+            ],
             [{"type": "blob", "mime_type": "image/jpeg", "modality": "image", "content": "QUJD"}],
         ),
         ([{"type": "image", "image": object()}], [{"type": "text", "content": "[image: object]"}]),
-        ([{"type": "file", "file": {"file_id": "f1"}}], [{"type": "file", "modality": "document", "file_id": "f1"}]),
+        (
+            [{"type": "file", "file": {"file_id": "f1"}}],
+            [{"type": "file", "modality": "document", "file_id": "f1"}],
+        ),
         ([{"type": "thinking", "thinking": "hm"}], [{"type": "reasoning", "content": "hm"}]),
         ([{"type": "new", "x": 1}], [{"type": "new", "x": 1}]),
         (
@@ -220,7 +255,9 @@ def test_what_holds_nothing_counts_nothing(entry: object) -> None:
     st.text(max_size=300),
     st.sampled_from([ContentPolicy(), ContentPolicy(7), ContentPolicy(0), ContentPolicy(email=True)]),
 )  # fmt: skip
-def test_the_short_way_means_the_same_as_the_long_one(entry: dict[str, Any], text: str, policy: ContentPolicy) -> None:
+def test_the_short_way_means_the_same_as_the_long_one(
+    entry: dict[str, Any], text: str, policy: ContentPolicy
+) -> None:
     entry = {key: text if value == "T" else value for key, value in entry.items()}
 
     short, long = ContentFilter(policy, 1000), ContentFilter(policy, 1000)

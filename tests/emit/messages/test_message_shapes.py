@@ -15,7 +15,11 @@ from otel_bridge.emit.messages.limits import MessageLimits, content_of
 
 _ARGUMENTS: Final = {"q": "x"}
 _LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": _ARGUMENTS, "type": "tool_call"}
-_OPENAI_CALL: Final = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+_OPENAI_CALL: Final = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"q": "x"}'},
+}
 
 CALLS: Final[dict[str, Any]] = {
     "LangChain model_dump": {"type": "ai", "content": "", "tool_calls": [_LANGCHAIN_CALL]},
@@ -27,7 +31,12 @@ CALLS: Final[dict[str, Any]] = {
 }  # fmt: skip
 ANSWERS: Final[dict[str, Any]] = {
     "LangChain model_dump": {"type": "tool", "content": "found", "tool_call_id": "c"},
-    "Responses item": {"type": "function_call_output", "id": "fco", "call_id": "c", "output": "found"},
+    "Responses item": {
+        "type": "function_call_output",
+        "id": "fco",
+        "call_id": "c",
+        "output": "found",
+    },
 }
 
 
@@ -56,7 +65,10 @@ def test_an_answer_names_its_call(shape: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "facts"),
     [
-        ({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}, {"id": "r"}),
+        (
+            {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"id": "r"},
+        ),
         ({"role": "assistant", "content": None, "reasoning": [{"type": "text", "text": "hm"}]}, {}),
     ],
 )
@@ -97,18 +109,29 @@ def test_facts_of_a_call_and_of_its_function_stay_with_it(arguments: Any) -> Non
     function = {"name": "search", "arguments": arguments, "strict": True}
     call = {"id": "c", "type": "function", "index": 3, "function": function}
     message = _message({"role": "assistant", "content": None, "tool_calls": [call]})
-    encoded = {"type": "tool_call", "id": "c", "name": "search", "arguments": _ARGUMENTS, "index": 3, "strict": True}
+    encoded = {
+        "type": "tool_call",
+        "id": "c",
+        "name": "search",
+        "arguments": _ARGUMENTS,
+        "index": 3,
+        "strict": True,
+    }
     assert orjson.loads(message.json)["parts"] == [encoded]
 
 
 @pytest.mark.parametrize("content", [None, "a"])
 @pytest.mark.parametrize(
-    ("name", "encoded"), [("n" * 300, "n" * 256), (["f"] * 300, str(["f"] * 300)[:256])], ids=["text", "list"]
+    ("name", "encoded"),
+    [("n" * 300, "n" * 256), (["f"] * 300, str(["f"] * 300)[:256])],
+    ids=["text", "list"],
 )
 def test_a_name_that_is_cut_is_counted(content: str | None, name: object, encoded: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}}
     limits = MessageLimits(ContentPolicy(), 1 << 20)
-    content_read = content_of([{"role": "assistant", "content": content, "tool_calls": [call]}], limits)
+    content_read = content_of(
+        [{"role": "assistant", "content": content, "tool_calls": [call]}], limits
+    )
     (message,) = content_read.conversation.messages
     assert message.calls[0].name == encoded
     assert content_read.content_filter.losses.first_keys == {"clipped": "name"}
@@ -116,10 +139,15 @@ def test_a_name_that_is_cut_is_counted(content: str | None, name: object, encode
 
 @pytest.mark.parametrize("call_id", [np.int64(7), 7, np.str_("7"), UserString("7"), b"7"])
 def test_an_id_of_any_type_is_a_text(call_id: object) -> None:
-    assert _message({"role": "tool", "content": "4", "tool_call_id": call_id}).answers[0].call_id == "7"
+    assert (
+        _message({"role": "tool", "content": "4", "tool_call_id": call_id}).answers[0].call_id
+        == "7"
+    )
 
 
-@pytest.mark.parametrize("messages", [UserString("hi"), [{"role": "user", "content": UserString("hi")}]])
+@pytest.mark.parametrize(
+    "messages", [UserString("hi"), [{"role": "user", "content": UserString("hi")}]]
+)
 def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
     conversation = content_of(messages, MessageLimits(ContentPolicy(), 1 << 20)).conversation
     (message,) = conversation.messages
@@ -128,4 +156,7 @@ def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
 
 
 def test_an_array_of_several_calls_needs_no_role() -> None:
-    assert len(_message({"tool_calls": np.array([_OPENAI_CALL, _OPENAI_CALL], dtype=object)}).calls) == 2
+    assert (
+        len(_message({"tool_calls": np.array([_OPENAI_CALL, _OPENAI_CALL], dtype=object)}).calls)
+        == 2
+    )

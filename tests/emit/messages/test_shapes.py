@@ -83,11 +83,21 @@ _PYDANTIC_AI_MESSAGES: Final = [
     ("system", [{"type": "text", "content": "S"}]),
     _QUESTION,
     ("tool", [_RESULT]),
-    ("user", [{"type": "text", "content": "A"}, {"type": "uri", "modality": "image", "uri": "http://x/y.png"}]),
+    (
+        "user",
+        [
+            {"type": "text", "content": "A"},
+            {"type": "uri", "modality": "image", "uri": "http://x/y.png"},
+        ],
+    ),
     ("assistant", [_THOUGHT, _CALL]),
 ]
 _LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": {"q": "x"}, "type": "tool_call"}
-_OPENAI_CALL: Final = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+_OPENAI_CALL: Final = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"q": "x"}'},
+}
 
 SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
     "OpenAI's ChatCompletion": (
@@ -171,8 +181,12 @@ def test_a_conversation_has_its_roles_contents_and_calls(shape: str) -> None:
 
     for (role, parts), (expected_role, expected_parts) in zip(messages, expected, strict=True):
         assert role == expected_role
-        assert [{**part, **_any(wanted, part)} for part, wanted in zip(parts, expected_parts, strict=True)] == [
-            {**wanted, **_any(wanted, part)} for part, wanted in zip(parts, expected_parts, strict=True)
+        assert [
+            {**part, **_any(wanted, part)}
+            for part, wanted in zip(parts, expected_parts, strict=True)
+        ] == [
+            {**wanted, **_any(wanted, part)}
+            for part, wanted in zip(parts, expected_parts, strict=True)
         ]
 
 
@@ -190,10 +204,17 @@ def test_json_that_is_not_a_message_is_an_answer_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [{"type": "image", "image": object()}, {"type": "text", "text": "Q"}, {"type": "unheard-of", "value": 1}, object()],
+    [
+        {"type": "image", "image": object()},
+        {"type": "text", "text": "Q"},
+        {"type": "unheard-of", "value": 1},
+        object(),
+    ],
 )
 def test_a_part_that_cannot_be_read_is_kept_as_text_and_counted(part: object) -> None:
-    content = content_of([{"role": "user", "content": [part]}], MessageLimits(ContentPolicy(), 1 << 20))
+    content = content_of(
+        [{"role": "user", "content": [part]}], MessageLimits(ContentPolicy(), 1 << 20)
+    )
 
     [message] = content.messages
     is_readable = isinstance(part, dict) and part["type"] in {"text", "unheard-of"}
@@ -233,7 +254,9 @@ def test_texts_of_a_sequence_are_messages_where_they_are_json_of_one() -> None:
 
 
 def test_parts_in_an_array_are_the_parts_of_their_message() -> None:
-    content = content_of([{"role": "model", "parts": np.array([{"text": "A"}], dtype=object)}], LIMITS)
+    content = content_of(
+        [{"role": "model", "parts": np.array([{"text": "A"}], dtype=object)}], LIMITS
+    )
 
     assert [orjson.loads(message.json) for message in content.messages] == [
         {"role": "assistant", "parts": [{"type": "text", "content": "A"}]}
@@ -251,11 +274,20 @@ def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
         "train": False,
     }
 
-    content = content_of([given, {"role": "assistant", "content": "A", "score": np.float32(0.5)}], LIMITS)
+    content = content_of(
+        [given, {"role": "assistant", "content": "A", "score": np.float32(0.5)}], LIMITS
+    )
 
     chat = read_chat([orjson.loads(message.json) for message in content.messages], "user")
     assert chat.messages == [
-        {"role": "user", "content": "Q", "weight": 0, "mask": [1, 0], "api_key": "[redacted]", "train": False},
+        {
+            "role": "user",
+            "content": "Q",
+            "weight": 0,
+            "mask": [1, 0],
+            "api_key": "[redacted]",
+            "train": False,
+        },
         {"role": "assistant", "content": "A", "score": 0.5},
     ]
 
@@ -293,7 +325,9 @@ def test_what_the_kind_of_a_message_does_not_use_is_a_fact_of_it(
 
 
 def test_pictures_beside_the_answer_of_a_tool_are_parts_of_it() -> None:
-    content = content_of([{"role": "tool", "tool_call_id": "c1", "content": "4", "images": [png()]}], LIMITS)
+    content = content_of(
+        [{"role": "tool", "tool_call_id": "c1", "content": "4", "images": [png()]}], LIMITS
+    )
 
     parts = orjson.loads(content.messages[0].json)["parts"]
     assert [part["type"] for part in parts] == ["tool_call_response", "blob"]
@@ -309,7 +343,9 @@ def test_parts_that_are_not_a_list_are_kept_as_text_and_counted() -> None:
 
 
 def test_facts_of_a_message_beyond_the_limit_are_counted() -> None:
-    content = content_of([{"role": "user", "content": "Q", **{f"fact{number}": 1 for number in range(103)}}], LIMITS)
+    content = content_of(
+        [{"role": "user", "content": "Q", **{f"fact{number}": 1 for number in range(103)}}], LIMITS
+    )
 
     assert len(orjson.loads(content.messages[0].json)) == 2 + 100
     assert (content.content_filter.losses.counts, content.content_filter.losses.first_keys) == (

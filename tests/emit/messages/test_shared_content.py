@@ -123,7 +123,9 @@ def test_what_lies_deeper_than_the_reader_opens_is_kept_as_text_and_counted() ->
 
 
 @pytest.mark.parametrize("kind", [list, tuple, _array])
-def test_texts_and_names_that_are_a_nest_are_bounded(kind: Callable[[Iterable[object]], object]) -> None:
+def test_texts_and_names_that_are_a_nest_are_bounded(
+    kind: Callable[[Iterable[object]], object],
+) -> None:
     nest: Any = _nest(kind)
     run = MemoryRun()
     start_s = time.process_time()

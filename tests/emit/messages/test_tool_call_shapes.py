@@ -46,7 +46,9 @@ def test_a_tool_call_keeps_its_name_and_arguments_in_every_shape(shape: str) -> 
     assert conversation.unread == 0
 
 
-@pytest.mark.parametrize("content", [None, "the key is sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"])
+@pytest.mark.parametrize(
+    "content", [None, "the key is sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"]
+)
 def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(content: str | None) -> None:
     conversation = _conversation(content=content, tool_calls=(call for call in [_CALL]))
     assert [call.name for call in conversation.messages[0].calls] == ["search"]

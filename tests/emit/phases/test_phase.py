@@ -23,7 +23,9 @@ from support.trainers.emit_samples import run_in, seen_in
 def names(run: MemoryRun) -> list[tuple[object, object, object]]:
     """Name, phase around and step of every phase, in the order of their ends."""
     phases = map(attributes, run.spans)
-    return [(phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in phases]
+    return [
+        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in phases
+    ]
 
 
 def seconds(span: Span) -> float:
@@ -96,7 +98,10 @@ def test_an_exception_of_the_block_passes_through_and_the_phase_has_failed() -> 
     with pytest.raises(ValueError, match="mine"), Phase(run, "train", 1):
         raise ValueError("mine")
 
-    assert (run.spans[0].status.code, run.spans[0].status.message) == (Status.STATUS_CODE_ERROR, "ValueError")
+    assert (run.spans[0].status.code, run.spans[0].status.message) == (
+        Status.STATUS_CODE_ERROR,
+        "ValueError",
+    )
 
 
 def test_functions_and_coroutine_functions_are_decorated() -> None:
@@ -124,7 +129,9 @@ def test_functions_and_coroutine_functions_are_decorated() -> None:
     assert len({span.trace_id for span in run.spans}) == 3
 
 
-def test_a_decorator_without_parentheses_names_the_phase_by_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decorator_without_parentheses_names_the_phase_by_the_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MemoryRun(last=7)
     monkeypatch.setattr(emit_run._Current, "run", run)
 
@@ -173,7 +180,14 @@ def test_odd_names_and_steps_are_counted_and_nothing_raises() -> None:
 
     run = MemoryRun()
 
-    for name, step in ((None, 1), (Odd(), 1), ("", 1), (7, "8"), ("x" * 300, 2.0), ("train", object())):
+    for name, step in (
+        (None, 1),
+        (Odd(), 1),
+        ("", 1),
+        (7, "8"),
+        ("x" * 300, 2.0),
+        ("train", object()),
+    ):
         with Phase(run, name, step):
             pass
     Phase(run, "never entered").__exit__(None, None, None)
@@ -185,7 +199,9 @@ def test_odd_names_and_steps_are_counted_and_nothing_raises() -> None:
     assert run.drops == {"phase_name": 3, "bad_step": 1}
 
 
-def test_a_phase_does_not_jump_with_the_clock_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phase_does_not_jump_with_the_clock_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MemoryRun()
 
     with Phase(run, "train", 1):
@@ -246,7 +262,9 @@ def test_a_forked_child_has_phases_of_its_own_and_leaves_the_open_one_to_its_par
     assert names(run) == [("train", None, 1)]
 
 
-def test_without_a_run_or_with_one_that_records_nothing_a_phase_does_nothing(tmp_path: Path) -> None:
+def test_without_a_run_or_with_one_that_records_nothing_a_phase_does_nothing(
+    tmp_path: Path,
+) -> None:
     @otel_bridge.phase("train")
     def train() -> int:
         return 3

@@ -10,7 +10,13 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
 from otel_bridge import semconv
-from otel_bridge.emit.rollouts.calls import log_generations, log_reward, log_rewards, log_rollouts, open_rollout
+from otel_bridge.emit.rollouts.calls import (
+    log_generations,
+    log_reward,
+    log_rewards,
+    log_rollouts,
+    open_rollout,
+)
 from otel_bridge.emit.rollouts.live import chat
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
@@ -32,14 +38,21 @@ def rollout(reward: object = 1.0, **fields: Any) -> Rollout:
     return Rollout(messages=CONVERSATION, reward=reward, **fields)  # type: ignore[arg-type]
 
 
-def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_each_answer_and_tool_call() -> None:
+def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_each_answer_and_tool_call() -> (
+    None
+):
     run = MemoryRun()
 
     log_rollouts(run, [rollout(model="policy", finish_reason="stop")], step=3, split="train")
 
     [spans] = run.frames
     root, first, tool, second = spans
-    assert [span.name for span in spans] == ["rollout", "chat policy", "execute_tool calculator", "chat policy"]
+    assert [span.name for span in spans] == [
+        "rollout",
+        "chat policy",
+        "execute_tool calculator",
+        "chat policy",
+    ]
     assert span_messages(root).output == [message("assistant", "It is 4.")]
     assert [entry["role"] for entry in span_messages(root).input] == ["user", "assistant", "tool"]
     assert (attributes(first)["rl.message.index"], attributes(second)["rl.message.index"]) == (1, 3)
@@ -60,7 +73,11 @@ def test_every_long_text_leaves_once() -> None:
     run = MemoryRun()
     names = "question", "thought", "result", "answer"
     question, thought, result, answer = (f"{name} " * 1000 for name in names)
-    call = {"id": "c", "type": "function", "function": {"name": "python", "arguments": f'{{"code":"{thought}"}}'}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "python", "arguments": f'{{"code":"{thought}"}}'},
+    }
     messages = [
         {"role": "user", "content": question},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -155,7 +172,12 @@ def test_at_most_the_cap_leaves_and_the_statistics_of_the_others_by_group() -> N
     assert sorted(attributes(root)["rl.reward"] for root in run.roots) == [0.0, 5.0]
     [event] = run.events
     assert event.event_name == "rl.rollouts"
-    assert attributes(event) == {"rl.step": 3, "rl.split": "train", "rl.rollouts.count": 4, "rl.event.seq": 1}
+    assert attributes(event) == {
+        "rl.step": 3,
+        "rl.split": "train",
+        "rl.rollouts.count": 4,
+        "rl.event.seq": 1,
+    }
     assert plain(event.body) == {
         "g0": {"count": 2, "sum": 3.0, "sum_squares": 5.0, "min": 1.0, "max": 2.0},
         "g1": {"count": 2, "sum": 7.0, "sum_squares": 25.0, "min": 3.0, "max": 4.0},
@@ -169,17 +191,31 @@ def test_no_seats_leave_the_statistics() -> None:
 
     assert run.roots == []
     assert attributes(run.events[0])["rl.rollouts.count"] == 2
-    assert plain(run.events[0].body) == {"": {"count": 1, "sum": 2.0, "sum_squares": 4.0, "min": 2.0, "max": 2.0}}
+    assert plain(run.events[0].body) == {
+        "": {"count": 1, "sum": 2.0, "sum_squares": 4.0, "min": 2.0, "max": 2.0}
+    }
 
 
 def test_each_step_and_split_of_a_call_has_its_own_seats() -> None:
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="1", MAX_ROLLOUTS_PER_STEP_EVAL="2")
-    finished = [rollout(step=step, split=split) for step in (1, 2) for split in ("train", "eval") for _ in range(3)]
+    finished = [
+        rollout(step=step, split=split)
+        for step in (1, 2)
+        for split in ("train", "eval")
+        for _ in range(3)
+    ]
 
     log_rollouts(run, finished)
 
     kept = [(found["rl.step"], found["rl.split"]) for found in map(attributes, run.roots)]
-    assert sorted(kept) == [(1, "eval"), (1, "eval"), (1, "train"), (2, "eval"), (2, "eval"), (2, "train")]
+    assert sorted(kept) == [
+        (1, "eval"),
+        (1, "eval"),
+        (1, "train"),
+        (2, "eval"),
+        (2, "eval"),
+        (2, "train"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +229,9 @@ def test_each_step_and_split_of_a_call_has_its_own_seats() -> None:
         (None, None),
     ],
 )
-def test_a_reward_may_be_a_number_a_list_by_token_or_parts_by_name(given: object, kept: float | None) -> None:
+def test_a_reward_may_be_a_number_a_list_by_token_or_parts_by_name(
+    given: object, kept: float | None
+) -> None:
     run = MemoryRun()
 
     log_rollouts(run, [rollout(given)])
@@ -202,7 +240,9 @@ def test_a_reward_may_be_a_number_a_list_by_token_or_parts_by_name(given: object
     assert run.drops == {}
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, "high", object(), [math.nan], 10**400, np.clongdouble(1 + 2j)])
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, "high", object(), [math.nan], 10**400, np.clongdouble(1 + 2j)]
+)
 def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(bad: object) -> None:
     run = MemoryRun()
 
@@ -212,7 +252,9 @@ def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(bad: ob
     assert run.drops == {"rollout_reward": 1}
 
 
-def test_entries_that_are_not_rollouts_are_counted_and_messages_in_no_shape_are_kept_as_text() -> None:
+def test_entries_that_are_not_rollouts_are_counted_and_messages_in_no_shape_are_kept_as_text() -> (
+    None
+):
     run = MemoryRun()
 
     log_rollouts(run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])])  # type: ignore[list-item]
@@ -262,7 +304,9 @@ def test_values_that_break_cost_only_themselves() -> None:
 def test_lone_surrogates_in_text_become_question_marks() -> None:
     run = MemoryRun()
 
-    log_rollouts(run, [Rollout(messages=[{"role": "user", "content": "a\ud83db"}, CALL], reward=1.0)])
+    log_rollouts(
+        run, [Rollout(messages=[{"role": "user", "content": "a\ud83db"}, CALL], reward=1.0)]
+    )
 
     assert span_messages(run.roots[0]).input == [message("user", "a?b")]
 
@@ -317,7 +361,10 @@ def test_a_late_reward_is_an_event_with_the_trace_id_of_its_rollout() -> None:
     log_reward(run, "r1", 0.5, explanation="two of four tests pass")
 
     [event] = run.events
-    assert (event.event_name, event.trace_id.hex()) == ("gen_ai.evaluation.result", trace_id_of("run1", "r1"))
+    assert (event.event_name, event.trace_id.hex()) == (
+        "gen_ai.evaluation.result",
+        trace_id_of("run1", "r1"),
+    )
     assert attributes(event) == {
         "gen_ai.evaluation.name": "reward",
         "gen_ai.evaluation.explanation": "two of four tests pass",
@@ -329,11 +376,18 @@ def test_a_late_reward_is_an_event_with_the_trace_id_of_its_rollout() -> None:
 def test_many_evaluations_are_one_record() -> None:
     run = MemoryRun()
 
-    log_rewards(run, {"r1": 1.0, "r2": [0.5, 0.25], "r3": "wrong", "r4": math.nan, "r5": None}, name="advantage")
+    log_rewards(
+        run,
+        {"r1": 1.0, "r2": [0.5, 0.25], "r3": "wrong", "r4": math.nan, "r5": None},
+        name="advantage",
+    )
 
     assert len(run.records) == 1
     found = [attributes(event) for event in run.events]
-    assert [one.get("gen_ai.evaluation.score.value", one.get("gen_ai.evaluation.score.label")) for one in found] == [
+    assert [
+        one.get("gen_ai.evaluation.score.value", one.get("gen_ai.evaluation.score.label"))
+        for one in found
+    ] == [
         1.0,
         0.75,
         "wrong",
@@ -342,11 +396,21 @@ def test_many_evaluations_are_one_record() -> None:
     assert run.drops == {"evaluation_value": 2}
 
 
-@pytest.mark.parametrize(("split", "expected"), [(None, "filtered"), ("train", "filtered"), ("eval", "eval/filtered")])
-def test_rollouts_that_the_trainer_does_not_use_are_a_split_of_their_own(split: str | None, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "expected"), [(None, "filtered"), ("train", "filtered"), ("eval", "eval/filtered")]
+)
+def test_rollouts_that_the_trainer_does_not_use_are_a_split_of_their_own(
+    split: str | None, expected: str
+) -> None:
     run = MemoryRun()
 
-    log_rollouts(run, [rollout(1.0), {"messages": [QUESTION], "split": split}], step=1, split=split, state="filtered")
+    log_rollouts(
+        run,
+        [rollout(1.0), {"messages": [QUESTION], "split": split}],
+        step=1,
+        split=split,
+        state="filtered",
+    )
 
     assert {attributes(root)[semconv.SPLIT] for root in run.roots} == {expected}
 
@@ -376,7 +440,10 @@ def test_what_turns_hold_and_their_answers_do_not_take_is_counted(
 
 def test_turns_of_a_live_rollout_with_spans_of_its_own_are_counted() -> None:
     run = MemoryRun()
-    with open_rollout(run, messages=ASKED, turns=[{"reward": 1.0}]), chat("policy", input_tokens="many"):
+    with (
+        open_rollout(run, messages=ASKED, turns=[{"reward": 1.0}]),
+        chat("policy", input_tokens="many"),
+    ):
         pass
     assert run.keyed_drops == [("rollout_field", 1, "input_tokens"), ("rollout_field", 1, "turns")]
 
@@ -384,7 +451,12 @@ def test_turns_of_a_live_rollout_with_spans_of_its_own_are_counted() -> None:
 def test_bad_parts_of_parallel_rewards_and_facts_that_are_not_mappings_are_not_lost() -> None:
     run = MemoryRun()
 
-    log_generations(run, responses=["a", "b"], rewards={"acc": [1.0, "bad"], "style": [0.5, 0.5]}, tool_facts=[3, 0])
+    log_generations(
+        run,
+        responses=["a", "b"],
+        rewards={"acc": [1.0, "bad"], "style": [0.5, 0.5]},
+        tool_facts=[3, 0],
+    )
 
     assert [attributes(root)["rl.reward"] for root in run.roots] == [1.5, 0.5]
     assert [attributes(root)["rl.tool.calls"] for root in run.roots] == [3, 0]
@@ -397,5 +469,9 @@ def test_what_an_evaluation_cannot_hold_is_counted() -> None:
     log_reward(run, "a", 1.0, step="abc", explanation="x" * 5000)
     log_reward(run, "b", "long " * 100)
 
-    assert run.keyed_drops == [("clipped", 1, "explanation"), ("rollout_step", 1, "abc"), ("clipped", 1, "b")]
+    assert run.keyed_drops == [
+        ("clipped", 1, "explanation"),
+        ("rollout_step", 1, "abc"),
+        ("clipped", 1, "b"),
+    ]
     assert len(run.events) == 2

@@ -40,7 +40,11 @@ def test_lists_become_rollouts() -> None:
     )  # fmt: skip
 
     assert texts(run) == [("one", "1"), ("two", "2")]
-    first = {key: value for key, value in attributes(run.roots[0]).items() if not key.endswith("messages")}
+    first = {
+        key: value
+        for key, value in attributes(run.roots[0]).items()
+        if not key.endswith("messages")
+    }
     assert first.pop("rl.rollout.id") == run.roots[0].trace_id.hex()
     assert first == {
         "rl.step": 5, "rl.split": "eval", "rl.group.id": "a", "rl.prompt.index": 0, "rl.sample.index": 0,
@@ -50,7 +54,9 @@ def test_lists_become_rollouts() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("short", [None, [], [1.0], [None, None, None, None], [math.nan] * 4, (1.0, 2.0)])
+@pytest.mark.parametrize(
+    "short", [None, [], [1.0], [None, None, None, None], [math.nan] * 4, (1.0, 2.0)]
+)
 @pytest.mark.parametrize(
     "name", ["rewards", "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks",
              "datasets", "dataset_indices", "metadata", "states", "ids", "errors", "tool_facts", "prompt_token_ids",
@@ -93,7 +99,9 @@ def test_without_ids_a_sample_s_prompt_is_that_of_its_block() -> None:
 def test_a_number_of_samples_for_each_prompt_fans_out() -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p", "q", "r"], responses=["1", "2", "3", "4"], samples_per_prompt=[1, 3, 0])
+    log_generations(
+        run, prompts=["p", "q", "r"], responses=["1", "2", "3", "4"], samples_per_prompt=[1, 3, 0]
+    )
 
     assert [prompt for prompt, _ in texts(run)] == ["p", "q", "q", "q"]
 
@@ -147,7 +155,11 @@ def test_prompts_are_texts_messages_lists_of_them_or_json_text() -> None:
     run = MemoryRun()
     user = {"role": "user", "content": "hi"}
 
-    log_generations(run, prompts=["hi", user, [user], '[{"role": "user", "content": "hi"}]'], responses=["a"] * 4)
+    log_generations(
+        run,
+        prompts=["hi", user, [user], '[{"role": "user", "content": "hi"}]'],
+        responses=["a"] * 4,
+    )
 
     assert [span_messages(root).input for root in run.roots] == [[message("user", "hi")]] * 4
 
@@ -155,7 +167,12 @@ def test_prompts_are_texts_messages_lists_of_them_or_json_text() -> None:
 def test_rewards_by_name_are_parts_and_their_sum() -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p"], responses=["1", "2"], rewards={"format": [0.5], "answer": [1.0, [0.25, 0.5]]})
+    log_generations(
+        run,
+        prompts=["p"],
+        responses=["1", "2"],
+        rewards={"format": [0.5], "answer": [1.0, [0.25, 0.5]]},
+    )
 
     assert facts(run, "rl.reward") == [1.5, 0.75]
     assert facts(run, "rl.rewards.format") == [0.5, None]
@@ -165,7 +182,9 @@ def test_rewards_by_name_are_parts_and_their_sum() -> None:
 def test_tool_facts_are_dicts_by_sample_or_lists_by_name() -> None:
     by_sample, by_name = MemoryRun(), MemoryRun()
 
-    log_generations(by_sample, responses=["1", "2"], tool_facts=[{"calls": 1, "outputs": ["4"]}, None])
+    log_generations(
+        by_sample, responses=["1", "2"], tool_facts=[{"calls": 1, "outputs": ["4"]}, None]
+    )
     log_generations(by_name, responses=["1", "2"], tool_facts={"calls": [1, 2], "errors": ["boom"]})
 
     assert facts(by_sample, "rl.tool.calls") == [1, None]
@@ -194,7 +213,9 @@ def test_only_kept_samples_are_decoded_and_text_goes_before_tokens() -> None:
 def test_a_decode_function_that_raises_costs_a_text_and_nothing_else() -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p"], response_token_ids=[[1, 2]], rewards=[1.0], decode=lambda ids: 1 / 0)
+    log_generations(
+        run, prompts=["p"], response_token_ids=[[1, 2]], rewards=[1.0], decode=lambda ids: 1 / 0
+    )
 
     assert texts(run) == [("p", "[2 tokens that could not be decoded: ZeroDivisionError]")]
     assert facts(run, "rl.reward") == [1.0]
@@ -225,7 +246,11 @@ def test_a_loss_mask_parts_what_the_policy_said_from_what_tools_said() -> None:
         ["p", "p1o", "q"],
         [
             [{"role": "user", "content": "p"}],
-            [{"role": "user", "content": "p"}, {"role": "assistant", "content": "1"}, {"role": "tool", "content": "o"}],
+            [
+                {"role": "user", "content": "p"},
+                {"role": "assistant", "content": "1"},
+                {"role": "tool", "content": "o"},
+            ],
             "q",
         ],
     ],
@@ -243,8 +268,15 @@ def test_entries_of_one_trajectory_are_turns_of_one_rollout(prompts: list[Any]) 
     turns = [attributes(span) for span in run.frames[0] if span.name == "chat"]
     given = [(turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"]) for turn in turns]
     assert given == [(0, False, 0.0), (1, True, 1.0)]
-    said_by_policy = [e["parts"][0]["content"] for e in span_messages(run.roots[0]).input if e["role"] == "assistant"]
-    assert (said_by_policy, span_messages(run.roots[0]).output) == (["1"], [message("assistant", "2")])
+    said_by_policy = [
+        e["parts"][0]["content"]
+        for e in span_messages(run.roots[0]).input
+        if e["role"] == "assistant"
+    ]
+    assert (said_by_policy, span_messages(run.roots[0]).output) == (
+        ["1"],
+        [message("assistant", "2")],
+    )
 
 
 def test_turns_as_token_ids_say_only_what_is_new() -> None:
@@ -270,17 +302,30 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
         [[*range(40), question, *range(40)] for question in (101, 102)],
         [np.array([*range(40), question, *range(40)]) for question in (101, 102)],
         [
-            [message("system", _TEMPLATE[0]), message("user", question), message("user", _TEMPLATE[1])]
+            [
+                message("system", _TEMPLATE[0]),
+                message("user", question),
+                message("user", _TEMPLATE[1]),
+            ]
             for question in ("2 + 2?", "3 + 3?")
         ],
-        [[{"role": "user", "content": [{"text": question}, {"image": object()}]}] for question in ("2 + 2?", "3 + 3?")],
+        [
+            [{"role": "user", "content": [{"text": question}, {"image": object()}]}]
+            for question in ("2 + 2?", "3 + 3?")
+        ],
         [b"2 + 2?", b"3 + 3?"],
         ["a\udc80b", "a\udc80c"],
         [[2**70], [2**71]],
         [[{"role": "user", "content": ["Describe.", part]}] for part in (b"\xff1", b"\xff2")],
-        [[{"role": "user", "content": ["Describe.", np.full((400, 400, 3), shade)]}] for shade in (1, 2)],
+        [
+            [{"role": "user", "content": ["Describe.", np.full((400, 400, 3), shade)]}]
+            for shade in (1, 2)
+        ],
         [np.full((400, 400), shade, np.uint8) for shade in (1, 2)],
-        [[{"role": "user", "content": [Pillow.new("RGB", (2, 2), colour)]}] for colour in ("red", "blue")],
+        [
+            [{"role": "user", "content": [Pillow.new("RGB", (2, 2), colour)]}]
+            for colour in ("red", "blue")
+        ],
         [[{"role": "user", "content": [Image(np.full((60, 60), shade))]}] for shade in (1, 2)],
         [["Describe.", Image("a.png", caption=caption)] for caption in ("left", "right")],
     ],
@@ -301,7 +346,9 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
         "captions",
     ],
 )
-def test_prompts_of_one_template_are_groups_of_their_own_and_equal_prompts_one(prompts: list[Any]) -> None:
+def test_prompts_of_one_template_are_groups_of_their_own_and_equal_prompts_one(
+    prompts: list[Any],
+) -> None:
     names = PromptGroups()
     first, second = (names.name(prompt) for prompt in prompts)
 
@@ -349,7 +396,9 @@ def test_a_text_of_responses_is_one_response() -> None:
         ({"prompts": None, "responses": ["a"]}, {}),
     ],
 )
-def test_what_belongs_to_no_rollout_is_counted(columns: dict[str, Any], drops: dict[str, int]) -> None:
+def test_what_belongs_to_no_rollout_is_counted(
+    columns: dict[str, Any], drops: dict[str, int]
+) -> None:
     run = MemoryRun()
 
     log_generations(run, **columns)

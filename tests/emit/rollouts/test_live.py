@@ -25,7 +25,14 @@ from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.rollouts.context import attach_context, get_context
 from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
 from otel_bridge.records import trace_id_of
-from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, span_messages
+from support.trainers.emit_rollout_doubles import (
+    CONVERSATION,
+    MemoryRun,
+    attributes,
+    message,
+    plain,
+    span_messages,
+)
 from support.trainers.emit_samples import run_in, seen_in
 
 
@@ -52,9 +59,17 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
         rollout.reward = 1.0
         rollout.rewards["format"] = 0.5
 
-    assert [span.name for span in run.spans] == ["execute_tool calculator", "chat policy", "rollout"]
+    assert [span.name for span in run.spans] == [
+        "execute_tool calculator",
+        "chat policy",
+        "rollout",
+    ]
     called, turned, root = run.spans
-    assert (called.parent_span_id, turned.parent_span_id, root.parent_span_id) == (turned.span_id, root.span_id, b"")
+    assert (called.parent_span_id, turned.parent_span_id, root.parent_span_id) == (
+        turned.span_id,
+        root.span_id,
+        b"",
+    )
     assert {span.trace_id.hex() for span in run.spans} == {rollout.id}
     assert attributes(called) == {
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calculator", "gen_ai.tool.call.id": "c1",
@@ -90,12 +105,19 @@ def test_a_rollout_is_a_trace_of_its_own_that_links_its_caller() -> None:
 
     mine, outer = run.roots
     assert (mine.trace_id.hex(), inner.id) == (trace_id_of("run1", "mine"), "mine")
-    assert [one.span_id for one in outer.links] == [app.get_span_context().span_id.to_bytes(8, "big")]
+    assert [one.span_id for one in outer.links] == [
+        app.get_span_context().span_id.to_bytes(8, "big")
+    ]
     assert [one.span_id for one in mine.links] == [outer.span_id]
-    assert len({app.get_span_context().trace_id.to_bytes(16, "big"), mine.trace_id, outer.trace_id}) == 3
+    assert (
+        len({app.get_span_context().trace_id.to_bytes(16, "big"), mine.trace_id, outer.trace_id})
+        == 3
+    )
 
 
-@pytest.mark.parametrize("error", [ValueError("no more tokens"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error", [ValueError("no more tokens"), KeyboardInterrupt(), SystemExit(3)]
+)
 def test_an_exception_marks_it_failed_and_passes(error: BaseException) -> None:
     run = MemoryRun()
 
@@ -106,7 +128,9 @@ def test_an_exception_marks_it_failed_and_passes(error: BaseException) -> None:
         "execute_tool sandbox": Status.STATUS_CODE_ERROR,
         "rollout": Status.STATUS_CODE_ERROR,
     }
-    events = [[plain(pair.value) for pair in event.attributes] for event in by_name(run)["rollout"].events]
+    events = [
+        [plain(pair.value) for pair in event.attributes] for event in by_name(run)["rollout"].events
+    ]
     assert events == [[type(error).__name__, str(error)]]
 
 
@@ -118,7 +142,9 @@ def test_hundreds_of_concurrent_tasks_keep_their_children_apart() -> None:
             for _ in range(2):
                 await asyncio.sleep(0)
                 with chat("policy"):
-                    await asyncio.gather(*(asyncio.create_task(asyncio.to_thread(use_tool)) for _ in range(1)))
+                    await asyncio.gather(
+                        *(asyncio.create_task(asyncio.to_thread(use_tool)) for _ in range(1))
+                    )
 
     def use_tool() -> None:
         with tool("python"):
@@ -153,7 +179,9 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 
     spans = by_name(run)
     root = spans["rollout"]
-    assert {spans[name].parent_span_id for name in ("chat by object", "chat attached")} == {root.span_id}
+    assert {spans[name].parent_span_id for name in ("chat by object", "chat attached")} == {
+        root.span_id
+    }
 
 
 _WORKER = """
@@ -178,7 +206,12 @@ def test_another_process_joins_by_trace_context() -> None:
     with opened(run) as rollout:
         rollout.messages = CONVERSATION
         carrier = get_context()
-        code = [sys.executable, "-c", _WORKER, __import__("json").dumps({"TraceParent": carrier["traceparent"]})]
+        code = [
+            sys.executable,
+            "-c",
+            _WORKER,
+            __import__("json").dumps({"TraceParent": carrier["traceparent"]}),
+        ]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         output = subprocess.run(code, capture_output=True, text=True, check=True, env=env).stdout
     run.records.append((2, bytes.fromhex(output.strip())))
@@ -191,7 +224,9 @@ def test_another_process_joins_by_trace_context() -> None:
     assert "rl.rollout.spans" not in attributes(spans["rollout"])
 
 
-@pytest.mark.parametrize("carrier", [None, {}, {"traceparent": "nonsense"}, {b"traceparent": b"00-zz"}, 3])
+@pytest.mark.parametrize(
+    "carrier", [None, {}, {"traceparent": "nonsense"}, {b"traceparent": b"00-zz"}, 3]
+)
 def test_a_carrier_that_carries_nothing_changes_nothing(carrier: Any) -> None:
     with attach_context(carrier):
         assert not trace.get_current_span().get_span_context().is_valid
@@ -209,7 +244,9 @@ def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_jo
     assert run.spans == []
     assert carrier["traceparent"].endswith("-00")
     [event] = run.events
-    assert plain(event.body) == {"g": {"count": 1, "sum": 0.5, "sum_squares": 0.25, "min": 0.5, "max": 0.5}}
+    assert plain(event.body) == {
+        "g": {"count": 1, "sum": 0.5, "sum_squares": 0.25, "min": 0.5, "max": 0.5}
+    }
 
 
 def test_a_value_for_a_switched_off_rollout_finds_its_id_among_those_left_out() -> None:
@@ -220,7 +257,10 @@ def test_a_value_for_a_switched_off_rollout_finds_its_id_among_those_left_out() 
     with opened(run) as generated:
         pass
 
-    assert [attributes(event)["rl.rollouts.ids"] for event in run.events] == ["r1", generated.trace_id]
+    assert [attributes(event)["rl.rollouts.ids"] for event in run.events] == [
+        "r1",
+        generated.trace_id,
+    ]
 
 
 @pytest.mark.parametrize("cap", ["16", "0"])
@@ -339,7 +379,9 @@ def test_a_rollout_that_cannot_be_read_still_ends() -> None:
     assert run.drops == {"rollout_unreadable": 1}
 
 
-def test_the_environment_of_stock_sdks_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_stock_sdks_does_not_switch_it_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
@@ -427,7 +469,12 @@ def test_a_failed_block_keeps_none_of_its_callers_locals_alive(is_caught_inside:
     def failing() -> tuple[weakref.ref[Batch], set[str]]:
         batch = Batch()
         freed = weakref.ref(batch)
-        with contextlib.suppress(TimeoutError), opened(run) as rollout, chat("policy") as turn, tool("python") as call:
+        with (
+            contextlib.suppress(TimeoutError),
+            opened(run) as rollout,
+            chat("policy") as turn,
+            tool("python") as call,
+        ):
             try:
                 raise TimeoutError("sandbox gone")
             except TimeoutError as exc:

@@ -28,11 +28,15 @@ def read_back(base: Path, run_id: str) -> list[Any]:
         records += translator.opened(source, header.created_unix_ns)
         for frame in scan.frames:
             now = frame.append_unix_ns
-            records += translator.frame(source, int(frame.signal), frame.payload, frame.whole, now, now)
+            records += translator.frame(
+                source, int(frame.signal), frame.payload, frame.whole, now, now
+            )
     return records + translator.close(now)
 
 
-def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_BRIDGE_OFFLINE", "1")
     run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
     finished = otel_bridge.Rollout(
@@ -45,7 +49,9 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
         with otel_bridge.chat("policy", input="2 + 2?") as turn:
             turn.output = "4"
         rollout.reward = 0.0
-    otel_bridge.log_generations(prompts=["p"], responses=["a", "b"], rewards=[0.5, 0.5], step=4, split="train")
+    otel_bridge.log_generations(
+        prompts=["p"], responses=["a", "b"], rewards=[0.5, 0.5], step=4, split="train"
+    )
     otel_bridge.log_reward("r1", 0.25, name="judge")
     run.finish()
 
@@ -53,9 +59,22 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
     by_id = {record.id: record for record in records if isinstance(record, RolloutRecord)}
     first, second = by_id[trace_id_of(run.id, "r1")], by_id[trace_id_of(run.id, "r2")]
     assert list(first.messages)[-1] == {"role": "assistant", "content": "It is 4."}
-    assert [message["role"] for message in first.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in first.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert [span.kind for span in first.spans] == ["span", "generation", "tool", "generation"]
-    facts = (first.role, first.step, first.split, first.group, first.reward, first.policy_version, first.dataset)
+    facts = (
+        first.role,
+        first.step,
+        first.split,
+        first.group,
+        first.reward,
+        first.policy_version,
+        first.dataset,
+    )
     assert facts == ("explorer", 3, "train", "g", 1.0, 8, "gsm8k")
     assert (first.metadata["level"], first.incomplete, first.clipped_bytes) == (3, False, 0)
     assert [message["content"] for message in second.messages] == ["2 + 2?", "4"]
@@ -63,7 +82,9 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
     assert len(by_id) == 4
     late = {record.name: record.value for record in records if isinstance(record, Evaluation)}
     assert first.rewards.get("judge", late.get("judge")) == 0.25
-    totals = {key: value for row in records if isinstance(row, Row) for key, value in row.values.items()}
+    totals = {
+        key: value for row in records if isinstance(row, Row) for key, value in row.values.items()
+    }
     assert totals["explorer/rollouts/total"] == 2
 
 
@@ -72,18 +93,36 @@ def test_spans_made_of_messages_show_their_texts_though_they_are_written_once(
 ) -> None:
     monkeypatch.setenv("OTEL_BRIDGE_OFFLINE", "1")
     result = "4 " * 2000
-    messages = [CONVERSATION[0], CONVERSATION[1], {**CONVERSATION[2], "content": result}, CONVERSATION[3]]
+    messages = [
+        CONVERSATION[0],
+        CONVERSATION[1],
+        {**CONVERSATION[2], "content": result},
+        CONVERSATION[3],
+    ]
     run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
-    otel_bridge.log_rollouts([otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])], step=1)
+    otel_bridge.log_rollouts(
+        [otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])], step=1
+    )
     run.finish()
 
-    [rollout] = [record for record in read_back(tmp_path, run.id) if isinstance(record, RolloutRecord)]
+    [rollout] = [
+        record for record in read_back(tmp_path, run.id) if isinstance(record, RolloutRecord)
+    ]
 
     asked = rollout.messages[1]
     root, first, tool, last = rollout.spans
-    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in rollout.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
     assert root.input == [*rollout.messages[:3], rollout.messages[4]]
     assert (first.input, first.output) == ([CONVERSATION[0]], [asked])
     assert (tool.input, tool.output) == ({"expression": "2 + 2"}, result)
-    assert (last.input, last.output) == ([rollout.messages[2]], [{"role": "assistant", "content": "It is 4."}])
+    assert (last.input, last.output) == (
+        [rollout.messages[2]],
+        [{"role": "assistant", "content": "It is 4."}],
+    )
     assert "rl.message.index" not in {**first.attributes, **tool.attributes, **last.attributes}

@@ -67,13 +67,19 @@ def test_a_span_equals_that_of_the_public_encoder(
     [resource_spans] = encode_spans([theirs]).resource_spans
 
     ours = span_encoding.span(
-        (trace_id.to_bytes(16, "big"), span_id.to_bytes(8, "big"), parent_id and parent_id.to_bytes(8, "big")),
+        (
+            trace_id.to_bytes(16, "big"),
+            span_id.to_bytes(8, "big"),
+            parent_id and parent_id.to_bytes(8, "big"),
+        ),
         name,
         times,
         span_encoding.span_attributes(attributes.items()),
         kind=span_encoding.KIND_CLIENT,
         events=b"" if error is None else span_encoding.exception_event(times[1], "Error", error),
-        links=b"" if link is None else span_encoding.link(link[0].to_bytes(16, "big"), link[1].to_bytes(8, "big")),
+        links=b""
+        if link is None
+        else span_encoding.link(link[0].to_bytes(16, "big"), link[1].to_bytes(8, "big")),
         error=error,
     )
 
@@ -86,6 +92,8 @@ def test_text_in_pieces_equals_text_in_one(pieces: list[bytes], name: str) -> No
 
     packed = span_encoding.span_attributes([(name, span_encoding.utf8_array(texts))])
 
-    whole = span_encoding.span_attributes([(name, ("[" + ",".join(t.decode() for t in texts) + "]"))])
+    whole = span_encoding.span_attributes(
+        [(name, ("[" + ",".join(t.decode() for t in texts) + "]"))]
+    )
     assert b"".join(packed.parts) == b"".join(whole.parts)
     assert packed.size == len(b"".join(packed.parts))

@@ -25,7 +25,9 @@ class WholeRun(MemoryRun):
 
     project, name = "p", "n"
 
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
+    def append(
+        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+    ) -> None:
         assert whole
         super().append(signal, payload)
 
@@ -73,7 +75,9 @@ def test_half_a_surrogate_pair_costs_no_span_and_no_attribute() -> None:
     provider = TracerProvider(resource=Resource({"k": HALF}), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(Appending(SdkAppender(cast("Any", run)))))
 
-    with provider.get_tracer(HALF).start_span(HALF, attributes={HALF: 1, "list": ["x", HALF]}) as span:
+    with provider.get_tracer(HALF).start_span(
+        HALF, attributes={HALF: 1, "list": ["x", HALF]}
+    ) as span:
         span.add_event(HALF, {"k": HALF})
         span.set_status(Status(StatusCode.ERROR, HALF))
 
@@ -84,7 +88,10 @@ def test_half_a_surrogate_pair_costs_no_span_and_no_attribute() -> None:
     assert run.drops == {}
     assert {pair.key: plain(pair.value) for pair in entry.resource.attributes}["k"] == "a?b"
     assert (scope.scope.name, sent.name, sent.status.message) == ("a?b", "a?b", "a?b")
-    assert {pair.key: plain(pair.value) for pair in sent.attributes} == {"a?b": 1, "list": ["x", "a?b"]}
+    assert {pair.key: plain(pair.value) for pair in sent.attributes} == {
+        "a?b": 1,
+        "list": ["x", "a?b"],
+    }
     [event] = sent.events
     assert (event.name, [plain(pair.value) for pair in event.attributes]) == ("a?b", ["a?b"])
 
@@ -96,14 +103,23 @@ def test_half_a_surrogate_pair_costs_no_log_record_and_no_metric() -> None:
     meters = MeterProvider([reader], shutdown_on_exit=False)
     meters.get_meter("m").create_counter("c").add(1, {"k": HALF})
 
-    appender.logs([ReadableLogRecord(LogRecord(body={"k": [HALF]}, attributes={HALF: HALF}), Resource({}))])
+    appender.logs(
+        [ReadableLogRecord(LogRecord(body={"k": [HALF]}, attributes={HALF: HALF}), Resource({}))]
+    )
     data = reader.get_metrics_data()
     assert data is not None
     appender.metrics(data)
 
     (_, log_payload), (_, metric_payload) = run.records
-    [record] = ExportLogsServiceRequest.FromString(log_payload).resource_logs[0].scope_logs[0].log_records
-    [metric] = ExportMetricsServiceRequest.FromString(metric_payload).resource_metrics[0].scope_metrics[0].metrics
+    [record] = (
+        ExportLogsServiceRequest.FromString(log_payload).resource_logs[0].scope_logs[0].log_records
+    )
+    [metric] = (
+        ExportMetricsServiceRequest.FromString(metric_payload)
+        .resource_metrics[0]
+        .scope_metrics[0]
+        .metrics
+    )
     assert run.drops == {}
     assert plain(record.body) == {"k": ["a?b"]}
     assert [(pair.key, plain(pair.value)) for pair in record.attributes] == [("a?b", "a?b")]

@@ -59,7 +59,9 @@ def test_where_the_program_has_no_providers_they_are_made(tmp_path: Path) -> Non
     check(tmp_path / "runs")
 
 
-def test_providers_of_the_program_keep_what_they_have_and_get_one_more_place(tmp_path: Path) -> None:
+def test_providers_of_the_program_keep_what_they_have_and_get_one_more_place(
+    tmp_path: Path,
+) -> None:
     ended = run_program(tmp_path, USERS + OWN + WORK, instrument=False)
 
     assert ended.returncode == 0, ended.stderr
@@ -68,9 +70,14 @@ def test_providers_of_the_program_keep_what_they_have_and_get_one_more_place(tmp
         check(tmp_path / "runs")
     else:  # opentelemetry-sdk 1.39
         assert (
-            "cannot add a reader to the meter provider of this program: its metrics are not in the run" in ended.stderr
+            "cannot add a reader to the meter provider of this program: its metrics are not in the run"
+            in ended.stderr
         )
-        assert sorted(span.name for span in written(tmp_path / "runs").spans) == ["chat m", "outside", "rollout"]
+        assert sorted(span.name for span in written(tmp_path / "runs").spans) == [
+            "chat m",
+            "outside",
+            "rollout",
+        ]
 
 
 def test_finish_collects_what_waits_in_the_sdk_first(tmp_path: Path) -> None:
@@ -113,7 +120,9 @@ def test_a_forked_worker_records_the_points_of_its_own_instruments(tmp_path: Pat
     assert len({header.instance_id for header in found.headers}) == 2
 
 
-def test_a_process_that_forks_while_another_thread_collects_has_a_child_that_can_collect(tmp_path: Path) -> None:
+def test_a_process_that_forks_while_another_thread_collects_has_a_child_that_can_collect(
+    tmp_path: Path,
+) -> None:
     code = """
     import os, threading
     from opentelemetry import metrics
@@ -146,8 +155,13 @@ def test_a_process_that_forks_while_another_thread_collects_has_a_child_that_can
     assert ended.returncode == 0, ended.stderr
 
 
-def test_metrics_of_an_explicit_rl_step_that_are_not_finite_do_not_end_the_program(tmp_path: Path) -> None:
-    source = OWN + "from opentelemetry import metrics\nmetrics.get_meter('a').create_gauge('g').set(float('nan'))\n"
+def test_metrics_of_an_explicit_rl_step_that_are_not_finite_do_not_end_the_program(
+    tmp_path: Path,
+) -> None:
+    source = (
+        OWN
+        + "from opentelemetry import metrics\nmetrics.get_meter('a').create_gauge('g').set(float('nan'))\n"
+    )
 
     ended = run_program(tmp_path, source, instrument=False)
 

@@ -26,12 +26,17 @@ print("done")
 """
 
 pytestmark = pytest.mark.skipif(
-    not entry_points(group="opentelemetry_configurator", name="otel_bridge"), reason="installed without entry points"
+    not entry_points(group="opentelemetry_configurator", name="otel_bridge"),
+    reason="installed without entry points",
 )
 
 
-def test_every_step_of_a_stock_gauge_and_every_span_is_in_the_run_that_the_environment_names(tmp_path: Path) -> None:
-    ended = run_program(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="file")
+def test_every_step_of_a_stock_gauge_and_every_span_is_in_the_run_that_the_environment_names(
+    tmp_path: Path,
+) -> None:
+    ended = run_program(
+        tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="file"
+    )
 
     found = written(tmp_path / "runs")
     assert (ended.returncode, ended.stdout) == (0, "done\n")
@@ -45,7 +50,8 @@ def test_every_step_of_a_stock_gauge_and_every_span_is_in_the_run_that_the_envir
 
 
 @pytest.mark.parametrize(
-    ("said", "measured"), [({}, False), ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "urllib3"}, True)]
+    ("said", "measured"),
+    [({}, False), ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "urllib3"}, True)],
 )
 def test_the_machine_is_measured_in_a_program_only_where_its_user_says_so(
     tmp_path: Path, said: dict[str, str], measured: bool
@@ -58,7 +64,9 @@ def test_the_machine_is_measured_in_a_program_only_where_its_user_says_so(
 
 
 def test_of_several_exporters_of_a_signal_one_appends(tmp_path: Path) -> None:
-    run_program(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file,mlflow", OTEL_TRACES_EXPORTER="trackio,file")
+    run_program(
+        tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file,mlflow", OTEL_TRACES_EXPORTER="trackio,file"
+    )
 
     found = written(tmp_path / "runs")
     assert dict(found.headers[0].exporters) == {
@@ -71,14 +79,18 @@ def test_of_several_exporters_of_a_signal_one_appends(tmp_path: Path) -> None:
 
 
 def test_stock_exporters_beside_ours_keep_working(tmp_path: Path) -> None:
-    ended = run_program(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="console")
+    ended = run_program(
+        tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="console"
+    )
 
     found = written(tmp_path / "runs")
     assert '"name": "chat m"' in ended.stdout
     assert (found.spans, len(found.points("loss"))) == ([], 3000)
 
 
-def test_a_tracker_that_is_not_installed_is_said_and_only_its_exporter_is_off(tmp_path: Path) -> None:
+def test_a_tracker_that_is_not_installed_is_said_and_only_its_exporter_is_off(
+    tmp_path: Path,
+) -> None:
     hide = """
 import importlib.util
 real = importlib.util.find_spec
@@ -121,7 +133,10 @@ def test_a_run_that_cannot_begin_leaves_the_program_alone(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
 
     ended = run_program(
-        tmp_path, PROGRAM, OTEL_TRACES_EXPORTER="file,console", OTEL_BRIDGE_DIR=str(tmp_path / "file" / "below")
+        tmp_path,
+        PROGRAM,
+        OTEL_TRACES_EXPORTER="file,console",
+        OTEL_BRIDGE_DIR=str(tmp_path / "file" / "below"),
     )
 
     assert ended.returncode == 0

@@ -32,7 +32,11 @@ KEY = "sk-" + "A1" * 16
 SDK_TAKES_MAPS = "key" in BoundedAttributes(attributes={"key": {"a": 1}})
 """Below 1.40 the SDK itself drops an attribute that is a map."""
 ASKED = [{"role": "user", "parts": [{"type": "text", "content": "the whole truth"}]}]
-NUMBERS = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 7, "gen_ai.response.finish_reasons": ["stop"]}
+NUMBERS = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.usage.input_tokens": 7,
+    "gen_ai.response.finish_reasons": ["stop"],
+}
 
 
 class WholeRun(MemoryRun):
@@ -85,7 +89,9 @@ def test_off_leaves_no_text_of_a_span_and_all_its_numbers_and_names() -> None:
     values = {**NUMBERS, "gen_ai.input.messages": json.dumps(ASKED), "rl.metadata.note": "the whole truth",
               "gen_ai.tool.call.arguments": {"q": "the whole truth"}, "rl.metadata.n": 3}  # fmt: skip
 
-    span = span_of(run, values, event={"exception.message": "the whole truth"}, error="the whole truth")
+    span = span_of(
+        run, values, event={"exception.message": "the whole truth"}, error="the whole truth"
+    )
 
     assert attributes(span) == {**NUMBERS, "rl.metadata.n": 3}
     assert b"the whole truth" not in run.records[0][1]
@@ -94,10 +100,15 @@ def test_off_leaves_no_text_of_a_span_and_all_its_numbers_and_names() -> None:
 def test_truncation_cuts_inside_message_parts() -> None:
     run = WholeRun(MESSAGE_CONTENT="truncate:5")
 
-    span = span_of(run, {**NUMBERS, "gen_ai.input.messages": json.dumps(ASKED)}, error="the whole truth")
+    span = span_of(
+        run, {**NUMBERS, "gen_ai.input.messages": json.dumps(ASKED)}, error="the whole truth"
+    )
 
     found = attributes(span)
-    assert json.loads(found.pop("gen_ai.input.messages"))[0]["parts"][0]["content"] == "the w… [+10 characters]"
+    assert (
+        json.loads(found.pop("gen_ai.input.messages"))[0]["parts"][0]["content"]
+        == "the w… [+10 characters]"
+    )
     assert found == NUMBERS
     assert span.status.message == "the w… [+10 characters]"
 
@@ -108,19 +119,29 @@ def test_secrets_go_by_shape_and_by_name_wherever_they_stand() -> None:
         **NUMBERS,
         "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"my key: {KEY}"}]),
         "gen_ai.tool.call.arguments": '{"password": "pa55", "n": 1}',
-        **({"gen_ai.tool.call.result": {"auth": {"api_key": "pa55"}, "ok": True}} if SDK_TAKES_MAPS else {}),
+        **(
+            {"gen_ai.tool.call.result": {"auth": {"api_key": "pa55"}, "ok": True}}
+            if SDK_TAKES_MAPS
+            else {}
+        ),
         "http.request.header.authorization": ("pa55",),
         "url.full": "https://me:pa55@host/x",
         "process.command_args": ["--api-key", "pa55", "--lr", "1"],
     }
 
-    span = span_of(run, values, event={"exception.message": f"bad {KEY}"}, error=f"no {KEY}", name=f"GET {KEY}")
+    span = span_of(
+        run, values, event={"exception.message": f"bad {KEY}"}, error=f"no {KEY}", name=f"GET {KEY}"
+    )
 
     assert attributes(span) == {
         **NUMBERS,
         "gen_ai.input.messages": '[{"role":"user","content":"my key: [redacted]"}]',
         "gen_ai.tool.call.arguments": '{"password":"[redacted]","n":1}',
-        **({"gen_ai.tool.call.result": {"auth": {"api_key": REDACTED}, "ok": True}} if SDK_TAKES_MAPS else {}),
+        **(
+            {"gen_ai.tool.call.result": {"auth": {"api_key": REDACTED}, "ok": True}}
+            if SDK_TAKES_MAPS
+            else {}
+        ),
         "http.request.header.authorization": [REDACTED],
         "url.full": f"https://{REDACTED}@host/x",
         "process.command_args": ["--api-key", REDACTED, "--lr", "1"],
@@ -139,7 +160,10 @@ def test_a_resource_that_was_started_with_a_secret_loses_it() -> None:
     for name in ("one", "two"):
         provider.get_tracer("app").start_span(name).end()
 
-    found = [ExportTraceServiceRequest.FromString(payload).resource_spans[0].resource for _, payload in run.records]
+    found = [
+        ExportTraceServiceRequest.FromString(payload).resource_spans[0].resource
+        for _, payload in run.records
+    ]
 
     assert [plain(one.attributes[0].value) for one in found] == [f"train --token={REDACTED}"] * 2
 
@@ -147,9 +171,16 @@ def test_a_resource_that_was_started_with_a_secret_loses_it() -> None:
 def test_addresses_go_where_asked_for_and_secrets_stay_where_they_may() -> None:
     run = WholeRun(REDACT="email")
 
-    span = span_of(run, {"enduser.id": "ann@example.org", "api_key": "mine", "gen_ai.prompt": "to bob@example.org"})
+    span = span_of(
+        run,
+        {"enduser.id": "ann@example.org", "api_key": "mine", "gen_ai.prompt": "to bob@example.org"},
+    )
 
-    assert attributes(span) == {"enduser.id": REDACTED, "api_key": "mine", "gen_ai.prompt": f"to {REDACTED}"}
+    assert attributes(span) == {
+        "enduser.id": REDACTED,
+        "api_key": "mine",
+        "gen_ai.prompt": f"to {REDACTED}",
+    }
 
 
 def test_the_hook_sees_each_text_and_no_name_and_one_that_raises_costs_that_text() -> None:
@@ -193,7 +224,9 @@ def test_a_record_that_cannot_be_looked_through_does_not_leave_and_is_counted() 
 
 # --- log records ------------------------------------------------------------------------------------------------------
 def test_off_leaves_no_text_of_a_genai_event_and_other_lines_as_they_are() -> None:
-    said = LogRecord(event_name="gen_ai.user.message", body={"role": "user", "content": "the whole truth"})
+    said = LogRecord(
+        event_name="gen_ai.user.message", body={"role": "user", "content": "the whole truth"}
+    )
     judged = LogRecord(
         event_name="gen_ai.evaluation.result",
         attributes={"gen_ai.evaluation.name": "judge", "gen_ai.evaluation.score.label": "the whole truth",
@@ -212,9 +245,15 @@ def test_off_leaves_no_text_of_a_genai_event_and_other_lines_as_they_are() -> No
 
 
 def test_log_lines_and_events_lose_secrets_by_shape_and_by_name() -> None:
-    line = log_of(WholeRun(), LogRecord(body=f"login with {KEY}", attributes={"db_password": "pa55"}))
+    line = log_of(
+        WholeRun(), LogRecord(body=f"login with {KEY}", attributes={"db_password": "pa55"})
+    )
     event = log_of(
-        WholeRun(), LogRecord(event_name="gen_ai.tool.message", body={"content": '{"password": "pa55"}', "pwd": "pa55"})
+        WholeRun(),
+        LogRecord(
+            event_name="gen_ai.tool.message",
+            body={"content": '{"password": "pa55"}', "pwd": "pa55"},
+        ),
     )
 
     assert plain(line.body) == f"login with {REDACTED}"
@@ -240,7 +279,9 @@ def test_what_others_set_on_the_span_of_a_live_rollout_leaves_as_the_policy_says
     assert "db_password" not in found
     assert root.status.message == "KeyError"
     assert [plain(event.attributes[0].value) for event in root.events] == ["ValueError", "KeyError"]
-    assert not any(text in payload for _, payload in run.records for text in (b"the whole truth", b"pa55"))
+    assert not any(
+        text in payload for _, payload in run.records for text in (b"the whole truth", b"pa55")
+    )
 
 
 # --- whole programs ---------------------------------------------------------------------------------------------------
@@ -258,18 +299,28 @@ _logs.get_logger('genai').emit(_logs.LogRecord(body={'content': 'the whole truth
 
 
 @pytest.mark.parametrize("instrument", [False, True])
-def test_a_program_whose_run_keeps_text_in_writes_none_to_the_disk(tmp_path: Path, instrument: bool) -> None:
+def test_a_program_whose_run_keeps_text_in_writes_none_to_the_disk(
+    tmp_path: Path, instrument: bool
+) -> None:
     source = PROGRAM
     more = {"OTEL_BRIDGE_MESSAGE_CONTENT": "off"}
     if instrument:
-        source = PROGRAM.replace("otel_bridge.init(exporters='file', role='trainer', otel=True)\n", "")
-        more |= {"OTEL_TRACES_EXPORTER": "file", "OTEL_LOGS_EXPORTER": "file", "OTEL_METRICS_EXPORTER": "none"}
+        source = PROGRAM.replace(
+            "otel_bridge.init(exporters='file', role='trainer', otel=True)\n", ""
+        )
+        more |= {
+            "OTEL_TRACES_EXPORTER": "file",
+            "OTEL_LOGS_EXPORTER": "file",
+            "OTEL_METRICS_EXPORTER": "none",
+        }
 
     ended = run_program(tmp_path, source, instrument=instrument, **more)
 
     assert ended.returncode == 0, ended.stderr
     found = written(tmp_path / "runs")
-    assert [attributes(span) for span in found.spans if span.name == "chat"] == [{"gen_ai.usage.input_tokens": 7}]
+    assert [attributes(span) for span in found.spans if span.name == "chat"] == [
+        {"gen_ai.usage.input_tokens": 7}
+    ]
     segments = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert len(segments) > 1
     assert not any(b"the whole truth" in one for one in segments)

@@ -47,7 +47,9 @@ def figures(span: TokenSpan) -> dict[str, tuple[list[float], list[float]]]:
     ],
     ids=["array", "list", "lists", "matrix", "tuple"],
 )
-def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(rollouts: object, given: object) -> None:
+def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
+    rollouts: object, given: object
+) -> None:
     run = MemoryRun()
 
     annotate(run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, TokensCall(7))
@@ -71,11 +73,17 @@ def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_
     run = MemoryRun()
 
     annotate(
-        run, {"ids": ["a", "b"], "entropies": [[1.0, None], None]}, {"is_masked": [[True, False], [True]]}, TokensCall()
+        run,
+        {"ids": ["a", "b"], "entropies": [[1.0, None], None]},
+        {"is_masked": [[True, False], [True]]},
+        TokensCall(),
     )
 
     (span,) = spans(run)
-    assert figures(span) == {"entropy": ([1.0, 0.0], [1.0, 0.0]), "masked": ([2.0, 1.0], [1.0, 1.0])}
+    assert figures(span) == {
+        "entropy": ([1.0, 0.0], [1.0, 0.0]),
+        "masked": ([2.0, 1.0], [1.0, 1.0]),
+    }
     assert span.step == 8
     assert not run.drops
 
@@ -83,7 +91,9 @@ def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_
 def test_tokens_that_were_not_sampled_are_in_no_sum() -> None:
     run = MemoryRun()
 
-    annotate(run, ["a"], {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]}, TokensCall())
+    annotate(
+        run, ["a"], {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]}, TokensCall()
+    )
 
     (span,) = spans(run)
     assert figures(span) == {"entropy": ([2.0], [4.0])}
@@ -118,13 +128,20 @@ def test_what_names_no_rollout_is_counted() -> None:
 
     (span,) = spans(run)
     assert figures(span) == {"entropy": ([1.0], [2.0])}
-    assert run.drops == {"token_rollout_id": 1, "token_twice": 1, "bad_step": 1, "token_no_rollouts": 1}
+    assert run.drops == {
+        "token_rollout_id": 1,
+        "token_twice": 1,
+        "bad_step": 1,
+        "token_no_rollouts": 1,
+    }
 
 
 def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -> None:
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="2")
     ids = [f"kept-{index}" for index in range(6)]
-    log_rollouts(run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults())
+    log_rollouts(
+        run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults()
+    )
     kept = {span.trace_id.hex() for span in run.spans if span.name == "rollout"}
 
     annotate(run, ids, {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6}, TokensCall())
@@ -132,15 +149,23 @@ def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -
     (span,) = spans(run)
     assert len(kept) == 2
     assert set(span.streams["logprobs"]) == set(span.streams["trainer_logprobs"]) == kept
-    assert {struct.unpack("<3f", data) for data in span.streams["logprobs"].values()} == {tuple(ENGINE)}
+    assert {struct.unpack("<3f", data) for data in span.streams["logprobs"].values()} == {
+        tuple(ENGINE)
+    }
 
 
-def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_can_join_them() -> None:
+def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_can_join_them() -> (
+    None
+):
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="1")
     ids = [f"joined-{index}" for index in range(4)]
-    log_rollouts(run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults())
+    log_rollouts(
+        run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults()
+    )
 
-    annotate(run, ids, {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4}, TokensCall())
+    annotate(
+        run, ids, {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4}, TokensCall()
+    )
 
     (span,) = spans(run)
     assert len(span.streams["trainer_logprobs"]) == 4
@@ -154,8 +179,12 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
         {"token_ids": [3, 4], "logprobs": [0.0, -3.0], "loss_mask": [0, 1]},
     ]
 
-    messages = [{"role": role, "content": "a"} for role in ("user", "assistant", "tool", "assistant")]
-    log_rollouts(run, run.rollout_options, [Rollout(messages, id="turns", turns=turns)], RolloutDefaults(4))
+    messages = [
+        {"role": role, "content": "a"} for role in ("user", "assistant", "tool", "assistant")
+    ]
+    log_rollouts(
+        run, run.rollout_options, [Rollout(messages, id="turns", turns=turns)], RolloutDefaults(4)
+    )
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}
@@ -191,7 +220,9 @@ def test_a_large_call_is_several_spans() -> None:
     assert [len(span.rollouts) for span in spans(run)] == [2, 1]
 
 
-@pytest.mark.parametrize(("mode", "leaves"), [("full", True), ("off", False), ("truncate:5", False)])
+@pytest.mark.parametrize(
+    ("mode", "leaves"), [("full", True), ("off", False), ("truncate:5", False)]
+)
 def test_texts_and_ids_of_tokens_are_under_the_content_policy(mode: str, leaves: bool) -> None:
     run = MemoryRun(MESSAGE_CONTENT=mode)
     texts = {4: "the ", 5: "answer"}
@@ -200,7 +231,9 @@ def test_texts_and_ids_of_tokens_are_under_the_content_policy(mode: str, leaves:
 
     (span,) = spans(run)
     assert ("token_ids" in span.streams) is leaves
-    assert span.texts == ({} if mode == "off" else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]})
+    assert span.texts == (
+        {} if mode == "off" else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]}
+    )
 
 
 def test_a_secret_in_several_tokens_keeps_all_of_their_texts_from_leaving() -> None:
@@ -224,7 +257,9 @@ def test_lists_without_numpy_give_the_same_figures_and_numpy_is_not_imported() -
         "assert 'numpy' not in sys.modules\n"
         "print(figures_of(lists, [3, 0, 1]))"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     nan = math.nan
     arrays: dict[str, Any] = {
         "logprobs": np.array([-0.5, -1.0, nan, -3.0]),
@@ -243,7 +278,9 @@ def test_lists_without_numpy_give_the_same_figures_and_numpy_is_not_imported() -
         assert read[name].buckets == figure.buckets
 
 
-def test_nothing_raises_and_all_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_raises_and_all_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Odd:
         def __iter__(self) -> object:
             raise KeyError

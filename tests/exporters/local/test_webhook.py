@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.errors import BlockedError, ConfigError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Alert
 from otel_bridge.settings import ALERT_WEBHOOK
@@ -36,7 +42,16 @@ def alert(position: int, title: str = "kl") -> Alert:
 
 
 def test_an_alert_is_one_text_without_mentions(tmp_path: Path) -> None:
-    one = Alert("a:1", "trainer", "kl > 0.2", "see <!channel> & <http://x|y>", "error", 7, 1_700_000_000 * 10**9, 3)
+    one = Alert(
+        "a:1",
+        "trainer",
+        "kl > 0.2",
+        "see <!channel> & <http://x|y>",
+        "error",
+        7,
+        1_700_000_000 * 10**9,
+        3,
+    )
 
     with webhook() as running:
         writer_of(tmp_path, running.url).write_alerts([one])
@@ -49,7 +64,9 @@ def test_an_alert_is_one_text_without_mentions(tmp_path: Path) -> None:
 
 def test_a_title_calls_nobody_and_links_nowhere(tmp_path: Path) -> None:
     with webhook() as running:
-        writer_of(tmp_path, running.url).write_alerts([alert(1, "@everyone [docs](http://elsewhere)")])
+        writer_of(tmp_path, running.url).write_alerts(
+            [alert(1, "@everyone [docs](http://elsewhere)")]
+        )
 
     assert running.titles == ["@\u200beveryone [docs]\u200b(http://elsewhere)"]
 
@@ -58,13 +75,17 @@ def test_an_alert_that_comes_again_is_not_posted_again(tmp_path: Path) -> None:
     memory = MemoryTable()
     with webhook() as running:
         writer_of(tmp_path, running.url, memory).write_alerts([alert(1, "a"), alert(2, "b")])
-        writer_of(tmp_path, running.url, memory).write_alerts([alert(1, "a"), alert(2, "b"), alert(3, "c")])
+        writer_of(tmp_path, running.url, memory).write_alerts(
+            [alert(1, "a"), alert(2, "b"), alert(3, "c")]
+        )
 
     assert running.titles == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_a_refusal_that_may_pass_is_retried_from_the_alert_that_met_it(tmp_path: Path, status: int) -> None:
+def test_a_refusal_that_may_pass_is_retried_from_the_alert_that_met_it(
+    tmp_path: Path, status: int
+) -> None:
     with webhook(200, status) as running:
         writer = writer_of(tmp_path, running.url)
         with pytest.raises(RetryableError, match=f"HTTP {status}") as raised:
@@ -105,7 +126,9 @@ def test_an_alert_whose_outcome_is_unknown_is_counted_and_not_posted_again(
     assert "SECRET" not in caplog.text
 
 
-def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again(tmp_path: Path) -> None:
+def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again(
+    tmp_path: Path,
+) -> None:
     memory = MemoryTable()
     memory.put("alerts/begun", b"1")
 
@@ -118,7 +141,13 @@ def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(404, BlockedError), (403, BlockedError), (410, BlockedError), (307, BlockedError), (400, PermanentError)],
+    [
+        (404, BlockedError),
+        (403, BlockedError),
+        (410, BlockedError),
+        (307, BlockedError),
+        (400, PermanentError),
+    ],
 )
 def test_a_refusal_that_a_person_must_mend_names_the_setting_and_never_the_address(
     tmp_path: Path, status: int, error: type[ExporterError]

@@ -18,7 +18,14 @@ from otel_bridge.exporter import Exporter, RunInfo, RunWriter, WritesPlainTraces
 from otel_bridge.records import PlainTrace, Span, Status
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge.testing.child import FileMemory
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs, scalar_text
+from otel_bridge.testing.contents import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_configs,
+    scalar_text,
+)
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from otel_bridge_local import console
 from otel_bridge_local import file as file_exporter
@@ -47,19 +54,36 @@ def lines(run: RunInfo) -> list[dict[str, object]]:
 
 
 def held(run: RunInfo) -> Contents:
-    scalars, distributions, rollouts, late, configs, summary, alerts, status = [], [], [], [], {}, {}, [], None
+    scalars, distributions, rollouts, late, configs, summary, alerts, status = (
+        [],
+        [],
+        [],
+        [],
+        {},
+        {},
+        [],
+        None,
+    )
     for line in lines(run):
         status = None
         if line["kind"] == "row":
             for key, value in line["values"].items():
                 if isinstance(value, dict):
                     low, high = (float(value[side]) for side in ("min", "max"))
-                    distributions.append(HeldDistribution(key, line["step"], low, high, value["count"]))
+                    distributions.append(
+                        HeldDistribution(key, line["step"], low, high, value["count"])
+                    )
                 elif value is not None:
-                    scalars.append(HeldScalar(key, line["step"], float(value), line["time_unix_ns"] // 1_000_000))
+                    scalars.append(
+                        HeldScalar(
+                            key, line["step"], float(value), line["time_unix_ns"] // 1_000_000
+                        )
+                    )
         elif line["kind"] == "rollout":
             reward = None if line["reward"] is None else float(line["reward"])
-            rollouts.append(HeldRollout(line["id"], reward, len(line["messages"]), len(line["spans"])))
+            rollouts.append(
+                HeldRollout(line["id"], reward, len(line["messages"]), len(line["spans"]))
+            )
         elif line["kind"] == "evaluation" and line["value"] is not None:
             late.append((line["rollout_id"], line["name"], line["value"]))
         elif line["kind"] == "config":
@@ -68,11 +92,21 @@ def held(run: RunInfo) -> Contents:
             alerts.append((line["title"], line["level"]))
         elif line["kind"] == "summary":
             summary |= {
-                key: scalar_text(math.nan if value == "NaN" else value) for key, value in line["summary"].items()
+                key: scalar_text(math.nan if value == "NaN" else value)
+                for key, value in line["summary"].items()
             }
         elif line["kind"] == "end":
             status = Status(line["status"])
-    return Contents(scalars, distributions, rollouts, late, flat_configs(configs.items()), status, alerts, summary)
+    return Contents(
+        scalars,
+        distributions,
+        rollouts,
+        late,
+        flat_configs(configs.items()),
+        status,
+        alerts,
+        summary,
+    )
 
 
 def opened(run: RunInfo, tmp_path: Path, **env: str) -> RunWriter:
@@ -107,7 +141,9 @@ def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path) -> None:
     assert [line["position"] for line in lines(run)] == [1, 2, 3]
 
 
-def test_a_new_ledger_begins_a_new_file_since_its_positions_say_nothing_of_the_old_ones(tmp_path: Path) -> None:
+def test_a_new_ledger_begins_a_new_file_since_its_positions_say_nothing_of_the_old_ones(
+    tmp_path: Path,
+) -> None:
     run = samples.run_info(tmp_path)
     opened(run, tmp_path).write_rows(samples.placed(samples.rows(5)))
     (tmp_path / "memory.db").unlink()
@@ -165,12 +201,16 @@ def test_the_console_prints_a_line_for_each_record(tmp_path: Path) -> None:
     out = io.StringIO()
     writer = ConsoleRunWriter(samples.run_info(tmp_path), out)
 
-    writer.write_rows(samples.placed([samples.row(3, {"loss": 0.25, "grad": samples.distribution()})]))
+    writer.write_rows(
+        samples.placed([samples.row(3, {"loss": 0.25, "grad": samples.distribution()})])
+    )
     writer.write_rollouts(samples.placed([samples.rollout(0)]))
     writer.end(Status.FINISHED)
 
     first, second, last = out.getvalue().splitlines()
-    assert first.endswith("ppo-7b trainer/step=3 trainer/loss=0.25 trainer/grad=[10 values, 0.5 to 5.5]")
+    assert first.endswith(
+        "ppo-7b trainer/step=3 trainer/loss=0.25 trainer/grad=[10 values, 0.5 to 5.5]"
+    )
     assert "rollouts" in second
     assert last == "ppo-7b run finished"
 
@@ -193,9 +233,24 @@ def test_the_console_follows_the_log_of_the_run(tmp_path: Path) -> None:
 
 
 def other_trace(position: int) -> PlainTrace:
-    root = Span(f"{1:016x}", None, "GET /health", "span", 1_000_000_000, 1_002_500_000, {"code": 500}, error="boom")
+    root = Span(
+        f"{1:016x}",
+        None,
+        "GET /health",
+        "span",
+        1_000_000_000,
+        1_002_500_000,
+        {"code": 500},
+        error="boom",
+    )
     return PlainTrace(
-        f"{position:032x}", "server", "GET /health", 1_000_000_000, 1_002_500_000, [root], position=position
+        f"{position:032x}",
+        "server",
+        "GET /health",
+        1_000_000_000,
+        1_002_500_000,
+        [root],
+        position=position,
     )
 
 
@@ -211,7 +266,12 @@ def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None
         writer.write_traces([other_trace(1), other_trace(2)])
 
     (first, second) = lines(run)
-    assert (first["kind"], first["id"], first["role"], first["name"]) == ("trace", f"{1:032x}", "server", "GET /health")
+    assert (first["kind"], first["id"], first["role"], first["name"]) == (
+        "trace",
+        f"{1:032x}",
+        "server",
+        "GET /health",
+    )
     assert [(span["name"], span["error"], span["attributes"]) for span in second["spans"]] == [
         ("GET /health", "boom", {"code": 500})
     ]

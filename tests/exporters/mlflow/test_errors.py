@@ -23,7 +23,11 @@ class Raised(Exception):
 @pytest.mark.parametrize(
     ("code", "text", "expected"),
     [
-        ("TEMPORARILY_UNAVAILABLE", "(sqlite3.OperationalError) database is locked", RetryableError),
+        (
+            "TEMPORARILY_UNAVAILABLE",
+            "(sqlite3.OperationalError) database is locked",
+            RetryableError,
+        ),
         ("TEMPORARILY_UNAVAILABLE", "attempt to write a readonly database", BlockedError),
         ("TEMPORARILY_UNAVAILABLE", "database or disk is full", RetryableError),
         ("INTERNAL_ERROR", "API request failed with exception Connection refused", RetryableError),
@@ -33,7 +37,11 @@ class Raised(Exception):
         ("INVALID_PARAMETER_VALUE", "The run x must be in the 'active' state", BlockedError),
         ("BAD_REQUEST", "IntegrityError", Refused),
         ("BAD_REQUEST", "UNIQUE constraint failed: tags.key, tags.run_uuid", RetryableError),
-        ("BAD_REQUEST", "UNIQUE constraint failed: latest_metrics.key, latest_metrics.run_uuid", RetryableError),
+        (
+            "BAD_REQUEST",
+            "UNIQUE constraint failed: latest_metrics.key, latest_metrics.run_uuid",
+            RetryableError,
+        ),
         (
             "BAD_REQUEST",
             'UniqueViolation) duplicate key value violates unique constraint "param_pk" DETAIL: Key (key, run_uuid)',
@@ -41,13 +49,21 @@ class Raised(Exception):
         ),
         ("BAD_REQUEST", "(1062, \"Duplicate entry 'a-b' for key 'tags.PRIMARY'\")", RetryableError),
         ("BAD_REQUEST", "UNIQUE constraint failed: experiments.name", Refused),
-        ("BAD_REQUEST", "QueuePool limit of size 5 overflow 10 reached, connection timed out", RetryableError),
+        (
+            "BAD_REQUEST",
+            "QueuePool limit of size 5 overflow 10 reached, connection timed out",
+            RetryableError,
+        ),
         ("BAD_REQUEST", "(psycopg2.InterfaceError) connection already closed", RetryableError),
         ("BAD_REQUEST", "(sqlite3.DatabaseError) database disk image is malformed", BlockedError),
         ("UNAUTHENTICATED", "who are you", BlockedError),
         ("PERMISSION_DENIED", "no", BlockedError),
         ("RESOURCE_DOES_NOT_EXIST", "Run with id=x not found", BlockedError),
-        ("INTERNAL_ERROR", "successful but the response body was not in a valid JSON format", BlockedError),
+        (
+            "INTERNAL_ERROR",
+            "successful but the response body was not in a valid JSON format",
+            BlockedError,
+        ),
         ("INTERNAL_ERROR", "Detected out-of-date database schema", BlockedError),
     ],
 )
@@ -74,7 +90,9 @@ def test_every_code_has_one_outcome(code: str, text: str, expected: type[Excepti
         (400, "INVALID_PARAMETER_VALUE", Refused),
     ],
 )
-def test_every_status_has_one_outcome(status: int, code: str | None, expected: type[Exception]) -> None:
+def test_every_status_has_one_outcome(
+    status: int, code: str | None, expected: type[Exception]
+) -> None:
     found = outcome_of_status(status, code, "said", "posting", None)
 
     assert type(found) is expected
@@ -83,21 +101,28 @@ def test_every_status_has_one_outcome(status: int, code: str | None, expected: t
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("API request to http://h/v1/traces failed with timeout exception HTTPConnectionPool: Read timed out.", True),
+        (
+            "API request to http://h/v1/traces failed with timeout exception HTTPConnectionPool: Read timed out.",
+            True,
+        ),
         ("(psycopg2.errors.QueryCanceled) canceling statement due to statement timeout", True),
         ("(1205, 'Lock wait timeout exceeded; try restarting transaction')", True),
         ("[Errno 111] Connection refused", False),
         ("(sqlite3.OperationalError) database is locked", False),
     ],
 )
-def test_a_request_that_took_too_long_is_known_from_one_that_failed(text: str, expected: bool) -> None:
+def test_a_request_that_took_too_long_is_known_from_one_that_failed(
+    text: str, expected: bool
+) -> None:
     with pytest.raises(RetryableError) as raised, as_bridge_errors("writing"):
         raise Raised(text, "TEMPORARILY_UNAVAILABLE")
 
     assert raised.value.timed_out is expected
 
 
-@pytest.mark.parametrize(("status", "expected"), [(504, True), (502, True), (408, True), (500, False), (503, False)])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(504, True), (502, True), (408, True), (500, False), (503, False)]
+)
 def test_a_status_of_a_proxy_that_gave_up_counts_as_a_time_out(status: int, expected: bool) -> None:
     found = outcome_of_status(status, None, "<html>no</html>", "posting", None)
 
@@ -151,15 +176,21 @@ def test_a_code_that_a_gateway_made_up_does_not_hide_its_status(status: int) -> 
     assert isinstance(outcome_of_status(503, "X_GATEWAY", "no", "posting", None), RetryableError)
 
 
-@pytest.mark.parametrize("text", sorted({errors.LOGIN, *errors._BLOCKED.values(), *errors._WORDS_OF_A_BLOCK.values()}))
+@pytest.mark.parametrize(
+    "text", sorted({errors.LOGIN, *errors._BLOCKED.values(), *errors._WORDS_OF_A_BLOCK.values()})
+)
 def test_no_help_is_treated_as_a_secret(text: str) -> None:
     assert redact_text(text) == text
 
 
-def test_a_server_that_cannot_be_reached_is_named_with_the_reason_of_the_operating_system_alone() -> None:
+def test_a_server_that_cannot_be_reached_is_named_with_the_reason_of_the_operating_system_alone() -> (
+    None
+):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{unused.getsockname()[1]}/version"  # bound, and without a listener
+        address = (
+            f"http://127.0.0.1:{unused.getsockname()[1]}/version"  # bound, and without a listener
+        )
 
         with pytest.raises(RetryableError) as raised, as_bridge_errors(f"GET {address}"):
             requests.get(address, timeout=HANG_S)

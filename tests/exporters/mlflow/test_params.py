@@ -41,7 +41,9 @@ def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sen
     assert "config/trainer/clip" not in after.tags
 
 
-def test_changed_params_of_very_long_names_have_tags_of_their_own_which_go_on_changing(uri: str, run: RunInfo) -> None:
+def test_changed_params_of_very_long_names_have_tags_of_their_own_which_go_on_changing(
+    uri: str, run: RunInfo
+) -> None:
     one, other = "k" * 400 + "1", "k" * 400 + "2"
     opened(uri, run).write_config(None, {one: 1, other: 2})
     second = opened(uri, run)
@@ -51,7 +53,10 @@ def test_changed_params_of_very_long_names_have_tags_of_their_own_which_go_on_ch
     second.write_config(None, {one: 1, other: 4})
     after = mlflow_reading.client(uri).get_run(tagged(uri, run)).data.tags
 
-    values = [sorted(value for tag, value in tags.items() if tag.startswith("config/")) for tags in (before, after)]
+    values = [
+        sorted(value for tag, value in tags.items() if tag.startswith("config/"))
+        for tags in (before, after)
+    ]
     assert values == [["3", "4"], ["1", "4"]]
 
 
@@ -70,10 +75,15 @@ def test_params_that_become_equal_by_cleaning_keep_values_of_their_own_across_re
         "actor/top_at_k": "1", "actor/top_at_k-20d6e6e1": "2", "actor/top/at": "3", "actor/top/at-30aefb82": "4",
         "critic/top_at_k": "1", "critic/top_at_k-ea0ac0df": "2", "critic/top/at": "3", "critic/top/at-e203b5ff": "4",
     }  # fmt: skip
-    assert changed == {"config/actor/top_at_k-20d6e6e1": "5", "config/critic/top_at_k-ea0ac0df": "5"}
+    assert changed == {
+        "config/actor/top_at_k-20d6e6e1": "5",
+        "config/critic/top_at_k-ea0ac0df": "5",
+    }
 
 
-def test_a_param_with_a_legal_key_keeps_its_name_from_one_beside_it_that_is_cleaned(uri: str, run: RunInfo) -> None:
+def test_a_param_with_a_legal_key_keeps_its_name_from_one_beside_it_that_is_cleaned(
+    uri: str, run: RunInfo
+) -> None:
     opened(uri, run).write_config(None, {"top@k": 2, "top_at_k": 1})
 
     found = mlflow_reading.client(uri).get_run(tagged(uri, run)).data.params
@@ -110,7 +120,9 @@ def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(uri: str, run
     assert held.tags["config/seed"] == "2"
 
 
-def test_long_values_are_cut_to_mlflows_limit_and_stay_the_same_after_a_resume(uri: str, run: RunInfo) -> None:
+def test_long_values_are_cut_to_mlflows_limit_and_stay_the_same_after_a_resume(
+    uri: str, run: RunInfo
+) -> None:
     config = {"prompt": "x" * 20_000, "list": [1, {"a": None}], "nul": "a\0b\ud800"}
 
     opened(uri, run).write_config("trainer", config)

@@ -37,7 +37,9 @@ def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_pa
     uri, run = f"sqlite:///{tmp_path}/new/mlflow.db", samples.run_info(tmp_path)
     start, results = context.Barrier(3), context.Queue()
 
-    children = [context.Process(target=first_use, args=(uri, run, role, start, results)) for role in ROLES]
+    children = [
+        context.Process(target=first_use, args=(uri, run, role, start, results)) for role in ROLES
+    ]
     for child in children:
         child.start()
     said = [results.get(timeout=HANG_S) for _ in children]
@@ -46,7 +48,8 @@ def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_pa
 
     assert said == ["written"] * 3
     same_scalars(
-        mlflow_reading.contents(uri, run), [row for role in ROLES for row in samples.rows(10, keys=3, role=role)]
+        mlflow_reading.contents(uri, run),
+        [row for role in ROLES for row in samples.rows(10, keys=3, role=role)],
     )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["mlflow.db"]
 
@@ -84,7 +87,9 @@ def mode(folder: Path) -> str:
         return database.execute("PRAGMA journal_mode").fetchone()[0]
 
 
-def test_a_database_in_a_place_that_cannot_be_written_blocks_with_what_to_do(tmp_path: Path) -> None:
+def test_a_database_in_a_place_that_cannot_be_written_blocks_with_what_to_do(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("not a folder")
 
     with pytest.raises(BlockedError) as raised:
@@ -111,7 +116,9 @@ def test_opening_takes_the_otlp_exporters_out_of_the_environment_and_touches_no_
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     providers = trace.get_tracer_provider(), metrics.get_meter_provider()
 
-    opened(mlflow_reading.database(tmp_path), samples.run_info(tmp_path)).write_rows(samples.placed(samples.rows(1)))
+    opened(mlflow_reading.database(tmp_path), samples.run_info(tmp_path)).write_rows(
+        samples.placed(samples.rows(1))
+    )
 
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ
     assert (trace.get_tracer_provider(), metrics.get_meter_provider()) == providers

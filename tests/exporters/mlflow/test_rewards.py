@@ -43,7 +43,9 @@ def shown(uri: str, run: RunInfo) -> dict[str, list[tuple[str, object]]]:
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
     return {
-        trace.info.trace_id.removeprefix("tr-"): sorted((each.name, each.value) for each in trace.info.assessments)
+        trace.info.trace_id.removeprefix("tr-"): sorted(
+            (each.name, each.value) for each in trace.info.assessments
+        )
         for trace in traces
     }
 
@@ -53,11 +55,15 @@ def rows_of_rewards(uri: str, rollout: RolloutRecord) -> int:
     import sqlite3
 
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as sql:
-        counted = sql.execute("SELECT count(*) FROM assessments WHERE trace_id = ?", (f"tr-{rollout.id}",))
+        counted = sql.execute(
+            "SELECT count(*) FROM assessments WHERE trace_id = ?", (f"tr-{rollout.id}",)
+        )
         return int(counted.fetchone()[0])
 
 
-def kill_in_a_child(uri: str, run: RunInfo, records: Sequence[RolloutRecord], statement: str) -> int:
+def kill_in_a_child(
+    uri: str, run: RunInfo, records: Sequence[RolloutRecord], statement: str
+) -> int:
     """Write *records* in a forked child that is killed before the first *statement*; return its wait status."""
     child = os.fork()
     if child:
@@ -67,7 +73,11 @@ def kill_in_a_child(uri: str, run: RunInfo, records: Sequence[RolloutRecord], st
         from sqlalchemy.engine import Engine
 
         writer = opened(uri, run)
-        event.listen(Engine, "before_cursor_execute", lambda *call: statement in call[2] and os.kill(os.getpid(), 9))
+        event.listen(
+            Engine,
+            "before_cursor_execute",
+            lambda *call: statement in call[2] and os.kill(os.getpid(), 9),
+        )
         writer.write_rollouts(records)
     finally:
         os._exit(1)
@@ -81,7 +91,9 @@ def test_a_rollout_is_shown_with_its_rewards_at_once(uri: str, run: RunInfo) -> 
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
 
 
-@pytest.mark.parametrize("statement", ["INSERT INTO assessments", "INSERT INTO entity_associations"])
+@pytest.mark.parametrize(
+    "statement", ["INSERT INTO assessments", "INSERT INTO entity_associations"]
+)
 def test_a_bridge_killed_while_it_writes_rewards_is_followed_by_one_that_writes_each_once(
     uri: str, run: RunInfo, statement: str
 ) -> None:
@@ -164,7 +176,9 @@ def test_a_later_value_of_a_missing_rollout_is_refused_by_its_place_and_those_be
     assert shown(uri, run) == {one.id: sorted([*ALL, ("late", 1.5)])}
 
 
-@pytest.mark.parametrize(("name", "value"), [("_SESSIONS", "Sessions"), ("_ROWS", "mlflow.no_rows")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("_SESSIONS", "Sessions"), ("_ROWS", "mlflow.no_rows")]
+)
 def test_an_mlflow_with_other_sessions_or_rows_gets_each_reward_by_a_call(
     uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
@@ -194,7 +208,9 @@ def test_an_mlflow_that_renamed_a_column_gets_each_reward_by_a_call(
     from mlflow.store.tracking.dbmodels import models
 
     real = getattr(models, table)
-    names = {name: getattr(real, name) for _, name in RENAMED if hasattr(real, name) and name != column}
+    names = {
+        name: getattr(real, name) for _, name in RENAMED if hasattr(real, name) and name != column
+    }
     tables = {"SqlAssessments": models.SqlAssessments, "SqlTraceInfo": models.SqlTraceInfo}
     renamed = SimpleNamespace(**{**tables, table: SimpleNamespace(**names)})
     monkeypatch.setitem(sys.modules, "renamed_models", renamed)  # type: ignore[arg-type]
@@ -222,7 +238,8 @@ def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     (trace,) = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
     assert sorted(
-        (each.name, each.value, each.rationale, (each.metadata or {}).get("label")) for each in trace.info.assessments
+        (each.name, each.value, each.rationale, (each.metadata or {}).get("label"))
+        for each in trace.info.assessments
     ) == [
         ("advantage", 2.0, "since C", None),
         ("answer", 0.5, None, None),
@@ -254,5 +271,10 @@ def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value
         "rewards.format": 10.0,
     }  # fmt: skip
     assert dict(before) == names
-    changed = {f"{long[:-9]}-a545922c": 50.0, "rewards.rewards.reward": 20.0, "reward": 0.25, "nul�-5bf0a40d": 80.0}
+    changed = {
+        f"{long[:-9]}-a545922c": 50.0,
+        "rewards.rewards.reward": 20.0,
+        "reward": 0.25,
+        "nul�-5bf0a40d": 80.0,
+    }
     assert dict(shown(uri, run)[one.id]) == {**names, **changed}

@@ -34,7 +34,8 @@ def held(uri: str, run: RunInfo) -> dict[str, list[tuple[int, float, int]]]:
     api, (found,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     return {
         key: [
-            (metric.step, metric.value, metric.timestamp) for metric in api.get_metric_history(found.info.run_id, key)
+            (metric.step, metric.value, metric.timestamp)
+            for metric in api.get_metric_history(found.info.run_id, key)
         ]
         for key in found.data.metrics
     }
@@ -50,7 +51,9 @@ def stepless(key: str, value: float, position: int) -> Row:
 START_MS = samples.START_UNIX_NS // 1_000_000
 
 
-def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_them(uri: str, run: RunInfo) -> None:
+def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_them(
+    uri: str, run: RunInfo
+) -> None:
     values = {"rollouts/total": 64.0, "rollouts/eval/kept": 16.0, "rollouts/reward/mean": 0.5}
     statistics = dataclasses.replace(samples.row(3, values), id="s:trainer:train:3")
 
@@ -62,7 +65,9 @@ def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_
 
 
 def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(uri: str, run: RunInfo) -> None:
-    row = dataclasses.replace(samples.row(-3, {"loss": 2}), time_unix_ns=samples.START_UNIX_NS + 1_999_999)
+    row = dataclasses.replace(
+        samples.row(-3, {"loss": 2}), time_unix_ns=samples.START_UNIX_NS + 1_999_999
+    )
 
     opened(uri, run).write_rows([row])
 
@@ -70,17 +75,23 @@ def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(uri: str, run
 
 
 def test_infinities_become_the_largest_doubles_and_nan_stays(uri: str, run: RunInfo) -> None:
-    opened(uri, run).write_rows([samples.row(0, {"up": math.inf, "down": -math.inf, "nan": math.nan}, role=None)])
+    opened(uri, run).write_rows(
+        [samples.row(0, {"up": math.inf, "down": -math.inf, "nan": math.nan}, role=None)]
+    )
 
     values = {key: metrics[0][1] for key, metrics in held(uri, run).items()}
     assert (values["up"], values["down"]) == (1.7976931348623157e308, -1.7976931348623157e308)
     assert math.isnan(values["nan"])
 
 
-def test_a_distribution_becomes_five_numbers_and_unknown_ones_are_left_out(uri: str, run: RunInfo) -> None:
+def test_a_distribution_becomes_five_numbers_and_unknown_ones_are_left_out(
+    uri: str, run: RunInfo
+) -> None:
     bare = Distribution(count=4, sum=10.0, min=math.nan, max=math.nan)
 
-    opened(uri, run).write_rows([samples.row(1, {"grad": samples.distribution(), "bare": bare}, role=None)])
+    opened(uri, run).write_rows(
+        [samples.row(1, {"grad": samples.distribution(), "bare": bare}, role=None)]
+    )
 
     assert {key: metrics[0][1] for key, metrics in held(uri, run).items()} == {
         "grad/mean": 2.5, "grad/min": 0.5, "grad/max": 5.5, "grad/p50": samples.distribution().quantile(0.5),
@@ -88,8 +99,21 @@ def test_a_distribution_becomes_five_numbers_and_unknown_ones_are_left_out(uri: 
     }  # fmt: skip
 
 
-def test_keys_are_cleaned_distinguished_and_said_once(uri: str, run: RunInfo, caplog: pytest.LogCaptureFixture) -> None:
-    keys = ["acc@5", "acc_at_5", "a//b", "a/b", "100%", "100&", "../up", "", "k" * 300, "k" * 299 + "j"]
+def test_keys_are_cleaned_distinguished_and_said_once(
+    uri: str, run: RunInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [
+        "acc@5",
+        "acc_at_5",
+        "a//b",
+        "a/b",
+        "100%",
+        "100&",
+        "../up",
+        "",
+        "k" * 300,
+        "k" * 299 + "j",
+    ]
     memory = MemoryTable()
 
     with caplog.at_level(logging.WARNING, "otel_bridge_mlflow.keys"):
@@ -108,7 +132,9 @@ def test_keys_are_cleaned_distinguished_and_said_once(uri: str, run: RunInfo, ca
     assert len([said for said in caplog.messages if "is shown as" in said]) == 8
 
 
-def test_a_legal_key_that_comes_after_a_cleaned_one_took_its_name_is_distinguished(uri: str, run: RunInfo) -> None:
+def test_a_legal_key_that_comes_after_a_cleaned_one_took_its_name_is_distinguished(
+    uri: str, run: RunInfo
+) -> None:
     writer = opened(uri, run)
 
     writer.write_rows([samples.row(1, {"acc@5": 0.0}, role=None)])
@@ -148,7 +174,9 @@ def test_keys_of_rows_without_a_step_keep_their_names_from_cleaned_ones_that_com
     }
 
 
-def test_a_key_that_is_the_changed_name_of_another_gets_one_of_its_own(uri: str, run: RunInfo) -> None:
+def test_a_key_that_is_the_changed_name_of_another_gets_one_of_its_own(
+    uri: str, run: RunInfo
+) -> None:
     taken = "acc_at_5-8a3f2b80"
     writer = opened(uri, run)
 
@@ -177,7 +205,10 @@ def test_rows_without_a_step_count_on_per_key_after_a_restart_and_again_for_the_
     opened(uri, run, memory).write_rows(rows[2:])
     opened(uri, run, memory).write_rows(rows)
 
-    assert {key: [(step, value) for step, value, _ in metrics] for key, metrics in held(uri, run).items()} == {
+    assert {
+        key: [(step, value) for step, value, _ in metrics]
+        for key, metrics in held(uri, run).items()
+    } == {
         "trainer/cpu": [(0, 1.0), (1, 3.0), (2, 5.0), (3, 7.0)],
         "trainer/gpu": [(0, 2.0), (1, 4.0), (2, 6.0), (3, 8.0)],
     }
@@ -195,9 +226,15 @@ def test_running_counts_forget_positions_two_calls_back() -> None:
     assert len(memory.get("counts") or b"") < 60_000
 
 
-def test_the_good_values_of_a_bad_row_arrive_and_its_error_names_the_bad_key(uri: str, run: RunInfo) -> None:
+def test_the_good_values_of_a_bad_row_arrive_and_its_error_names_the_bad_key(
+    uri: str, run: RunInfo
+) -> None:
     rows = samples.placed(
-        [samples.row(1, {"a": 1.0}), samples.row(2, {"a": 2.0, "bad": "x", "b": 2.0}), samples.row(3, {"a": 3.0})]
+        [
+            samples.row(1, {"a": 1.0}),
+            samples.row(2, {"a": 2.0, "bad": "x", "b": 2.0}),
+            samples.row(3, {"a": 3.0}),
+        ]
     )  # type: ignore[dict-item]
 
     with pytest.raises(PermanentError, match="'trainer/bad' is str") as raised:
@@ -234,7 +271,9 @@ def test_a_number_beyond_double_is_refused_and_named(uri: str, run: RunInfo) -> 
     assert raised.value.position == 1
 
 
-def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(uri: str, run: RunInfo) -> None:
+def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(
+    uri: str, run: RunInfo
+) -> None:
     given = [samples.alert(2), samples.alert(3, "nan", "error"), samples.alert(5, "nan", "error")]
     alerts = samples.placed(given)
     memory = MemoryTable()

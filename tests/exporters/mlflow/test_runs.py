@@ -36,7 +36,9 @@ def experiment(uri: str, name: str) -> str:
 
 
 def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInfo) -> None:
-    full = dataclasses.replace(run, group="g1", tags=("a", "b"), notes="first try", job_type="train")
+    full = dataclasses.replace(
+        run, group="g1", tags=("a", "b"), notes="first try", job_type="train"
+    )
 
     opened(uri, full)
 
@@ -80,7 +82,10 @@ def test_the_emitters_experiment_goes_before_the_project(uri: str, run: RunInfo)
 
 def test_the_oldest_run_with_the_tag_wins(uri: str, run: RunInfo) -> None:
     api, where = mlflow_reading.client(uri), experiment(uri, run.project)
-    created = [api.create_run(where, start_time=start, tags={"rl.run.id": run.id}) for start in (300, 100, 200)]
+    created = [
+        api.create_run(where, start_time=start, tags={"rl.run.id": run.id})
+        for start in (300, 100, 200)
+    ]
 
     opened(uri, run).end(Status.FAILED)
 
@@ -90,14 +95,20 @@ def test_the_oldest_run_with_the_tag_wins(uri: str, run: RunInfo) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["it's", 'a "b"', 'it\'s "both" \\ ways', "per%cent_", "emoji 🚀", "line\nbreak", "n" * 400]
+    "name",
+    ["it's", 'a "b"', 'it\'s "both" \\ ways', "per%cent_", "emoji 🚀", "line\nbreak", "n" * 400],
 )
-def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(uri: str, tmp_path: Path, name: str) -> None:
+def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(
+    uri: str, tmp_path: Path, name: str
+) -> None:
     run = samples.run_info(tmp_path, name, project="by name")
     api, where = mlflow_reading.client(uri), experiment(uri, "by name")
     shown = name if len(name) < 250 else opened_name(uri, name, tmp_path)
     decoy = name.replace("'", "x").replace('"', "x").replace("%", "xx")
-    ids = [api.create_run(where, start_time=start, run_name=shown).info.run_id for start in (100, 200, 300)]
+    ids = [
+        api.create_run(where, start_time=start, run_name=shown).info.run_id
+        for start in (100, 200, 300)
+    ]
     api.delete_run(ids[2])
     if decoy != name:
         api.create_run(where, start_time=900, run_name=decoy)
@@ -116,7 +127,9 @@ def opened_name(uri: str, name: str, tmp_path: Path) -> str:
     return held.info.run_name
 
 
-def test_the_address_of_a_run_in_a_database_is_that_at_the_server_which_its_view_starts(uri: str, run: RunInfo) -> None:
+def test_the_address_of_a_run_in_a_database_is_that_at_the_server_which_its_view_starts(
+    uri: str, run: RunInfo
+) -> None:
     url = opened(uri, run).url
 
     (held,) = mlflow_reading.runs_of(uri, run)
@@ -124,7 +137,9 @@ def test_the_address_of_a_run_in_a_database_is_that_at_the_server_which_its_view
     assert url == f"http://127.0.0.1:5000/{page}/model-metrics?workflowType=machine_learning"
 
 
-def test_another_run_of_otel_bridge_with_the_same_name_is_left_alone(uri: str, run: RunInfo) -> None:
+def test_another_run_of_otel_bridge_with_the_same_name_is_left_alone(
+    uri: str, run: RunInfo
+) -> None:
     opened(uri, dataclasses.replace(run, id="another"))
 
     opened(uri, run)
@@ -144,7 +159,11 @@ def test_a_resumed_run_is_said_in_one_line_and_runs_again(
 
     run_id = tagged(uri, run)
     assert caplog.messages == [f"resuming MLflow run {run_id} ({run.name!r}) in {uri}"]
-    assert (found_of(first), tracker_run_id_of(first), tracker_run_id_of(second)) == ("", run_id, run_id)
+    assert (found_of(first), tracker_run_id_of(first), tracker_run_id_of(second)) == (
+        "",
+        run_id,
+        run_id,
+    )
     assert found_of(second) == (
         f"MLflow already holds this run ({run_id}), continuing it; --new or OTEL_BRIDGE_NEW_RUN=1 starts another"
     )
@@ -163,14 +182,18 @@ def test_a_run_that_was_deleted_blocks_the_bridge_that_wrote_it_and_no_other(
     if with_memory:
         with pytest.raises(BlockedError) as raised:
             opened(uri, run, memory)
-        assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+        assert (
+            raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+        )
         mlflow_reading.client(uri).restore_run(run_id)
     opened(uri, run, memory if with_memory else None)
 
     assert (tagged(uri, run) == run_id) is with_memory
 
 
-def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(uri: str, run: RunInfo) -> None:
+def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(
+    uri: str, run: RunInfo
+) -> None:
     writer, rows = opened(uri, run), samples.placed(samples.rows(3))
     run_id = tagged(uri, run)
     mlflow_reading.client(uri).delete_run(run_id)
@@ -184,7 +207,9 @@ def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(uri: str, 
     same_scalars(mlflow_reading.contents(uri, run), rows)
 
 
-def test_a_deleted_experiment_blocks_with_the_command_that_restores_it(uri: str, tmp_path: Path) -> None:
+def test_a_deleted_experiment_blocks_with_the_command_that_restores_it(
+    uri: str, tmp_path: Path
+) -> None:
     run = samples.run_info(tmp_path, project="gone")
     where = experiment(uri, "gone")
     mlflow_reading.client(uri).delete_experiment(where)
@@ -215,17 +240,25 @@ def test_an_experiment_deleted_while_its_run_is_written_blocks_and_restored_it_b
     same_scalars(mlflow_reading.contents(uri, own), rows)
 
 
-def test_an_experiment_whose_name_is_very_long_is_cut_to_the_limit(uri: str, tmp_path: Path) -> None:
+def test_an_experiment_whose_name_is_very_long_is_cut_to_the_limit(
+    uri: str, tmp_path: Path
+) -> None:
     run = samples.run_info(tmp_path, project="p" * 10_000)
 
     opened(uri, run)
     opened(uri, run)
 
-    names = [each.name for each in mlflow_reading.client(uri).search_experiments() if each.name.startswith("ppp")]
+    names = [
+        each.name
+        for each in mlflow_reading.client(uri).search_experiments()
+        if each.name.startswith("ppp")
+    ]
     assert [len(name) for name in names] == [500]
 
 
-def test_artifacts_of_the_run_go_beside_the_database_not_into_the_working_folder(uri: str, run: RunInfo) -> None:
+def test_artifacts_of_the_run_go_beside_the_database_not_into_the_working_folder(
+    uri: str, run: RunInfo
+) -> None:
     opened(uri, run)
 
     (held,) = mlflow_reading.runs_of(uri, run)
@@ -242,7 +275,9 @@ def test_two_bridges_that_create_a_run_at_once_agree_on_the_older_and_leave_one(
 
     def second(self, experiment_id: str, **given):
         if not theirs:  # the other bridge is a moment ahead of us
-            theirs.append(create(self, experiment_id, start_time=100, tags={"rl.run.id": run.id}).info.run_id)
+            theirs.append(
+                create(self, experiment_id, start_time=100, tags={"rl.run.id": run.id}).info.run_id
+            )
         return create(self, experiment_id, **given)
 
     monkeypatch.setattr(MlflowClient, "create_run", second)
@@ -283,13 +318,19 @@ SOURCE = {
 }  # fmt: skip
 
 
-def test_what_the_run_runs_is_tagged_as_mlflow_does_and_by_its_first_bridge_only(uri: str, run: RunInfo) -> None:
+def test_what_the_run_runs_is_tagged_as_mlflow_does_and_by_its_first_bridge_only(
+    uri: str, run: RunInfo
+) -> None:
     opened(uri, dataclasses.replace(run, identity=SOURCE))
     other = {"host.name": "gpu2", "vcs.ref.head.revision": "0ff1ce"}
     opened(uri, dataclasses.replace(run, identity=other, notes="later"))
 
     (held,) = mlflow_reading.runs_of(uri, run)
-    ours = {key: value for key, value in held.data.tags.items() if key not in {"mlflow.runName", "rl.run.id"}}
+    ours = {
+        key: value
+        for key, value in held.data.tags.items()
+        if key not in {"mlflow.runName", "rl.run.id"}
+    }
     assert ours == {
         "mlflow.source.name": "train.py", "mlflow.source.type": "LOCAL", "mlflow.source.git.commit": "c0ffee",
         "mlflow.user": "ada", "host.name": "gpu1", "mlflow.note.content": "later",

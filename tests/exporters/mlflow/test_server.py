@@ -90,13 +90,24 @@ class TestServer(WriterContract):
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(500, RetryableError), (503, RetryableError), (429, RetryableError), (401, BlockedError), (403, BlockedError)],
+    [
+        (500, RetryableError),
+        (503, RetryableError),
+        (429, RetryableError),
+        (401, BlockedError),
+        (403, BlockedError),
+    ],
 )
 def test_a_status_of_the_server_is_retried_or_blocks_and_names_the_first_row_not_done(
     proxy: FaultProxy, store: str, run: RunInfo, status: int, expected: type[Exception]
 ) -> None:
     writer, rows = opened(proxy.url, run), samples.placed(samples.rows(300))
-    proxy.status, proxy.path, proxy.after, proxy.headers = status, "log-batch", 1, {"Retry-After": "7"}
+    proxy.status, proxy.path, proxy.after, proxy.headers = (
+        status,
+        "log-batch",
+        1,
+        {"Retry-After": "7"},
+    )
 
     with pytest.raises(expected) as raised:
         writer.write_rows(rows)
@@ -113,7 +124,11 @@ def test_opening_fails_the_same_way(proxy: FaultProxy, run: RunInfo, status: int
     proxy.status = status
 
     with pytest.raises((RetryableError, BlockedError)) as raised:
-        exporter.open(run, exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder), MemoryTable())
+        exporter.open(
+            run,
+            exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder),
+            MemoryTable(),
+        )
 
     assert type(raised.value) is {500: RetryableError, 401: BlockedError}[status]
     assert len(proxy.seen) == len(set(proxy.seen)), "MLflow tried again by itself"
@@ -123,7 +138,9 @@ def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(run: RunIn
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(RetryableError, match=url):
-        exporter.open(run, exporter.read_settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable())
+        exporter.open(
+            run, exporter.read_settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable()
+        )
 
 
 def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
@@ -175,10 +192,16 @@ def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_count
     writer.write_rows(rows[:1])
     proxy.status = 200
 
-    for write, position in ((lambda: writer.write_rows(rows), 1), (lambda: writer.write_rollouts(rollout), 9)):
+    for write, position in (
+        (lambda: writer.write_rows(rows), 1),
+        (lambda: writer.write_rollouts(rollout), 9),
+    ):
         with pytest.raises(BlockedError, match="a web page answered, not MLflow") as raised:
             write()
-        assert (raised.value.position, "MLFLOW_TRACKING_URI" in raised.value.help) == (position, True)
+        assert (raised.value.position, "MLFLOW_TRACKING_URI" in raised.value.help) == (
+            position,
+            True,
+        )
     proxy.heal()
     writer.write_rows(rows)
 
@@ -201,7 +224,9 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run
 
     contents = mlflow_reading.contents(store, run)
     same_scalars(contents, records)
-    assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert sorted(held.id for held in contents.rollouts) == sorted(
+        rollout.id for rollout in rollouts
+    )
     assert [held.reward for held in contents.rollouts] == [0.75] * 3
     assert contents.evaluations == [(rollouts[0].id, "judge", 0.5)]
 
@@ -223,7 +248,9 @@ def test_the_rewards_of_a_rollout_are_in_one_call_and_a_later_evaluation_is_a_ca
     assert not [call for call in calls if call.endswith("/assessments")]
     assert len([call for call in proxy.seen if call.endswith("/assessments")]) == 1
     contents = mlflow_reading.contents(store, run)
-    assert [(held.reward, held.parts) for held in contents.rollouts] == [(0.75, {"format": 0.25, "answer": 0.5})] * 3
+    assert [(held.reward, held.parts) for held in contents.rollouts] == [
+        (0.75, {"format": 0.25, "answer": 0.5})
+    ] * 3
     assert contents.evaluations == [(rollouts[0].id, "judge", 0.5)]
 
 
@@ -236,7 +263,10 @@ def test_a_trace_that_is_started_with_its_rewards_shows_what_one_of_spans_alone_
 
     opened(server, run).write_rollouts(samples.placed([with_rewards, without]))
 
-    infos = [mlflow_reading.client(server).get_trace(f"tr-{one.id}").info for one in (with_rewards, without)]
+    infos = [
+        mlflow_reading.client(server).get_trace(f"tr-{one.id}").info
+        for one in (with_rewards, without)
+    ]
     fields = [
         (
             info.state,
@@ -283,8 +313,12 @@ def test_a_bridge_killed_between_the_rewards_and_the_spans_is_followed_by_one_th
 def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_again(
     proxy: FaultProxy, store: str, run: RunInfo
 ) -> None:
-    writer = opened(proxy.url, run, OTEL_BRIDGE_MLFLOW_TIMEOUT_S="30")  # 50 traces, one by one on old servers
-    rollouts = samples.placed([samples.rollout(n, reward=None, rewards={}, seed=run.id) for n in range(60)])
+    writer = opened(
+        proxy.url, run, OTEL_BRIDGE_MLFLOW_TIMEOUT_S="30"
+    )  # 50 traces, one by one on old servers
+    rollouts = samples.placed(
+        [samples.rollout(n, reward=None, rewards={}, seed=run.id) for n in range(60)]
+    )
     proxy.status, proxy.path, proxy.after = 503, "/v1/traces", 1
 
     with pytest.raises(RetryableError) as raised:
@@ -294,7 +328,9 @@ def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_
 
     contents = mlflow_reading.contents(store, run)
     assert raised.value.position == 51
-    assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert sorted(held.id for held in contents.rollouts) == sorted(
+        rollout.id for rollout in rollouts
+    )
 
 
 def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
@@ -309,10 +345,14 @@ def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
     basic = "Basic " + base64.b64encode(b"ada:secret").decode()
     assert set(proxy.authorizations) == {basic}
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
-    assert "secret" not in str(exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination)
+    assert "secret" not in str(
+        exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination
+    )
 
 
-def test_two_writers_on_one_run_lose_and_double_nothing(server: str, store: str, run: RunInfo) -> None:
+def test_two_writers_on_one_run_lose_and_double_nothing(
+    server: str, store: str, run: RunInfo
+) -> None:
     first, second = opened(server, run), opened(server, run)
     mine, theirs = samples.rows(30), samples.rows(30, role="explorer")
 
@@ -358,7 +398,10 @@ def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores
     api.restore_run(held.info.run_id)
     writer.write_rows(samples.placed(samples.rows(2)))
 
-    assert raised.value.help == f"MLFLOW_TRACKING_URI={server} mlflow runs restore --run-id {held.info.run_id}"
+    assert (
+        raised.value.help
+        == f"MLFLOW_TRACKING_URI={server} mlflow runs restore --run-id {held.info.run_id}"
+    )
     assert raised.value.position == 1
     same_scalars(mlflow_reading.contents(store, run), samples.rows(2))
 
@@ -367,7 +410,9 @@ def test_an_evaluation_of_a_deleted_trace_is_refused_alone(server: str, run: Run
     writer, rollout = opened(server, run), samples.rollout(0, seed=run.id)
     writer.write_rollouts(samples.placed([rollout]))
     (held,) = mlflow_reading.runs_of(server, run)
-    mlflow_reading.client(server).delete_traces(held.info.experiment_id, trace_ids=[f"tr-{rollout.id}"])
+    mlflow_reading.client(server).delete_traces(
+        held.info.experiment_id, trace_ids=[f"tr-{rollout.id}"]
+    )
 
     with pytest.raises(PermanentError) as raised:
         writer.write_evaluations(samples.placed([samples.evaluation(rollout)], first=9))
@@ -375,12 +420,17 @@ def test_an_evaluation_of_a_deleted_trace_is_refused_alone(server: str, run: Run
     assert raised.value.position == 9
 
 
-def test_a_token_reaches_every_request(proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_reaches_every_request(
+    proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
     proxy.required = {"Authorization": "Bearer t0ken"}
     rollout = samples.rollout(0, seed=run.id)
 
-    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]))
+    refused = deliver(
+        opened(proxy.url, run),
+        samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]),
+    )
 
     assert refused == []
     assert set(proxy.authorizations) == {"Bearer t0ken"}
@@ -404,7 +454,9 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
     from mlflow.tracking.request_auth import registry as auth
     from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
     from mlflow.tracking.request_header import registry as headers
-    from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
+    from mlflow.tracking.request_header.abstract_request_header_provider import (
+        RequestHeaderProvider,
+    )
 
     class Tenant(RequestHeaderProvider):
         def in_context(self) -> bool:
@@ -424,14 +476,20 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
 
             return sign
 
-    header_registry, auth_registry = headers._request_header_provider_registry, auth._request_auth_provider_registry
+    header_registry, auth_registry = (
+        headers._request_header_provider_registry,
+        auth._request_auth_provider_registry,
+    )
     monkeypatch.setattr(header_registry, "_registry", [*header_registry._registry, Tenant()])
     monkeypatch.setattr(auth_registry, "_registry", [*auth_registry._registry, Signed()])
     monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "signed")
     proxy.required = {"X-Tenant": "lab-7", "X-Signature": "s1gned"}
     rollout = samples.rollout(0, seed=run.id)
 
-    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]))
+    refused = deliver(
+        opened(proxy.url, run),
+        samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]),
+    )
 
     assert refused == []
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
@@ -464,7 +522,9 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
     for _ in range(2):
         settings = exporter.read_settings({"MLFLOW_TRACKING_URI": server}, tmp_path)
         writer = open_writer(exporter, run, settings, MemoryTable())
-        deliver(writer, [media("one", image(1), position=1), media("words", text("hello"), position=2)])
+        deliver(
+            writer, [media("one", image(1), position=1), media("words", text("hello"), position=2)]
+        )
 
     (found,) = mlflow_reading.runs_of(store, run)
     api = mlflow_reading.client(server)
@@ -472,7 +532,9 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
     (whole,) = (folder / "images").glob("*.png")
     assert whole.read_bytes() == image(1).data
     assert len(list((folder / "images").iterdir())) == 2
-    assert [path.read_text() for path in (folder / "media" / "trainer~words").iterdir()] == ["hello"]
+    assert [path.read_text() for path in (folder / "media" / "trainer~words").iterdir()] == [
+        "hello"
+    ]
 
 
 def test_media_wait_while_the_server_is_away(proxy: FaultProxy, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ CWD = Path("/work dir/job")
 
 
 def read(uri: str | None = None, **env: str) -> MlflowSettings:
-    return MlflowSettings.from_environment(env if uri is None else {"MLFLOW_TRACKING_URI": uri, **env}, CWD)
+    return MlflowSettings.from_environment(
+        env if uri is None else {"MLFLOW_TRACKING_URI": uri, **env}, CWD
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,9 @@ def read(uri: str | None = None, **env: str) -> MlflowSettings:
         ),
     ],
 )
-def test_the_destination_is_absolute_and_holds_no_credentials(uri: str | None, destination: str) -> None:
+def test_the_destination_is_absolute_and_holds_no_credentials(
+    uri: str | None, destination: str
+) -> None:
     settings = read(uri)
 
     assert settings.destination == {"MLFLOW_TRACKING_URI": destination}
@@ -71,7 +75,9 @@ def test_a_working_folder_that_a_database_s_address_cannot_name_is_refused_unles
     with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI=sqlite:////FOLDER/"):
         MlflowSettings.from_environment({}, cwd)
 
-    elsewhere = MlflowSettings.from_environment({"MLFLOW_TRACKING_URI": "sqlite:////data/m.db?timeout=5"}, cwd)
+    elsewhere = MlflowSettings.from_environment(
+        {"MLFLOW_TRACKING_URI": "sqlite:////data/m.db?timeout=5"}, cwd
+    )
     assert elsewhere.uri == "sqlite:////data/m.db?timeout=5"
 
 

@@ -35,13 +35,17 @@ def address(folder: Path) -> str:
 def written(folder: Path, **env: str) -> None:
     """Open the store of *folder* and write `ROWS`."""
     settings = exporter.read_settings({"MLFLOW_TRACKING_URI": address(folder), **env}, folder)
-    deliver(open_writer(exporter, samples.run_info(folder), settings, MemoryTable()), ROWS, tries=20)
+    deliver(
+        open_writer(exporter, samples.run_info(folder), settings, MemoryTable()), ROWS, tries=20
+    )
 
 
 def schema(path: Path) -> list[tuple[str, str, list[str]]]:
     """What the tables are, whatever the order in which Alembic wrote their constraints."""
     with closing(sqlite3.connect(path)) as database:
-        rows = database.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+        rows = database.execute(
+            "SELECT type, name, coalesce(sql, '') FROM sqlite_master"
+        ).fetchall()
     return sorted((kind, name, sorted(sql.replace(",", " ").split())) for kind, name, sql in rows)
 
 
@@ -51,7 +55,11 @@ def kill_at_statement(number: int) -> None:
     from sqlalchemy.engine import Engine
 
     seen = iter(range(number))
-    event.listen(Engine, "before_cursor_execute", lambda *_: next(seen, None) is None and os.kill(os.getpid(), 9))
+    event.listen(
+        Engine,
+        "before_cursor_execute",
+        lambda *_: next(seen, None) is None and os.kill(os.getpid(), 9),
+    )
 
 
 def kill_at_copy(word: str) -> None:
@@ -60,7 +68,9 @@ def kill_at_copy(word: str) -> None:
 
     def watched(path: Path, *, create: bool = False) -> sqlite3.Connection:
         database = connected(path, create=create)
-        database.set_trace_callback(lambda text: text.startswith(word) and os.kill(os.getpid(), signal.SIGKILL))
+        database.set_trace_callback(
+            lambda text: text.startswith(word) and os.kill(os.getpid(), signal.SIGKILL)
+        )
         return database
 
     sqlite_store._connected = watched
@@ -83,7 +93,9 @@ def in_a_child(work: Callable[[Path], None], prepare: Callable[[], None], folder
     return os.waitpid(pid, 0)[1]
 
 
-def forge(work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path, results) -> None:
+def forge(
+    work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path, results
+) -> None:
     """Runs in a process of its own that imports MLflow once: be killed at each of *kills*."""
     import mlflow.store.tracking.sqlalchemy_store
     import mlflow.tracing.client  # noqa: F401
@@ -94,7 +106,9 @@ def forge(work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]
         results.put((name, in_a_child(work, lambda kill=kill, moment=moment: kill(moment), place)))
 
 
-def killed(work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path) -> dict[str, int]:
+def killed(
+    work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path
+) -> dict[str, int]:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     child = context.Process(target=forge, args=(work, kills, folder, results))
@@ -117,7 +131,10 @@ def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_o
     }
 
     said = killed(written, kills, tmp_path)
-    left = {name: any(path.name.startswith(".") for path in (tmp_path / name).iterdir()) for name in kills}
+    left = {
+        name: any(path.name.startswith(".") for path in (tmp_path / name).iterdir())
+        for name in kills
+    }
     for name in kills:
         written(tmp_path / name)
 
@@ -125,7 +142,10 @@ def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_o
     assert left == dict.fromkeys(kills, True)
     for name in kills:
         assert [path.name for path in (tmp_path / name).iterdir()] == ["mlflow.db"]
-        same_scalars(mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)), ROWS)
+        same_scalars(
+            mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)),
+            ROWS,
+        )
 
 
 @pytest.mark.long
@@ -152,7 +172,10 @@ def test_a_store_that_a_script_left_unfinished_is_created_anew_once_nothing_chan
         for name in kills
     ]
     for name in kills:
-        same_scalars(mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)), ROWS)
+        same_scalars(
+            mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)),
+            ROWS,
+        )
 
 
 def script(folder: Path, start, results) -> None:
@@ -196,7 +219,9 @@ def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_pa
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(2), context.Queue()
 
-    children = [context.Process(target=work, args=(tmp_path, start, results)) for work in (script, bridge)]
+    children = [
+        context.Process(target=work, args=(tmp_path, start, results)) for work in (script, bridge)
+    ]
     for child in children:
         child.start()
     said = sorted(results.get(timeout=HANG_S) for _ in children)
@@ -205,10 +230,14 @@ def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_pa
 
     assert said == ["bridge", "script"]
     same_scalars(mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS)
-    assert mlflow_reading.client(address(tmp_path)).get_experiment_by_name("of the script") is not None
+    assert (
+        mlflow_reading.client(address(tmp_path)).get_experiment_by_name("of the script") is not None
+    )
 
 
-def test_a_new_store_has_the_schema_that_mlflow_makes_and_its_default_artifacts_beside_it(tmp_path: Path) -> None:
+def test_a_new_store_has_the_schema_that_mlflow_makes_and_its_default_artifacts_beside_it(
+    tmp_path: Path,
+) -> None:
     made = tmp_path / "made"
     stocked = mlflow_reading.database(tmp_path).removeprefix("sqlite:///")
 
@@ -228,7 +257,9 @@ def test_side_files_of_a_database_that_was_deleted_do_not_reach_the_new_one(tmp_
         database.execute("INSERT INTO notes VALUES ('old')")
         database.commit()
         (tmp_path / "mlflow.db-wal").write_bytes((tmp_path / "old.db-wal").read_bytes())
-        (tmp_path / "mlflow.db-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504))
+        (tmp_path / "mlflow.db-journal").write_bytes(
+            b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504)
+        )
 
     written(tmp_path)
 
@@ -263,13 +294,19 @@ def older() -> str:
     """A schema revision that the installed MLflow has left behind."""
     import mlflow
 
-    found = revisions_of(Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__)
+    found = revisions_of(
+        Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__
+    )
     return min(found.known - {found.newest})
 
 
 @pytest.mark.parametrize("missing", ["", "DROP TABLE trace_tags"])
-def test_a_store_of_an_older_mlflow_is_left_as_it_is_and_blocks_with_the_command(tmp_path: Path, missing: str) -> None:
-    before = changed(tmp_path, f"UPDATE alembic_version SET version_num = '{older()}'", *filter(None, [missing]))
+def test_a_store_of_an_older_mlflow_is_left_as_it_is_and_blocks_with_the_command(
+    tmp_path: Path, missing: str
+) -> None:
+    before = changed(
+        tmp_path, f"UPDATE alembic_version SET version_num = '{older()}'", *filter(None, [missing])
+    )
 
     with pytest.raises(BlockedError, match="out-of-date database schema") as raised:
         written(tmp_path)
@@ -278,9 +315,13 @@ def test_a_store_of_an_older_mlflow_is_left_as_it_is_and_blocks_with_the_command
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
 
-def test_a_store_whose_upgrade_was_interrupted_is_left_as_it_is_and_blocks_with_what_to_do(tmp_path: Path) -> None:
+def test_a_store_whose_upgrade_was_interrupted_is_left_as_it_is_and_blocks_with_what_to_do(
+    tmp_path: Path,
+) -> None:
     before = changed(
-        tmp_path, f"UPDATE alembic_version SET version_num = '{older()}'", "CREATE TABLE _alembic_tmp_runs (a)"
+        tmp_path,
+        f"UPDATE alembic_version SET version_num = '{older()}'",
+        "CREATE TABLE _alembic_tmp_runs (a)",
     )
 
     with pytest.raises(BlockedError, match="interrupted") as raised:
@@ -303,7 +344,9 @@ def test_a_store_of_a_newer_mlflow_is_left_as_it_is_and_blocks(tmp_path: Path) -
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
 
-def test_an_unfinished_store_that_holds_data_is_never_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_store_that_holds_data_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_store, "ABANDONED_S", 0.0)
     before = changed(
         tmp_path,
@@ -328,7 +371,9 @@ def test_the_wait_for_another_process_starts_again_with_each_of_its_changes(
     settings = MlflowSettings.from_environment({"MLFLOW_TRACKING_URI": address(tmp_path)}, tmp_path)
     import mlflow
 
-    known = revisions_of(Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__)
+    known = revisions_of(
+        Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__
+    )
     asked: list[str] = []
 
     def tried() -> str:
@@ -349,7 +394,10 @@ def test_the_wait_for_another_process_starts_again_with_each_of_its_changes(
         database.execute("CREATE TABLE more (a)")
     then = [tried(), tried(), tried()]
 
-    assert (first, then) == (["RetryableError"] * 2, ["RetryableError", "RetryableError", "created"])
+    assert (first, then) == (
+        ["RetryableError"] * 2,
+        ["RetryableError", "RetryableError", "created"],
+    )
     assert len(asked) == 1
 
 

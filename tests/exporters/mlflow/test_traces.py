@@ -40,13 +40,19 @@ def traces(uri: str, run: RunInfo):
     return api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
 
 
-def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(uri: str, run: RunInfo) -> None:
+def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(
+    uri: str, run: RunInfo
+) -> None:
     rollout = samples.rollout(5, seed=run.id)
 
     _, (trace,) = written(uri, run, rollout)
 
     info = trace.info
-    ours = {key: value for key, value in info.tags.items() if not key.startswith("mlflow.") and key != "group"}
+    ours = {
+        key: value
+        for key, value in info.tags.items()
+        if not key.startswith("mlflow.") and key != "group"
+    }
     assert (info.trace_id, info.state.value) == (f"tr-{rollout.id}", "OK")
     assert (info.request_preview, info.response_preview) == ("What is 5 + 1?", "It is 6.")
     assert mlflow_reading.session_of(trace) == "p1"
@@ -54,8 +60,15 @@ def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(uri: s
     assert ours == {
         "step": "1", "reward": "0.75", "rewards": '{"format": 0.25, "answer": 0.5}',
     }  # fmt: skip
-    assert {each.name: each.value for each in info.assessments} == {"reward": 0.75, "format": 0.25, "answer": 0.5}
-    assert (info.request_time, info.execution_duration) == (rollout.start_unix_ns // 1_000_000, 4000)
+    assert {each.name: each.value for each in info.assessments} == {
+        "reward": 0.75,
+        "format": 0.25,
+        "answer": 0.5,
+    }
+    assert (info.request_time, info.execution_duration) == (
+        rollout.start_unix_ns // 1_000_000,
+        4000,
+    )
 
 
 def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_traces_are_not(
@@ -63,8 +76,12 @@ def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_
 ) -> None:
     rollout = samples.rollout(3, seed=run.id)
     writer, (before,) = written(uri, run, rollout)
-    span = Span("00000000000000aa", rollout.spans[0].id, "llm_request", "span", 1, 2, {"vllm": True})
-    late = PlainTrace(rollout.id, "server", span.name, 1, 2, [span], rollout_key=rollout.key, position=2)
+    span = Span(
+        "00000000000000aa", rollout.spans[0].id, "llm_request", "span", 1, 2, {"vllm": True}
+    )
+    late = PlainTrace(
+        rollout.id, "server", span.name, 1, 2, [span], rollout_key=rollout.key, position=2
+    )
     other = PlainTrace("ab" * 16, "server", "GET /health", 1, 2, [span], position=3)
 
     assert isinstance(writer, WritesPlainTraces)
@@ -74,7 +91,10 @@ def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_
     [trace] = traces(uri, run)
     names = sorted(each.name for each in before.data.spans)
     assert sorted(each.name for each in trace.data.spans) == sorted([*names, "llm_request"])
-    assert (trace.info.request_preview, trace.info.tags) == (before.info.request_preview, before.info.tags)
+    assert (trace.info.request_preview, trace.info.tags) == (
+        before.info.request_preview,
+        before.info.tags,
+    )
 
 
 def test_the_spans_are_typed_and_the_chat_is_whole(uri: str, run: RunInfo) -> None:
@@ -92,15 +112,23 @@ def test_the_spans_are_typed_and_the_chat_is_whole(uri: str, run: RunInfo) -> No
         ("chat policy", "CHAT_MODEL"),
     ]
     assert root.inputs == {"messages": rollout.messages[:-1]}
-    assert root.outputs == {"choices": [{"index": 0, "message": rollout.messages[-1], "finish_reason": "stop"}]}
+    assert root.outputs == {
+        "choices": [{"index": 0, "message": rollout.messages[-1], "finish_reason": "stop"}]
+    }
     assert not [key for key in root.attributes if key.startswith("gen_ai.")]
     assert spans[rollout.spans[2].id].inputs == {"expression": "0 + 1"}
 
 
-def test_a_rollout_without_its_root_gets_one_under_the_parents_id_and_is_linked(uri: str, run: RunInfo) -> None:
+def test_a_rollout_without_its_root_gets_one_under_the_parents_id_and_is_linked(
+    uri: str, run: RunInfo
+) -> None:
     whole = samples.rollout(0, seed=run.id)
 
-    _, (trace,) = written(uri, run, dataclasses.replace(whole, spans=whole.spans[1:], incomplete=True, clipped_bytes=7))
+    _, (trace,) = written(
+        uri,
+        run,
+        dataclasses.replace(whole, spans=whole.spans[1:], incomplete=True, clipped_bytes=7),
+    )
     _, (mended,) = written(uri, run, whole)
 
     assert {span.span_id for span in trace.data.spans} == {span.id for span in whole.spans}
@@ -108,10 +136,14 @@ def test_a_rollout_without_its_root_gets_one_under_the_parents_id_and_is_linked(
     assert {span.span_id for span in mended.data.spans} == {span.id for span in whole.spans}
 
 
-def test_a_rollout_of_nothing_but_messages_or_without_bytes_is_shown(uri: str, run: RunInfo) -> None:
+def test_a_rollout_of_nothing_but_messages_or_without_bytes_is_shown(
+    uri: str, run: RunInfo
+) -> None:
     bare = dataclasses.replace(samples.rollout(1, seed=run.id), spans=())
     whole = samples.rollout(2, seed=run.id, error="boom")
-    without_bytes = dataclasses.replace(whole, spans=[dataclasses.replace(span, otlp=b"") for span in whole.spans])
+    without_bytes = dataclasses.replace(
+        whole, spans=[dataclasses.replace(span, otlp=b"") for span in whole.spans]
+    )
 
     _, found = written(uri, run, bare, without_bytes)
 
@@ -122,7 +154,9 @@ def test_a_rollout_of_nothing_but_messages_or_without_bytes_is_shown(uri: str, r
     assert len(by_id[f"tr-{whole.id}"].data.spans) == 4
 
 
-def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(uri: str, run: RunInfo) -> None:
+def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(
+    uri: str, run: RunInfo
+) -> None:
     rollout = samples.rollout(0, seed=run.id)
     writer, _ = written(uri, run, rollout)
 
@@ -138,7 +172,8 @@ def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(ur
 
     (trace,) = traces(uri, run)
     seen = {
-        each.name: (each.value, each.rationale, (each.metadata or {}).get("label")) for each in trace.info.assessments
+        each.name: (each.value, each.rationale, (each.metadata or {}).get("label"))
+        for each in trace.info.assessments
     }
     assert len(trace.info.assessments) == len(seen)
     said = "checked by the judge"
@@ -158,19 +193,29 @@ def test_traces_can_be_searched_by_reward_tag_and_step(uri: str, run: RunInfo) -
     assert len(api.search_traces(**search, filter_string="feedback.reward = '0.75'")) == 1
     assert len(api.search_traces(**search, filter_string="tags.reward = '0.75'")) == 1
     assert len(api.search_traces(**search, filter_string="tags.step = '1'")) == 4
-    assert len(api.search_traces(**search, filter_string="span.attributes.rl.split LIKE '%train%'")) == 4
+    assert (
+        len(api.search_traces(**search, filter_string="span.attributes.rl.split LIKE '%train%'"))
+        == 4
+    )
 
 
 def test_a_split_other_than_train_is_a_tag(uri: str, run: RunInfo) -> None:
-    _, (trace,) = written(uri, run, dataclasses.replace(samples.rollout(0, seed=run.id), split="eval"))
+    _, (trace,) = written(
+        uri, run, dataclasses.replace(samples.rollout(0, seed=run.id), split="eval")
+    )
 
     assert trace.info.tags["split"] == "eval"
 
 
-def test_text_a_database_refuses_and_names_beyond_the_limits_cost_nothing_else(uri: str, run: RunInfo) -> None:
+def test_text_a_database_refuses_and_names_beyond_the_limits_cost_nothing_else(
+    uri: str, run: RunInfo
+) -> None:
     odd = dataclasses.replace(
         samples.rollout(0, seed=run.id),
-        messages=[{"role": "user", "content": "nul \0 surrogate \ud800 end"}, {"role": "assistant", "content": "ok"}],
+        messages=[
+            {"role": "user", "content": "nul \0 surrogate \ud800 end"},
+            {"role": "assistant", "content": "ok"},
+        ],
         group="g" * 10_000,
         key="k" * 10_000,
         split="s" * 10_000,
@@ -203,5 +248,7 @@ def test_children_stay_byte_for_byte_as_they_came() -> None:
 
     spans = spans_of(rollout, str, 100)
 
-    assert [span.SerializeToString() for span in spans[1:]] == [span.otlp for span in rollout.spans[1:]]
+    assert [span.SerializeToString() for span in spans[1:]] == [
+        span.otlp for span in rollout.spans[1:]
+    ]
     assert trace_pb2.Span.FromString(rollout.spans[0].otlp).name == spans[0].name

@@ -25,7 +25,9 @@ exporter = otel_bridge_mlflow.exporter
 class Store:
     def log_spans(self, location, spans): ...
     def create_assessment(self, assessment): ...
-    def update_assessment(self, trace_id, assessment_id, feedback=None, rationale=None, metadata=None): ...
+    def update_assessment(
+        self, trace_id, assessment_id, feedback=None, rationale=None, metadata=None
+    ): ...
 
 
 def package(**changed: object) -> Package:
@@ -60,7 +62,8 @@ def test_an_mlflow_that_would_not_show_a_trace_leaves_rollouts_out_with_one_sent
 
 
 @pytest.mark.parametrize(
-    ("version", "shows"), [("3.5.1", False), ("2.22.0", False), ("3.7.0", True), ("4.1.0rc1", True), (None, True)]
+    ("version", "shows"),
+    [("3.5.1", False), ("2.22.0", False), ("3.7.0", True), ("4.1.0rc1", True), (None, True)],
 )
 def test_an_old_server_decides_whatever_the_client_can_do(version: str | None, shows: bool) -> None:
     found = abilities_of(package(), remote=True, server_version=version)
@@ -72,7 +75,8 @@ def test_an_old_server_decides_whatever_the_client_can_do(version: str | None, s
 
 
 @pytest.mark.parametrize(
-    ("version", "starts"), [("3.7.0", False), ("3.12.0", False), ("3.13.0", True), ("4.1.0rc1", True), (None, False)]
+    ("version", "starts"),
+    [("3.7.0", False), ("3.12.0", False), ("3.13.0", True), ("4.1.0rc1", True), (None, False)],
 )
 def test_only_a_server_on_which_a_trace_can_be_started_twice_gets_rewards_that_way(
     version: str | None, starts: bool
@@ -84,13 +88,17 @@ def test_a_missing_call_blocks_with_its_name_and_the_command_that_installs_anoth
     class MlflowClient:
         def get_run(self, run_id): ...
 
-    with pytest.raises(BlockedError, match=r"MLflow 3\.5\.0 has no MlflowClient\.search_runs") as raised:
+    with pytest.raises(
+        BlockedError, match=r"MLflow 3\.5\.0 has no MlflowClient\.search_runs"
+    ) as raised:
         abilities_of(package(client=MlflowClient), remote=False, server_version=None)
 
     assert raised.value.help == "pip install 'otel-bridge[mlflow]'"
 
 
-def test_what_cannot_be_shown_is_counted_and_rows_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shown_is_counted_and_rows_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow.tracing.constant import TraceTagKey
 
     monkeypatch.delattr(TraceTagKey, "SPANS_LOCATION")
@@ -149,12 +157,16 @@ def test_a_record_that_the_store_holds_already_is_known_by_each_databases_words(
     assert is_held(Refused(text))
 
 
-@pytest.mark.parametrize("text", ["UNIQUE constraint failed: latest_metrics.key", "FOREIGN KEY constraint failed"])
+@pytest.mark.parametrize(
+    "text", ["UNIQUE constraint failed: latest_metrics.key", "FOREIGN KEY constraint failed"]
+)
 def test_other_constraints_are_not_a_record_that_is_held(text: str) -> None:
     assert not is_held(Refused(text))
 
 
-def test_a_package_that_cannot_be_imported_blocks_the_writer_and_raises_nothing_else(tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_imported_blocks_the_writer_and_raises_nothing_else(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "__init__.py").write_text("__version__ = '3.12.0'\n")
     code = textwrap.dedent(

@@ -47,12 +47,19 @@ OPEN = textwrap.dedent(
 
 
 def opened(
-    folder: Path, calls: tuple[str, ...], *, trace: str = WITH_SPANS, begin: str = "", inbox: bool = False
+    folder: Path,
+    calls: tuple[str, ...],
+    *,
+    trace: str = WITH_SPANS,
+    begin: str = "",
+    inbox: bool = False,
 ) -> list[str]:
     """What comes of opening a writer with a Trackio of *calls*; and whether its store was imported."""
     package = folder / "trackio"
     package.mkdir()
-    (package / "__init__.py").write_text(f"{begin}\n__version__ = '0.1'\nfrom trackio.trace import Trace\n")
+    (package / "__init__.py").write_text(
+        f"{begin}\n__version__ = '0.1'\nfrom trackio.trace import Trace\n"
+    )
     (package / "trace.py").write_text(f"class Trace:\n    {trace}\n")
     (package / "utils.py").write_text(f"TRACKIO_DIR = {str(folder)!r}\n")
     body = "".join(f"    @staticmethod\n    def {call}: return 0\n" for call in calls)
@@ -72,19 +79,27 @@ def opened(
     return done.stdout.splitlines()
 
 
-def test_a_version_that_nobody_tried_is_taken_without_a_word_when_its_calls_are_there(tmp_path: Path) -> None:
+def test_a_version_that_nobody_tried_is_taken_without_a_word_when_its_calls_are_there(
+    tmp_path: Path,
+) -> None:
     assert opened(tmp_path, (*NEEDED, *OTHERS)) == ["opened", "True"]
 
 
-def test_one_without_spans_and_without_what_can_be_done_without_is_taken_and_said(tmp_path: Path) -> None:
+def test_one_without_spans_and_without_what_can_be_done_without_is_taken_and_said(
+    tmp_path: Path,
+) -> None:
     no_config = (
-        "Trackio 0.1 does not return the config of a run: what another bridge of the same run stored is replaced"
+        "Trackio 0.1 does not return the config of a run: "
+        "what another bridge of the same run stored is replaced"
     )
 
     same_ids = "Trackio 0.1 gives rollouts of one step the same Trace ID, each its own from 0.26"
     calls = (BULK_LOG, "get_traces(project, run=None, run_id=None)")
 
-    assert opened(tmp_path, calls, trace=WITHOUT_SPANS) == [f"opened|{no_config}|{same_ids}|{AS_TEXT}", "True"]
+    assert opened(tmp_path, calls, trace=WITHOUT_SPANS) == [
+        f"opened|{no_config}|{same_ids}|{AS_TEXT}",
+        "True",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +129,16 @@ def test_one_without_a_call_that_is_needed_blocks_before_anything_is_written(
     assert said == f"blocked|Trackio 0.1 has {reason}|{versions.INSTALL}"
 
 
-def test_a_trackio_that_cannot_use_the_installed_huggingface_hub_says_what_to_install(tmp_path: Path) -> None:
-    said = opened(tmp_path, NEEDED, begin="from huggingface_hub.hf_api import CommitOperationAddOfYesterday")[0]
+def test_a_trackio_that_cannot_use_the_installed_huggingface_hub_says_what_to_install(
+    tmp_path: Path,
+) -> None:
+    said = opened(
+        tmp_path, NEEDED, begin="from huggingface_hub.hf_api import CommitOperationAddOfYesterday"
+    )[0]
 
-    assert said.startswith("blocked|Trackio 0.1 cannot be imported: cannot import name 'CommitOperationAddOfYesterday'")
+    assert said.startswith(
+        "blocked|Trackio 0.1 cannot be imported: cannot import name 'CommitOperationAddOfYesterday'"
+    )
     assert said.endswith("|pip install 'huggingface_hub<1.31', or 'trackio>=0.38'")
 
 
@@ -182,7 +203,9 @@ def test_an_error_of_the_installed_version_while_a_row_is_written_refuses_no_row
 
     run = samples.run_info(tmp_path)
     writer = exporter.open(run, exporter.read_settings(ENVIRONMENT, tmp_path), MemoryTable())
-    from trackio.sqlite_storage import SQLiteStorage  # not before: it reads its folder when it is imported
+    from trackio.sqlite_storage import (
+        SQLiteStorage,
+    )  # not before: it reads its folder when it is imported
 
     monkeypatch.setattr(SQLiteStorage, "bulk_log", staticmethod(bulk_log))
 

@@ -23,11 +23,15 @@ pytestmark = pytest.mark.skipif(not trackio_store.HAS_INBOX, reason="Trackio bel
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    return samples.run_info(tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum()))
+    return samples.run_info(
+        tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum())
+    )
 
 
 def opened(folder: Path, run: RunInfo, memory: MemoryTable | None = None):
-    settings = exporter.read_settings({"TRACKIO_DIR": str(folder), "TRACKIO_STORAGE_MODE": "jsonl"}, run.folder)
+    settings = exporter.read_settings(
+        {"TRACKIO_DIR": str(folder), "TRACKIO_STORAGE_MODE": "jsonl"}, run.folder
+    )
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
 
@@ -37,7 +41,9 @@ def imported(folder: Path, run: RunInfo):
     return trackio_store.held(run)
 
 
-def test_rows_and_rollouts_come_whole_through_trackios_importer_and_twice_is_once(tmp_path: Path, run: RunInfo) -> None:
+def test_rows_and_rollouts_come_whole_through_trackios_importer_and_twice_is_once(
+    tmp_path: Path, run: RunInfo
+) -> None:
     rollout = samples.rollout(0, seed=run.id)
     records = samples.placed([*samples.rows(30), rollout, samples.evaluation(rollout)])
 
@@ -55,7 +61,9 @@ def test_rows_and_rollouts_come_whole_through_trackios_importer_and_twice_is_onc
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
-def test_a_config_that_changes_is_the_last_one_after_the_import(tmp_path: Path, run: RunInfo) -> None:
+def test_a_config_that_changes_is_the_last_one_after_the_import(
+    tmp_path: Path, run: RunInfo
+) -> None:
     memory = MemoryTable()
     writer = opened(tmp_path, run, memory)
     writer.write_config("trainer", {"lr": 1})
@@ -72,10 +80,16 @@ def test_what_json_cannot_say_is_written_as_trackio_does(tmp_path: Path, run: Ru
     opened(tmp_path, run).write_rows(samples.placed([row]))
 
     (file,) = (tmp_path / "inbox").rglob("*.jsonl")
-    assert json.loads(file.read_text())["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity"}
+    assert json.loads(file.read_text())["metrics"] == {
+        "a": "NaN",
+        "b": "Infinity",
+        "c": "-Infinity",
+    }
 
 
-def test_a_step_that_would_stop_the_importer_for_ever_never_gets_into_the_inbox(tmp_path: Path, run: RunInfo) -> None:
+def test_a_step_that_would_stop_the_importer_for_ever_never_gets_into_the_inbox(
+    tmp_path: Path, run: RunInfo
+) -> None:
     rows = samples.placed(samples.rows(3))
 
     refused = deliver(opened(tmp_path, run), [rows[0], replace(rows[1], step=2**63), rows[2]])

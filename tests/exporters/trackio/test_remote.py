@@ -45,12 +45,21 @@ def proxy(server: TrackioServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    return samples.run_info(tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum()))
+    return samples.run_info(
+        tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum())
+    )
 
 
 def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
-    variables = {"TRACKIO_SERVER_URL": url, "TRACKIO_WRITE_TOKEN": TOKEN, "OTEL_BRIDGE_TRACKIO_TIMEOUT_S": "2", **env}
-    return open_writer(exporter, run, exporter.read_settings(variables, run.folder), memory or MemoryTable())
+    variables = {
+        "TRACKIO_SERVER_URL": url,
+        "TRACKIO_WRITE_TOKEN": TOKEN,
+        "OTEL_BRIDGE_TRACKIO_TIMEOUT_S": "2",
+        **env,
+    }
+    return open_writer(
+        exporter, run, exporter.read_settings(variables, run.folder), memory or MemoryTable()
+    )
 
 
 def contents(server: TrackioServer, run: RunInfo) -> Contents:
@@ -87,7 +96,9 @@ def test_rows_reach_a_server_that_is_too_slow_for_a_full_request(
 
     for _ in range(6):
         try:
-            opened(proxy.url, run, memory, **env).write_rows(left)  # anew, as after a few failures in a row
+            opened(proxy.url, run, memory, **env).write_rows(
+                left
+            )  # anew, as after a few failures in a row
             break
         except RetryableError as exc:
             left = [row for row in left if row.position >= (exc.position or 0)]
@@ -97,7 +108,9 @@ def test_rows_reach_a_server_that_is_too_slow_for_a_full_request(
     same_scalars(contents(server, run), [replace(row, time_unix_ns=0) for row in rows])
 
 
-def test_a_server_that_is_killed_and_comes_back_gets_every_row_once(tmp_path: Path, run: RunInfo) -> None:
+def test_a_server_that_is_killed_and_comes_back_gets_every_row_once(
+    tmp_path: Path, run: RunInfo
+) -> None:
     server = TrackioServer(tmp_path / "server").start()
     try:
         writer, rows = opened(server.url, run), samples.placed(samples.rows(900))
@@ -119,7 +132,12 @@ def test_a_failing_server_is_tried_again_from_the_first_row_that_is_not_there(
     proxy: FaultProxy, server: TrackioServer, run: RunInfo, status: int
 ) -> None:
     writer, rows = opened(proxy.url, run), samples.placed(samples.rows(700))
-    proxy.status, proxy.path, proxy.after, proxy.headers = status, "bulk_log", 1, {"Retry-After": "7"}
+    proxy.status, proxy.path, proxy.after, proxy.headers = (
+        status,
+        "bulk_log",
+        1,
+        {"Retry-After": "7"},
+    )
 
     with pytest.raises(RetryableError) as raised:
         writer.write_rows(rows)
@@ -130,7 +148,9 @@ def test_a_failing_server_is_tried_again_from_the_first_row_that_is_not_there(
     same_scalars(contents(server, run), rows)
 
 
-def test_an_answer_that_is_lost_or_late_doubles_nothing(proxy: FaultProxy, server: TrackioServer, run: RunInfo) -> None:
+def test_an_answer_that_is_lost_or_late_doubles_nothing(
+    proxy: FaultProxy, server: TrackioServer, run: RunInfo
+) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
     records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
@@ -158,7 +178,9 @@ def test_rows_that_the_server_only_queued_are_not_treated_as_stored(
     database = server.folder / "store" / f"{run.project}.db"
     holder = sqlite3.connect(database, isolation_level=None)
     holder.execute("ALTER TABLE metrics RENAME TO away")
-    holder.execute("CREATE VIEW metrics AS SELECT * FROM away")  # refuses rows, and the server answers 200
+    holder.execute(
+        "CREATE VIEW metrics AS SELECT * FROM away"
+    )  # refuses rows, and the server answers 200
 
     with pytest.raises(RetryableError, match="before it had stored") as raised:
         writer.write_rows(rows[1:])
@@ -181,10 +203,15 @@ def test_a_wrong_or_missing_token_blocks_with_the_variable_to_set(
         writer.write_rows(samples.placed(samples.rows(2)))
 
     assert raised.value.position == 1
-    assert raised.value.help == "set TRACKIO_WRITE_TOKEN where the bridge runs, to a token that may write"
+    assert (
+        raised.value.help
+        == "set TRACKIO_WRITE_TOKEN where the bridge runs, to a token that may write"
+    )
 
 
-def test_something_that_is_not_a_trackio_or_a_newer_one_blocks(proxy: FaultProxy, run: RunInfo) -> None:
+def test_something_that_is_not_a_trackio_or_a_newer_one_blocks(
+    proxy: FaultProxy, run: RunInfo
+) -> None:
     proxy.status = 404
 
     with pytest.raises(BlockedError, match="404") as raised:
@@ -200,7 +227,9 @@ def test_a_server_that_is_down_is_tried_again_and_named_without_its_token(run: R
     assert "secret" not in str(raised.value)
 
 
-def test_one_entry_that_can_never_be_stored_costs_no_other(server: TrackioServer, run: RunInfo) -> None:
+def test_one_entry_that_can_never_be_stored_costs_no_other(
+    server: TrackioServer, run: RunInfo
+) -> None:
     writer, rows = opened(server.url, run), samples.placed(samples.rows(3))
     odd = [rows[0], replace(rows[1], step=2**63), rows[2]]
 
@@ -212,7 +241,9 @@ def test_one_entry_that_can_never_be_stored_costs_no_other(server: TrackioServer
 
 def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: RunInfo) -> None:
     records = samples.placed([*samples.rows(700), samples.rollout(0, seed=run.id)])
-    settings = exporter.read_settings({"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder)
+    settings = exporter.read_settings(
+        {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder
+    )
     before = exporter.read_back(run, settings) if exporter.read_back else None
 
     deliver(opened(server.url, run), records)
@@ -248,7 +279,9 @@ def test_a_space_gets_the_token_of_the_hub_with_each_call(tmp_path: Path, run: R
     try:
         place = Remote(server.url, "ada/trackio", hf_token="hf_mine")
         rows = samples.placed(samples.rows(3))
-        settings = replace(exporter.read_settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place)
+        settings = replace(
+            exporter.read_settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place
+        )
 
         open_writer(exporter, run, settings, MemoryTable()).write_rows(rows)
 
@@ -266,13 +299,19 @@ def test_a_number_beyond_64_bits_is_refused_alone(server: TrackioServer, run: Ru
     writer = opened(server.url, run)
 
     with pytest.raises(PermanentError) as raised:
-        writer.write_rows(samples.placed([samples.row(1), replace(samples.row(2), values={"trainer/huge": 2**70})]))
+        writer.write_rows(
+            samples.placed(
+                [samples.row(1), replace(samples.row(2), values={"trainer/huge": 2**70})]
+            )
+        )
 
     assert raised.value.position == 2
     assert json.dumps([scalar.step for scalar in contents(server, run).scalars][:1]) == "[1]"
 
 
-def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(server: TrackioServer, tmp_path: Path) -> None:
+def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(
+    server: TrackioServer, tmp_path: Path
+) -> None:
     code = """
         import otel_bridge
         run = otel_bridge.init("remote", "ppo", role="trainer", exporters="trackio", config={"lr": 1})
@@ -289,16 +328,26 @@ def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(server: Tra
     assert done.returncode == 0, done.stderr
     assert "a server keeps no event times" in done.stderr
     assert TOKEN not in done.stderr
-    assert [scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"] == [n / 7 for n in range(50)]
+    assert [scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"] == [
+        n / 7 for n in range(50)
+    ]
     assert len(shown.rollouts) == 1
-    assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
+    assert not [
+        file
+        for file in tmp_path.rglob("*")
+        if file.is_file() and TOKEN.encode() in file.read_bytes()
+    ]
 
 
 def test_media_are_files_of_the_server_and_rows_that_name_them_once(
     server: TrackioServer, proxy: FaultProxy, run: RunInfo
 ) -> None:
     shown = media("t", table(["q", "p"], [["x", {"media": 0}]]), cells=[image(4)], position=2)
-    records = [media("one", image(1, "first"), position=1), shown, media("page", text("<p>", "html"), position=3)]
+    records = [
+        media("one", image(1, "first"), position=1),
+        shown,
+        media("page", text("<p>", "html"), position=3),
+    ]
     writer = opened(proxy.url, run)
 
     for path in ("upload", "bulk_upload_media", "bulk_log"):
@@ -313,7 +362,11 @@ def test_media_are_files_of_the_server_and_rows_that_name_them_once(
     deliver(opened(server.url, run, MemoryTable()), records)
 
     rows = trackio_store.rows_in(server.folder / "store", run)
-    one, cell, page = rows[0]["trainer/one"], rows[1]["trainer/t"]["_value"][0]["p"], rows[2]["trainer/page"]
+    one, cell, page = (
+        rows[0]["trainer/one"],
+        rows[1]["trainer/t"]["_value"][0]["p"],
+        rows[2]["trainer/page"],
+    )
     assert len(rows) == 3
     assert (one["_type"], one["caption"]) == ("trackio.image", "first")
     folder = server.folder / "store" / "media"
@@ -326,7 +379,9 @@ def test_a_server_that_names_files_itself_costs_the_media_alone(
     server: TrackioServer, run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = opened(server.url, run)
-    monkeypatch.setattr(RemoteStore, "upload", lambda self, name, data: _renamed(upload(self, name, data)))
+    monkeypatch.setattr(
+        RemoteStore, "upload", lambda self, name, data: _renamed(upload(self, name, data))
+    )
 
     dead = deliver(writer, [media("one", image(1), position=1), samples.row(1, position=2)])
 

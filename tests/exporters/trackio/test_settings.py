@@ -30,10 +30,14 @@ def test_a_server_is_named_without_its_token_which_comes_from_the_address_or_a_v
 
 def test_a_space_goes_before_a_server_and_alone_gets_the_token_of_the_hub(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_stored\n")
-    space = read(TRACKIO_SPACE_ID="Ada_L/my.trackio", TRACKIO_SERVER_URL="http://x:1", HF_HOME=str(tmp_path))
+    space = read(
+        TRACKIO_SPACE_ID="Ada_L/my.trackio", TRACKIO_SERVER_URL="http://x:1", HF_HOME=str(tmp_path)
+    )
     server = read(TRACKIO_SERVER_URL="http://x:1", HF_TOKEN="hf_given")
 
-    assert space.remote == Remote("https://ada-l-my-trackio.hf.space/", "Ada_L/my.trackio", None, "hf_stored")
+    assert space.remote == Remote(
+        "https://ada-l-my-trackio.hf.space/", "Ada_L/my.trackio", None, "hf_stored"
+    )
     assert space.destination == {"TRACKIO_SPACE_ID": "Ada_L/my.trackio"}
     assert server.remote == Remote("http://x:1/")
 
@@ -53,7 +57,9 @@ def test_what_a_destination_does_not_keep_is_said() -> None:
         ("OTEL_BRIDGE_TRACKIO_TIMEOUT_S", "soon", "TIMEOUT"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_an_error_at_the_start(variable: str, value: str, said: str) -> None:
+def test_a_variable_that_cannot_be_used_is_an_error_at_the_start(
+    variable: str, value: str, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         read(**{"TRACKIO_SERVER_URL": "http://x:1", variable: value})
 

@@ -16,7 +16,15 @@ import pytest
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, WritesPlainTraces, found_of, tracker_run_id_of
-from otel_bridge.records import Distribution, Evaluation, PlainTrace, RolloutRecord, Row, Span, Status
+from otel_bridge.records import (
+    Distribution,
+    Evaluation,
+    PlainTrace,
+    RolloutRecord,
+    Row,
+    Span,
+    Status,
+)
 from otel_bridge.testing import MemoryTable
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, rollout_trace, row_metrics, timestamp
@@ -54,7 +62,9 @@ def traces(run: RunInfo) -> list[dict[str, object]]:
 
 
 def config(run: RunInfo) -> dict[str, object] | None:
-    return trackio_store.storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
+    return trackio_store.storage().SQLiteStorage.get_run_config(
+        run.project, run.name, run_id=run.id
+    )
 
 
 def test_rows_keep_step_and_event_time_and_no_axis_beside_trackios_own(run: RunInfo) -> None:
@@ -101,11 +111,15 @@ def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: R
     opened(run).write_rollouts([rollout])
 
     (trace,) = traces(run)
-    own_id = accepts(trackio_store.storage().SQLiteStorage, "get_traces", "step")  # from Trackio 0.26 on
+    own_id = accepts(
+        trackio_store.storage().SQLiteStorage, "get_traces", "step"
+    )  # from Trackio 0.26 on
     assert trace["id"] == f"{run.id}:{rollout.id if own_id else 4}:explorer/rollouts:0"
     assert trace["step"] == 4
     assert trace["messages"] == list(rollout.messages)
-    metadata = {key: value for key, value in trace["metadata"].items() if key != "spans"}  # text, below Trackio 0.37
+    metadata = {
+        key: value for key, value in trace["metadata"].items() if key != "spans"
+    }  # text, below Trackio 0.37
     assert metadata == {
         "status": "explorer · reward 1",
         "step": 4, "split": "train", "group": "p1", "sample": 0, "reward": 1.0, "rewards": {"format": 0.2},
@@ -128,13 +142,26 @@ def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
     (trace,) = traces(run)
     assert trace["key"] == "explorer/rollouts/late"
     assert trace["messages"] == [
-        {"role": "user", "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so"}
+        {
+            "role": "user",
+            "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so",
+        }
     ]
 
 
 def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(run: RunInfo) -> None:
     span = Span("00000000000000aa", "00000000000000ab", "llm_request", "span", NOW, NOW + 1_000_000)
-    late = PlainTrace("ab" * 16, "explorer", "llm_request", NOW, NOW + 1_000_000, [span], "explorer/rollouts", 4, 1)
+    late = PlainTrace(
+        "ab" * 16,
+        "explorer",
+        "llm_request",
+        NOW,
+        NOW + 1_000_000,
+        [span],
+        "explorer/rollouts",
+        4,
+        1,
+    )
     other = PlainTrace("cd" * 16, "server", "GET /health", NOW, NOW, [span], position=2)
     writer = opened(run)
 
@@ -168,7 +195,9 @@ def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: Ru
     assert len(logs(run)) == 1
 
 
-def test_entries_that_become_equal_by_flattening_keep_values_of_their_own_across_restarts(run: RunInfo) -> None:
+def test_entries_that_become_equal_by_flattening_keep_values_of_their_own_across_restarts(
+    run: RunInfo,
+) -> None:
     memory = MemoryTable()
     for step in (1, 2):
         writer = opened(run, memory)
@@ -223,10 +252,15 @@ def test_a_config_that_another_bridge_replaced_is_stored_again(
 
     stored = config(run)
     assert (replaced or {}).get("trainer/lr") is None
-    assert {key: value for key, value in (stored or {}).items() if "/" in key} == {"trainer/lr": 1, "explorer/envs": 8}
+    assert {key: value for key, value in (stored or {}).items() if "/" in key} == {
+        "trainer/lr": 1,
+        "explorer/envs": 8,
+    }
 
 
-def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(run: RunInfo) -> None:
+def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(
+    run: RunInfo,
+) -> None:
     memory = MemoryTable()
     timed = [loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)}) for n in (1, 2, 3)]
     opened(run, memory).write_rows(timed[:2])
@@ -248,7 +282,9 @@ def test_one_bad_record_is_named_and_those_before_it_are_stored(run: RunInfo) ->
     assert [row["step"] for row in logs(run)] == [1, 3]
 
 
-def test_a_locked_store_is_retried_and_then_written(run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_store_is_retried_and_then_written(
+    run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sqlite_storage = trackio_store.storage()
     writer = opened(run)
     writer.write_rows([loss(1)])
@@ -320,9 +356,15 @@ def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path)
 
 
 def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() -> None:
-    value = Distribution(count=3, sum=6.0, min=1.5, max=3.5, edges=(0.0, 1.0, 2.0, 4.0, 8.0), counts=(0, 1, 2, 0))
+    value = Distribution(
+        count=3, sum=6.0, min=1.5, max=3.5, edges=(0.0, 1.0, 2.0, 4.0, 8.0), counts=(0, 1, 2, 0)
+    )
 
-    assert histogram(value) == {"_type": "trackio.histogram", "bins": [1.5, 2.0, 3.5], "values": [1, 2]}
+    assert histogram(value) == {
+        "_type": "trackio.histogram",
+        "bins": [1.5, 2.0, 3.5],
+        "values": [1, 2],
+    }
 
 
 def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwritten() -> None:
@@ -333,10 +375,14 @@ def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwri
     assert row_metrics(row, all_series=True) == {"trainer/step": 3, "explorer/step": 7, **shown}
 
 
-def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only_on_request() -> None:
+def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only_on_request() -> (
+    None
+):
     names = ("reward/mean", "reward/max", "staleness/max", "eval/reward/max")
     charted = {f"explorer/rollouts/{name}": 1.0 for name in names}
-    counts = {f"explorer/rollouts/{name}": 1.0 for name in ("total", "kept", "eval/total", "eval/kept")}
+    counts = {
+        f"explorer/rollouts/{name}": 1.0 for name in ("total", "kept", "eval/total", "eval/kept")
+    }
     statistics = charted | counts
     row = loss(3, id="s:explorer:train:3", steps={}, values=statistics)
 
@@ -346,7 +392,11 @@ def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only
 
 
 def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward() -> None:
-    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "function": {"name": "f"}}],
+    }
     talk = [{"role": "user", "content": "2+2?"}, call, {"role": "tool", "content": "4"}]
     talk.append({"role": "assistant", "content": "It is 4."})
     rollout = RolloutRecord(
@@ -393,12 +443,18 @@ def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) 
         """
     )
 
-    subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "TRACKIO_TEST_DIR": str(DIRECTORY)})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "TRACKIO_TEST_DIR": str(DIRECTORY)},
+    )
 
     assert [row["step"] for row in logs(run)] == list(range(1, 501))
 
 
-def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then(run: RunInfo) -> None:
+def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then(
+    run: RunInfo,
+) -> None:
     first, mine = opened(run), MemoryTable()
     first.write_rows([loss(1), loss(2)])
 
@@ -414,7 +470,14 @@ def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then
 
 
 def test_a_rollout_whose_times_nobody_measured_shows_none(run: RunInfo) -> None:
-    span = Span(id="00f067aa0ba902b7", parent_id=None, name="rollout", kind="span", start_unix_ns=NOW, end_unix_ns=NOW)
+    span = Span(
+        id="00f067aa0ba902b7",
+        parent_id=None,
+        name="rollout",
+        kind="span",
+        start_unix_ns=NOW,
+        end_unix_ns=NOW,
+    )
     rollout = RolloutRecord(
         id="4bf92f3577b34da6a3ce929d0e0e4736", role=None, key="rollouts", step=4, axis="step", start_unix_ns=NOW,
         end_unix_ns=NOW, spans=[span],

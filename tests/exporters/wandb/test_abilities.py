@@ -27,7 +27,13 @@ from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_online_runs import losses, rows
 
-server, run, memory, opened, limits = online.server, online.run, online.memory, online.opened, online.limits
+server, run, memory, opened, limits = (
+    online.server,
+    online.run,
+    online.memory,
+    online.opened,
+    online.limits,
+)
 wandb: Any = importlib.import_module("wandb")
 
 
@@ -56,7 +62,9 @@ class _SettingsWithout:
 
     def __init__(self, whole: Any, lacking: list[str]) -> None:
         self._whole = whole
-        self.model_fields = {name: kind for name, kind in whole.model_fields.items() if name not in lacking}
+        self.model_fields = {
+            name: kind for name, kind in whole.model_fields.items() if name not in lacking
+        }
 
     def __call__(self, **values: object) -> object:
         return self._whole(**values)
@@ -90,11 +98,15 @@ def test_a_setting_that_this_wandb_lacks_is_named_and_one_with_a_way_of_our_own_
 
     assert (found.finish_timeout, found.degraded) == (
         False,
-        ("wandb 0.24.0 lacks the settings x_disable_stats: the run may show data of the bridge's process",),
+        (
+            "wandb 0.24.0 lacks the settings x_disable_stats: the run may show data of the bridge's process",
+        ),
     )
 
 
-def test_without_not_complete_it_is_said_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_not_complete_it_is_said_what_the_page_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(versions, "can_leave_open", lambda: False)
 
     assert abilities_of(Installed()).degraded == (
@@ -110,7 +122,9 @@ def test_without_not_complete_it_is_said_what_the_page_shows(monkeypatch: pytest
         TypeError("Api.artifacts() got an unexpected keyword argument 'per_page'"),
     ],
 )
-def test_a_wandb_that_lacks_what_is_called_blocks_with_help_and_is_not_tried_for_ever(error: Exception) -> None:
+def test_a_wandb_that_lacks_what_is_called_blocks_with_help_and_is_not_tried_for_ever(
+    error: Exception,
+) -> None:
     found = outcome(error, "opening the run", 7)
 
     assert isinstance(found, BlockedError)
@@ -126,7 +140,9 @@ def interrupt() -> Iterator[Any]:
     module.interrupt_main = before
 
 
-def test_the_stop_button_never_interrupts_the_bridge(interrupt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stop_button_never_interrupts_the_bridge(
+    interrupt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interrupted: list[int] = []
 
     def kill(_thread: int, number: int) -> None:
@@ -200,7 +216,9 @@ def test_rollouts_are_never_stuck_while_the_server_is_down_and_arrive_once_it_is
     writer = opened()
     rollouts = samples.placed([samples.rollout(n, step=n) for n in (1, 2)])
     server.refuse()
-    with contextlib.suppress(RetryableError):  # wandb 0.31 looks at its credentials first, for some seconds
+    with contextlib.suppress(
+        RetryableError
+    ):  # wandb 0.31 looks at its credentials first, for some seconds
         writer.write_rollouts(rollouts)
     server.listen()
 
@@ -211,7 +229,9 @@ def test_rollouts_are_never_stuck_while_the_server_is_down_and_arrive_once_it_is
     until(lambda: writer.durable() == 2)
     writer.end(Status.FINISHED)
 
-    assert [row["trace"] for row in server.table(run.id, "explorer/rollouts")] == [rollout.id for rollout in rollouts]
+    assert [row["trace"] for row in server.table(run.id, "explorer/rollouts")] == [
+        rollout.id for rollout in rollouts
+    ]
 
 
 def test_the_probe_opens_no_run(server: WandbServer, run: RunInfo) -> None:

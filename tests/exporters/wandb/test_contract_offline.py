@@ -53,4 +53,8 @@ class TestOfflineWandb(WriterContract):
 
         contents = read_back(run)
         same_scalars(contents, records)
-        same((contents.status, contents.config), (Status.FINISHED, {"trainer/lr": "0.1"}), "status and config")
+        same(
+            (contents.status, contents.config),
+            (Status.FINISHED, {"trainer/lr": "0.1"}),
+            "status and config",
+        )

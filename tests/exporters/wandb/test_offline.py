@@ -27,7 +27,9 @@ OFFLINE = {"WANDB_MODE": "offline"}
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    run = run_info(tmp_path, tags=("a", "b", "", "x" * 99, "a"), group="g", notes="n", job_type="j", entity="e")
+    run = run_info(
+        tmp_path, tags=("a", "b", "", "x" * 99, "a"), group="g", notes="n", job_type="j", entity="e"
+    )
     run.folder.mkdir()
     return run
 
@@ -41,7 +43,9 @@ def rows(count: int) -> list[Row]:
     return samples.placed([samples.row(n, {"loss": float(n)}) for n in range(1, count + 1)])
 
 
-def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunInfo, settings: WandbSettings) -> None:
+def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
+    run: RunInfo, settings: WandbSettings
+) -> None:
     writer = open_writer(exporter, run, settings, MemoryTable())
     deliver(writer, [*rows(2), *samples.placed([samples.config("trainer", lr=0.1)], 3)])
     writer.end(Status.KILLED)
@@ -50,15 +54,30 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
     held = read_offline_run(directory)
     lines = [{key: value for key, value in row.items() if key != "_runtime"} for row in held.rows]
     assert lines == [
-        {"_step": n - 1, "trainer/loss": n, "trainer/step": n, "_timestamp": samples.START_UNIX_NS / 1e9 + n}
+        {
+            "_step": n - 1,
+            "trainer/loss": n,
+            "trainer/step": n,
+            "_timestamp": samples.START_UNIX_NS / 1e9 + n,
+        }
         for n in (1, 2)
     ]
     assert {name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()} == {
         "trainer/step": ("", True),
         "trainer/loss": ("trainer/step", False),
     }
-    assert (held.run_id, held.project, held.name, held.entity) == (run.id, run.project, run.name, "e")
-    assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b", "x" * 64))
+    assert (held.run_id, held.project, held.name, held.entity) == (
+        run.id,
+        run.project,
+        run.name,
+        "e",
+    )
+    assert (held.group, held.job_type, held.notes, held.tags) == (
+        "g",
+        "j",
+        "n",
+        ("a", "b", "x" * 64),
+    )
     assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
     assert exporter.read_back is not None
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
@@ -66,7 +85,11 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
 
 @pytest.mark.parametrize(
     ("name", "generated", "shown"),
-    [("nice", False, "nice"), ("train-20260101-000000-1a2b", True, "train-20260101-000000-1a2b"), (None, True, "")],
+    [
+        ("nice", False, "nice"),
+        ("train-20260101-000000-1a2b", True, "train-20260101-000000-1a2b"),
+        (None, True, ""),
+    ],
 )
 def test_the_name_that_a_joiner_by_id_makes_of_the_id_is_not_written_where_it_could_replace_another(
     run: RunInfo, settings: WandbSettings, name: str | None, generated: bool, shown: str
@@ -106,11 +129,18 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
     run: RunInfo, settings: WandbSettings, tmp_path: Path
 ) -> None:
     calls = [[row] for row in rows(5)]
-    run_child(ChildJob("otel_bridge_wandb:exporter", OFFLINE, tmp_path, run, tmp_path / "memory.db", calls), tmp_path)
+    run_child(
+        ChildJob(
+            "otel_bridge_wandb:exporter", OFFLINE, tmp_path, run, tmp_path / "memory.db", calls
+        ),
+        tmp_path,
+    )
     (killed,) = offline_directories(run.folder, run.id)
 
     memory = MemoryTable()
-    memory.put("offline/directories", f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode())
+    memory.put(
+        "offline/directories", f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode()
+    )
     writer = open_writer(exporter, run, settings, memory)
     held = writer.durable()
     beside = offline_directories(run.folder, run.id)
@@ -122,7 +152,9 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
     assert [row["trainer/loss"] for row in read_offline_run(whole).rows] == list(range(1, 9))
 
 
-def test_a_directory_that_was_made_and_not_remembered_is_replaced_too(run: RunInfo, settings: WandbSettings) -> None:
+def test_a_directory_that_was_made_and_not_remembered_is_replaced_too(
+    run: RunInfo, settings: WandbSettings
+) -> None:
     memory = MemoryTable()
     stray = run.folder / "wandb" / f"offline-run-20260101_000000-{run.id}"
     memory.put("offline/opening", b"[]")  # killed between wandb.init() and the next put
@@ -154,7 +186,10 @@ def test_a_directory_made_and_not_remembered_is_replaced_after_a_second_kill_bef
 
 
 def test_a_directory_that_cannot_be_deleted_is_said_once(
-    run: RunInfo, settings: WandbSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: RunInfo,
+    settings: WandbSettings,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -170,13 +205,18 @@ def test_a_directory_that_cannot_be_deleted_is_said_once(
     kept = offline_directories(run.folder, run.id)
     assert len(kept) == 3
     assert said == [
-        f"W&B offline: {path} cannot be deleted: Permission denied; do so before `wandb sync`" for path in kept[:2]
+        f"W&B offline: {path} cannot be deleted: Permission denied; do so before `wandb sync`"
+        for path in kept[:2]
     ]
 
 
 @pytest.mark.parametrize("reason", ["synced", "taken"])
 def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_anew(
-    run: RunInfo, settings: WandbSettings, caplog: pytest.LogCaptureFixture, reason: str, tmp_path: Path
+    run: RunInfo,
+    settings: WandbSettings,
+    caplog: pytest.LogCaptureFixture,
+    reason: str,
+    tmp_path: Path,
 ) -> None:
     memory = MemoryTable()
     first = open_writer(exporter, run, settings, memory)
@@ -195,7 +235,10 @@ def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_ane
     said = [record.getMessage() for record in caplog.records if record.name == "otel_bridge.wandb"]
     assert len(said) == 1
     assert "a second directory of the run follows" in said[0]
-    assert [len(read_offline_run(directory).rows) for directory in offline_directories(run.folder, run.id)] == [2, 1]
+    assert [
+        len(read_offline_run(directory).rows)
+        for directory in offline_directories(run.folder, run.id)
+    ] == [2, 1]
 
 
 def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path) -> None:
@@ -207,15 +250,25 @@ def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path
         "deliver(writer, samples.job())"
     )
     home = tmp_path / "home"
-    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    environment = {
+        "HOME": str(home),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": ":".join(filter(None, sys.path)),
+    }
 
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, check=True, cwd=tmp_path
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
     )
 
     assert (done.stdout, done.stderr) == (b"", b"")
     left = [path.relative_to(home) for path in home.rglob("*") if path.is_file()]
-    assert {path.parent for path in left} <= {Path(".cache/wandb/logs")}  # the log of wandb's own service
+    assert {path.parent for path in left} <= {
+        Path(".cache/wandb/logs")
+    }  # the log of wandb's own service
 
 
 def test_a_folder_that_cannot_be_used_is_blocked(tmp_path: Path, run: RunInfo) -> None:
@@ -250,7 +303,9 @@ def test_the_table_is_rolled_over_before_its_lines_grow_long(
 
 
 def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path: Path) -> None:
-    settings = WandbSettings.from_environment({**OFFLINE, "OTEL_BRIDGE_WANDB_CELL_CHARS": "10"}, tmp_path)
+    settings = WandbSettings.from_environment(
+        {**OFFLINE, "OTEL_BRIDGE_WANDB_CELL_CHARS": "10"}, tmp_path
+    )
     writer = open_writer(exporter, run, settings, MemoryTable())
 
     writer.write_rollouts(samples.placed([samples.rollout(1)]))
@@ -276,16 +331,26 @@ def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
     """
 
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_otel_bridge(tmp_path: Path) -> None:
+def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_otel_bridge(
+    tmp_path: Path,
+) -> None:
     for name in ("offline-run-20260101_000000-abc", "offline-run-20260101_000000-abc-1"):
         (tmp_path / "wandb" / name).mkdir(parents=True)
-    for name in ("offline-run-20260101_000000-abc-media", "offline-run-20260101_000000-abcd", "run-1_1-abc"):
+    for name in (
+        "offline-run-20260101_000000-abc-media",
+        "offline-run-20260101_000000-abcd",
+        "run-1_1-abc",
+    ):
         (tmp_path / "wandb" / name).mkdir(parents=True)
 
     found = OfflineStore(MemoryTable(), tmp_path, "abc")._present()

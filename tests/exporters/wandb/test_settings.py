@@ -16,7 +16,9 @@ CWD = Path("/home/ada/job")
 
 
 def test_offline_its_folder_is_the_destination_and_the_view_and_wandb_sync_uploads_it() -> None:
-    settings = WandbSettings.from_environment({"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD)
+    settings = WandbSettings.from_environment(
+        {"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD
+    )
 
     assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/home/ada/job/out"}
     run = run_info(Path("/runs"))
@@ -37,7 +39,11 @@ def test_an_offline_run_that_cannot_be_shared_is_said_at_the_start() -> None:
 
 
 def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
-    environment = {"WANDB_BASE_URL": "https://api.wandb.example/", "WANDB_ENTITY": "team", "WANDB_API_KEY": "secret"}
+    environment = {
+        "WANDB_BASE_URL": "https://api.wandb.example/",
+        "WANDB_ENTITY": "team",
+        "WANDB_API_KEY": "secret",
+    }
 
     settings = WandbSettings.from_environment(environment, CWD)
 
@@ -55,11 +61,19 @@ def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
         ({"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled: .* choose none"),
         ({"WANDB_MODE": "shared"}, "WANDB_MODE=shared: .* expected online or offline"),
         ({"WANDB_MODE": "sideways"}, "WANDB_MODE='sideways': expected online or offline"),
-        ({"WANDB_RESUME": "perhaps"}, "WANDB_RESUME='perhaps': expected one of allow, must, never, auto"),
-        ({"OTEL_BRIDGE_WANDB_POLL_S": "soon"}, "OTEL_BRIDGE_WANDB_POLL_S='soon': expected a number of seconds"),
+        (
+            {"WANDB_RESUME": "perhaps"},
+            "WANDB_RESUME='perhaps': expected one of allow, must, never, auto",
+        ),
+        (
+            {"OTEL_BRIDGE_WANDB_POLL_S": "soon"},
+            "OTEL_BRIDGE_WANDB_POLL_S='soon': expected a number of seconds",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_the_start(environment: dict[str, str], said: str) -> None:
+def test_what_cannot_be_used_is_refused_at_the_start(
+    environment: dict[str, str], said: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         WandbSettings.from_environment(environment, CWD)
 
@@ -69,7 +83,9 @@ def test_what_cannot_be_used_is_refused_at_the_start(environment: dict[str, str]
 def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own() -> None:
     settings = WandbSettings.from_environment({"WANDB_ENTITY": "of-the-bridge"}, CWD)
     plain = run_info(Path("/runs"), project="a/b:c")
-    named = run_info(Path("/runs"), identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"}, node_rank=2)
+    named = run_info(
+        Path("/runs"), identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"}, node_rank=2
+    )
     gathered = run_info(Path("/runs"), node_rank=2, local=False, entity="argument")
 
     assert (run_id_of(plain, settings), project_of(plain), entity_of(plain, settings)) == (
@@ -77,5 +93,12 @@ def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own(
         "a-b-c",
         "of-the-bridge",
     )
-    assert (run_id_of(named, settings), project_of(named), entity_of(named, settings)) == ("mine-n2", "gsm8k", "ours")
-    assert (run_id_of(gathered, settings), entity_of(gathered, settings)) == (gathered.id, "argument")
+    assert (run_id_of(named, settings), project_of(named), entity_of(named, settings)) == (
+        "mine-n2",
+        "gsm8k",
+        "ours",
+    )
+    assert (run_id_of(gathered, settings), entity_of(gathered, settings)) == (
+        gathered.id,
+        "argument",
+    )

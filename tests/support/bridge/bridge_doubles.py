@@ -72,7 +72,12 @@ class Process:
         )  # fmt: skip
         header = replace(header, **changes)  # type: ignore[arg-type]
         life = LivenessLock.hold(folder, instance)
-        return cls(folder, instance, SegmentWriter(folder.segments_dir, header, segment_bytes=segment_bytes), life)
+        return cls(
+            folder,
+            instance,
+            SegmentWriter(folder.segments_dir, header, segment_bytes=segment_bytes),
+            life,
+        )
 
     def log(self, count: int = 1, *, at_ns: int | None = None, **values: float) -> None:
         """Append *count* rows."""
@@ -132,13 +137,18 @@ def options(*recorders: tuple[str, RecordingTracker], **changes: object) -> Brid
         step_watermark_ns=300_000_000,
     )
     made = BridgeOptions(
-        ExporterEnvironment({}, Path(), trackers.load), translation=translation, poll_s=0.01, retry_after_exit_s=0.5
+        ExporterEnvironment({}, Path(), trackers.load),
+        translation=translation,
+        poll_s=0.01,
+        retry_after_exit_s=0.5,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 @contextmanager
-def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iterator[BridgeSupervisor]:
+def serving(
+    base: Path, how: BridgeOptions, *, until_done: bool = False
+) -> Iterator[BridgeSupervisor]:
     """A host on a thread, stopped at the end."""
     lines: list[str] = []
     host = BridgeSupervisor(base, how, until_done=until_done, log_line=lines.append)
@@ -167,7 +177,9 @@ def until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         time.sleep(0.005)
 
 
-def report_when(folder: RunFolder, condition: Callable[[Report], bool], timeout_s: float = WAIT_S) -> Report:
+def report_when(
+    folder: RunFolder, condition: Callable[[Report], bool], timeout_s: float = WAIT_S
+) -> Report:
     """Return the first report that fulfils *condition*."""
     found: list[Report] = []
 

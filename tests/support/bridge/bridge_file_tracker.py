@@ -63,8 +63,12 @@ class FileWriter:
         os.close(self._fd)
 
     def _write(self, records: Sequence[Record]) -> None:
-        os.write(self._fd, "".join(f"{record.position} {record.id}\n" for record in records).encode())
-        time.sleep(0.004)  # a tracker takes its time to answer: many kills fall between the write and its note
+        os.write(
+            self._fd, "".join(f"{record.position} {record.id}\n" for record in records).encode()
+        )
+        time.sleep(
+            0.004
+        )  # a tracker takes its time to answer: many kills fall between the write and its note
 
 
 def file_exporter(path: Path, *, reports_durable: bool) -> Exporter:

@@ -97,14 +97,18 @@ class Tracker:
             self.kept.extend(positions)
             return
         first = getattr(error, "position", None)
-        self.kept.extend(position for position in positions if first is not None and position < first)
+        self.kept.extend(
+            position for position in positions if first is not None and position < first
+        )
         raise error
 
 
 class Bench:
     """A ledger, a tracker and the delivery between them."""
 
-    def __init__(self, path: Path, tracker: Tracker, signals: tuple[str, ...] = ("metrics", "traces")) -> None:
+    def __init__(
+        self, path: Path, tracker: Tracker, signals: tuple[str, ...] = ("metrics", "traces")
+    ) -> None:
         self.path, self.tracker, self.signals = path, tracker, signals
         self.ledger = Ledger(path / "ledger.sqlite")
         self.lines: list[str] = []
@@ -128,7 +132,11 @@ class Bench:
         """Make steps, failures not waited for, until there is nothing to do."""
         for _ in range(steps):
             wait = self.delivery.step()
-            if wait is None or self.delivery.exporter_state.state == "blocked" or (wait == 1.0 and not self._failing):
+            if (
+                wait is None
+                or self.delivery.exporter_state.state == "blocked"
+                or (wait == 1.0 and not self._failing)
+            ):
                 return wait
         return self.delivery.step()
 
@@ -156,7 +164,19 @@ def rollout(number: int) -> RolloutRecord:
 
 
 def late(number: int) -> Evaluation:
-    return Evaluation(f"l:i:{number}", f"{number:032x}", "t/rollouts", "reward", 1.0, None, None, "t", 1, "t/step", 1)
+    return Evaluation(
+        f"l:i:{number}",
+        f"{number:032x}",
+        "t/rollouts",
+        "reward",
+        1.0,
+        None,
+        None,
+        "t",
+        1,
+        "t/step",
+        1,
+    )
 
 
 def config(value: int) -> Config:

@@ -7,7 +7,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-RESOURCE = Resource(attributes=[KeyValue(key="rl.run.id", value=AnyValue(string_value="9f2c"))]).SerializeToString()
+RESOURCE = Resource(
+    attributes=[KeyValue(key="rl.run.id", value=AnyValue(string_value="9f2c"))]
+).SerializeToString()
 
 
 def scope(*values: float) -> bytes:

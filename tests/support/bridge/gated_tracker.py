@@ -76,7 +76,9 @@ class GatedWriter:
 def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
     file = cwd / env.get("GATED_FILE", "gated.txt")
     gate, refuse = file.with_name("gate"), file.with_name("refuse")
-    return GatedSettings(file, gate, env.get("GATED_BLOCKED") == "1", refuse, env.get("GATED_HANGS") == "1")
+    return GatedSettings(
+        file, gate, env.get("GATED_BLOCKED") == "1", refuse, env.get("GATED_HANGS") == "1"
+    )
 
 
 def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> GatedWriter:
@@ -94,7 +96,9 @@ def install(folder: Path) -> dict[str, str]:
     info.mkdir(parents=True)
     shutil.copy(__file__, site)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gated-tracker\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[otel_bridge.exporters]\ngated = gated_tracker:exporter\n")
+    (info / "entry_points.txt").write_text(
+        "[otel_bridge.exporters]\ngated = gated_tracker:exporter\n"
+    )
     return {"PYTHONPATH": os.fspath(site), "GATED_FILE": str(folder / "gated.txt")}
 
 

@@ -22,8 +22,25 @@ from typing import TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Alert, Distribution, Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs, scalar_text
+from otel_bridge.records import (
+    Alert,
+    Distribution,
+    Evaluation,
+    Json,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
+from otel_bridge.testing.contents import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_configs,
+    scalar_text,
+)
 
 WAIT_S = 30.0
 _R = TypeVar("_R", Alert, Row, RolloutRecord, Evaluation)
@@ -57,7 +74,9 @@ class RecordedRun:
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     rollouts: dict[str, RolloutRecord] = field(default_factory=dict[str, RolloutRecord])
     evaluations: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
-    configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
+    configs: dict[str | None, Mapping[str, Json]] = field(
+        default_factory=dict[str | None, Mapping[str, Json]]
+    )
     alerts: dict[str, Alert] = field(default_factory=dict[str, Alert])
     summary: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     status: Status | None = None
@@ -75,7 +94,9 @@ class _InjectedFault:
 
     def hits(self, kind: str, positions: Sequence[Position]) -> bool:
         right_kind = self.kind is None or self.kind == kind
-        return self.times != 0 and right_kind and (self.position is None or self.position in positions)
+        return (
+            self.times != 0 and right_kind and (self.position is None or self.position in positions)
+        )
 
 
 class RecordingTracker:
@@ -92,17 +113,26 @@ class RecordingTracker:
         runs: What is held, by run id.
     """
 
-    def __init__(self, *, ordered: bool = True, reports_durable: bool = False, lag: int = 0) -> None:
+    def __init__(
+        self, *, ordered: bool = True, reports_durable: bool = False, lag: int = 0
+    ) -> None:
         self.reports_durable, self.lag = reports_durable, lag
         self.calls: list[RecordedCall] = []
         self.waiting: list[RecordedCall] = []
         self.runs: dict[str, RecordedRun] = {}
-        self.exporter = Exporter(read_settings=RecorderSettings.read, ordered=ordered, open=self._open)
+        self.exporter = Exporter(
+            read_settings=RecorderSettings.read, ordered=ordered, open=self._open
+        )
         self._faults: list[_InjectedFault] = []
         self._changed = threading.Condition(threading.RLock())
 
     def fail(
-        self, error: ExporterError, *, kind: str | None = None, position: Position | None = None, times: int | None = 1
+        self,
+        error: ExporterError,
+        *,
+        kind: str | None = None,
+        position: Position | None = None,
+        times: int | None = 1,
     ) -> None:
         """Make calls raise a copy of *error*.
 
@@ -115,7 +145,9 @@ class RecordingTracker:
         with self._changed:
             self._faults.append(_InjectedFault(error, None, kind, position, times))
 
-    def hang(self, until: threading.Event, *, kind: str | None = None, position: Position | None = None) -> None:
+    def hang(
+        self, until: threading.Event, *, kind: str | None = None, position: Position | None = None
+    ) -> None:
         """Make the next call of *kind* that holds *position* wait for *until*, then go on."""
         with self._changed:
             self._faults.append(_InjectedFault(None, until, kind, position, 1))
@@ -135,7 +167,9 @@ class RecordingTracker:
         with self._changed:
             return _contents(self.run(run_id))
 
-    def wait_for(self, condition: Callable[[RecordingTracker], bool], timeout_s: float = WAIT_S) -> None:
+    def wait_for(
+        self, condition: Callable[[RecordingTracker], bool], timeout_s: float = WAIT_S
+    ) -> None:
         """Wait until *condition* holds; it is looked at after every call.
 
         Raises:
@@ -143,9 +177,13 @@ class RecordingTracker:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self), timeout_s):
-                raise AssertionError(f"not so within {timeout_s} s; the last calls: {self.calls[-5:]}")
+                raise AssertionError(
+                    f"not so within {timeout_s} s; the last calls: {self.calls[-5:]}"
+                )
 
-    def _open(self, run: RunInfo, _settings: ExporterSettings, _memory: WriterMemory) -> RecordingWriter:
+    def _open(
+        self, run: RunInfo, _settings: ExporterSettings, _memory: WriterMemory
+    ) -> RecordingWriter:
         held = self.run(run.id)
         self.enter(RecordedCall(run.id, "open"))
         with self._changed:
@@ -158,11 +196,19 @@ class RecordingTracker:
         if not self.reports_durable or not self.lag:
             return
         lost = set(_positions(held)[-self.lag :])
-        held.rows = {key: record for key, record in held.rows.items() if record.position not in lost}
-        held.rollouts = {key: record for key, record in held.rollouts.items() if record.position not in lost}
-        held.evaluations = {key: record for key, record in held.evaluations.items() if record.position not in lost}
+        held.rows = {
+            key: record for key, record in held.rows.items() if record.position not in lost
+        }
+        held.rollouts = {
+            key: record for key, record in held.rollouts.items() if record.position not in lost
+        }
+        held.evaluations = {
+            key: record for key, record in held.evaluations.items() if record.position not in lost
+        }
 
-    def enter(self, call: RecordedCall, keep: Callable[[Position | None], None] = lambda _: None) -> None:
+    def enter(
+        self, call: RecordedCall, keep: Callable[[Position | None], None] = lambda _: None
+    ) -> None:
         """Note one call, act on the faults it meets, else keep its records: for writers.
 
         Args:
@@ -170,7 +216,9 @@ class RecordingTracker:
             keep: Keeps the records before a position, all for ``None``.
         """
         with self._changed:
-            fault = next((fault for fault in self._faults if fault.hits(call.kind, call.positions)), None)
+            fault = next(
+                (fault for fault in self._faults if fault.hits(call.kind, call.positions)), None
+            )
             if fault is not None and fault.times is not None:
                 fault.times -= 1
         if fault is not None and fault.hang is not None:
@@ -182,7 +230,9 @@ class RecordingTracker:
                 self.waiting.remove(call)
         error = None if fault is None else fault.error
         with self._changed:
-            self.calls.append(dataclasses.replace(call, error=None if error is None else repr(error)))
+            self.calls.append(
+                dataclasses.replace(call, error=None if error is None else repr(error))
+            )
             if error is None:
                 keep(None)
             elif fault is not None and fault.position is not None:
@@ -203,10 +253,14 @@ class RecordingWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Keep *rows*; one with a value that is not a number is refused by its position."""
         held = self._recorder.run(self._run_id)
-        bad = next((n for n, row in enumerate(rows) if not all(map(_is_value, row.values.values()))), None)
+        bad = next(
+            (n for n, row in enumerate(rows) if not all(map(_is_value, row.values.values()))), None
+        )
         self._write("rows", rows[:bad], held.rows)
         if bad is not None:
-            raise PermanentError(f"row {rows[bad].id} has a value that is not a number", position=rows[bad].position)
+            raise PermanentError(
+                f"row {rows[bad].id} has a value that is not a number", position=rows[bad].position
+            )
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Keep *rollouts*."""
@@ -222,7 +276,8 @@ class RecordingWriter:
         """Replace the config of *role*."""
         held = self._recorder.run(self._run_id)
         self._recorder.enter(
-            RecordedCall(self._run_id, "config", role=role), lambda _: held.configs.update({role: config})
+            RecordedCall(self._run_id, "config", role=role),
+            lambda _: held.configs.update({role: config}),
         )
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
@@ -233,7 +288,9 @@ class RecordingWriter:
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Replace the values of these keys."""
         held = self._recorder.run(self._run_id)
-        self._recorder.enter(RecordedCall(self._run_id, "summary", role=role), lambda _: held.summary.update(values))
+        self._recorder.enter(
+            RecordedCall(self._run_id, "summary", role=role), lambda _: held.summary.update(values)
+        )
 
     def durable(self) -> Position | None:
         """Return the last position less the lag, ``None`` where the recorder does not tell."""
@@ -246,7 +303,8 @@ class RecordingWriter:
         """Note the status."""
         held = self._recorder.run(self._run_id)
         self._recorder.enter(
-            RecordedCall(self._run_id, "end", status=status), lambda _: setattr(held, "status", status)
+            RecordedCall(self._run_id, "end", status=status),
+            lambda _: setattr(held, "status", status),
         )
 
     def close(self) -> None:
@@ -263,7 +321,9 @@ class RecordingWriter:
                 held.repeated += record.id in table
                 table.setdefault(record.id, record)
 
-        self._recorder.enter(RecordedCall(self._run_id, kind, tuple(record.position for record in records)), keep)
+        self._recorder.enter(
+            RecordedCall(self._run_id, kind, tuple(record.position for record in records)), keep
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +369,20 @@ def _contents(held: RecordedRun) -> Contents:
     for row in sorted(held.rows.values(), key=lambda row: (row.time_unix_ns, row.position)):
         for key, value in row.values.items():
             if isinstance(value, Distribution):
-                contents.distributions.append(HeldDistribution(key, row.step, value.min, value.max, value.count))
+                contents.distributions.append(
+                    HeldDistribution(key, row.step, value.min, value.max, value.count)
+                )
             else:
-                contents.scalars.append(HeldScalar(key, row.step, value, row.time_unix_ns // 1_000_000))
+                contents.scalars.append(
+                    HeldScalar(key, row.step, value, row.time_unix_ns // 1_000_000)
+                )
     for rollout in held.rollouts.values():
-        contents.rollouts.append(HeldRollout(rollout.id, rollout.reward, len(rollout.messages), len(rollout.spans)))
+        contents.rollouts.append(
+            HeldRollout(rollout.id, rollout.reward, len(rollout.messages), len(rollout.spans))
+        )
     contents.evaluations.extend(
-        (value.rollout_id, value.name, value.value) for value in held.evaluations.values() if value.value is not None
+        (value.rollout_id, value.name, value.value)
+        for value in held.evaluations.values()
+        if value.value is not None
     )
     return contents

@@ -69,7 +69,9 @@ def do_job(folder: Path) -> tuple[Path, Path]:
         OTEL_BRIDGE_TRACKIO_ALL_SERIES="1",
         MLFLOW_TRACKING_URI=f"sqlite:///{database}",
     )
-    done = subprocess.run([sys.executable, str(script)], cwd=folder, env=env, check=False, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, env=env, check=False, capture_output=True
+    )
     assert done.returncode == 0, done.stderr.decode()
     ended(folder / ".otel-bridge")
     return store, database
@@ -104,9 +106,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _, database = do_job(folder)
-        with mlflow_ui(database, folder / "ui") as address, open_page(folder / "page", width=1400, height=900) as page:
+        with (
+            mlflow_ui(database, folder / "ui") as address,
+            open_page(folder / "page", width=1400, height=900) as page,
+        ):
             page.go(address + mlflow_places(database)[1])
-            page.until("document.body && document.body.innerText.includes('Outputs')", "the rollout")
+            page.until(
+                "document.body && document.body.innerText.includes('Outputs')", "the rollout"
+            )
             time.sleep(2)
             clip = {"x": 0, "y": 0, "width": 980, "height": 900, "scale": 1}
             data = page.call("Page.captureScreenshot", format="png", clip=clip)["data"]

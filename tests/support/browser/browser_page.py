@@ -20,7 +20,9 @@ from websockets.sync.client import connect
 
 from support.waiting import HANG_S
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -59,7 +61,9 @@ class Page:
 
     def js(self, expression: str) -> Any:
         """Return the value of *expression*."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -71,7 +75,9 @@ class Page:
         """Wait until *expression* is true; returns its value."""
         deadline = time.monotonic() + _WAIT_S
         while not (value := self.js(expression)):
-            assert time.monotonic() < deadline, f"the page never showed {what}; it says: {self.text()[:2000]}"
+            assert time.monotonic() < deadline, (
+                f"the page never showed {what}; it says: {self.text()[:2000]}"
+            )
             time.sleep(0.1)
         return value
 
@@ -84,7 +90,9 @@ class Page:
 
     def picture(self, path: Path) -> None:
         """Save what is seen as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        )
 
 
 @contextmanager
@@ -93,7 +101,13 @@ def open_page(folder: Path, *, width: int = 1600, height: int = 1000) -> Iterato
     assert CHROMIUM is not None
     profile = folder / "profile"
     profile.mkdir(parents=True)
-    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank"]
+    command = [
+        CHROMIUM,
+        *_FLAGS,
+        f"--user-data-dir={profile}",
+        f"--window-size={width},{height}",
+        "about:blank",
+    ]
     with (folder / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -109,7 +123,11 @@ def open_page(folder: Path, *, width: int = 1600, height: int = 1000) -> Iterato
             page = Page(websocket)
             page.call("Page.enable")
             page.call(
-                "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+                "Emulation.setDeviceMetricsOverride",
+                width=width,
+                height=height,
+                deviceScaleFactor=1,
+                mobile=False,
             )
             try:
                 yield page

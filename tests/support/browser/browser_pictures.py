@@ -34,7 +34,13 @@ def served(command: list[str], port: int, folder: Path, env: Mapping[str, str]) 
     variables = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "HF_HUB_OFFLINE": "1", **env}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=variables,
+            start_new_session=True,
         )
     try:
         _until_it_listens(port, process)
@@ -64,7 +70,11 @@ def trackio_dashboard(store: Path, project: str, folder: Path) -> Iterator[str]:
     """Serve Trackio's dashboard of the store."""
     port = free_port()
     command = [str(BIN / "trackio"), "show", "--project", project, "--host", "127.0.0.1"]
-    env = {"TRACKIO_DIR": str(store), "GRADIO_SERVER_PORT": str(port), "GRADIO_ANALYTICS_ENABLED": "False"}
+    env = {
+        "TRACKIO_DIR": str(store),
+        "GRADIO_SERVER_PORT": str(port),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+    }
     with served(command, port, folder, env) as address:
         yield address
 
@@ -118,7 +128,9 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
         served(command, port, folder / "mlflow", {}) as address,
         open_page(folder / "mlflow-page", height=1560) as page,
     ):
-        page.go(f"{address}/#/experiments/{experiment}/runs/{run}/model-metrics?workflowType=machine_learning")
+        page.go(
+            f"{address}/#/experiments/{experiment}/runs/{run}/model-metrics?workflowType=machine_learning"
+        )
         page.until("document.querySelectorAll('.js-plotly-plot').length > 0", "charts")
         page.js(
             "[...document.querySelectorAll('button')].filter(b => /close/i.test(b.ariaLabel || ''))"

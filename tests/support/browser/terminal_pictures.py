@@ -77,11 +77,21 @@ def screen(output: str) -> list[str]:
 
 def printed(command: str, folder: Path, variables: Mapping[str, str]) -> str:
     """Run *command* on a pseudo-terminal in *folder*, and return all that it wrote."""
-    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    env = {
+        "PATH": f"{BIN}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "TERM": "xterm-256color",
+        "COLUMNS": str(COLUMNS),
+    }
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        ["sh", "-c", command], cwd=folder, env={**env, **variables}, stdin=theirs, stdout=theirs, stderr=theirs
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**env, **variables},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     chunks: list[bytes] = []
@@ -95,7 +105,13 @@ def printed(command: str, folder: Path, variables: Mapping[str, str]) -> str:
 
 def _picture(command: str, output: str, path: Path, folder: Path) -> None:
     """Save *output* below a prompt with *command* as PNG."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True,
+        width=COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     console.print(Text(f"$ {command}", style="bold"))
     for line in screen(output.rstrip()):
         console.print(Text.from_ansi(line), soft_wrap=False, overflow="fold")
@@ -107,9 +123,16 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
         page.go(svg.as_uri())
         page.until("document.querySelector('svg') !== null", "the screen")
         width, height = page.js("document.querySelector('svg').getAttribute('viewBox')").split()[2:]
-        size = {"width": round(float(width)), "height": round(float(height)), "deviceScaleFactor": 1, "mobile": False}
+        size = {
+            "width": round(float(width)),
+            "height": round(float(height)),
+            "deviceScaleFactor": 1,
+            "mobile": False,
+        }
         page.call("Emulation.setDeviceMetricsOverride", **size)
-        page.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 500))))")
+        page.js(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 500))))"
+        )
         page.picture(path)
 
 
@@ -122,13 +145,19 @@ def main() -> None:
         work = Path(name, "job")
         work.mkdir()
         (work / "train.py").write_text(_TRAIN, "utf-8")
-        printed("python train.py third", work, {"OTEL_BRIDGE_DIR": "offline", "OTEL_BRIDGE_OFFLINE": "1", **_SETTINGS})
+        printed(
+            "python train.py third",
+            work,
+            {"OTEL_BRIDGE_DIR": "offline", "OTEL_BRIDGE_OFFLINE": "1", **_SETTINGS},
+        )
         for picture, (command, variables) in _COMMANDS.items():
             output = printed(command, work, variables)
             if picture in names:
                 output = output.replace(str(work), "/home/me/job")
                 settings = "".join(f"{key}={value} " for key, value in variables.items())
-                _picture(settings + command, output, pictures / f"{picture}.png", Path(name, picture))
+                _picture(
+                    settings + command, output, pictures / f"{picture}.png", Path(name, picture)
+                )
                 print(f"{picture}: {len(output)} characters", flush=True)
 
 

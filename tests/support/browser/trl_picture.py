@@ -53,7 +53,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         store = folder / "trackio"
-        done = run_program(folder, COUNTING, real=True, OTEL_BRIDGE_EXPORTERS="trackio", TRACKIO_DIR=str(store))
+        done = run_program(
+            folder, COUNTING, real=True, OTEL_BRIDGE_EXPORTERS="trackio", TRACKIO_DIR=str(store)
+        )
         print(done.stdout.splitlines()[-2:])
         ended(runs(folder))
         with (

@@ -31,7 +31,15 @@ def _jars() -> str:
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=place.parent))
-        fetch = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={work}"]
+        fetch = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(POM),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={work}",
+        ]
         done = subprocess.run(fetch, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert done.returncode == 0, done.stdout
         with suppress(OSError):  # another test run was first
@@ -65,32 +73,58 @@ def broker(folder: Path) -> Service:
     )
     java = ["java", *_HEAP, "-cp", jars]
     _run([*java, "kafka.tools.StorageTool", "format", "-t", _UUID, "-c", str(properties)])
-    return Service([*java, "kafka.Kafka", str(properties)], collector_environment(), port, folder / "kafka.log")
+    return Service(
+        [*java, "kafka.Kafka", str(properties)], collector_environment(), port, folder / "kafka.log"
+    )
 
 
 def make_topics(of: Service) -> None:
     """Make the three topics with equal numbers of partitions."""
     command = ["java", *_HEAP, "-cp", _jars(), "org.apache.kafka.tools.TopicCommand", "--create"]
     where = ["--bootstrap-server", f"127.0.0.1:{of.port}", "--partitions", str(PARTITIONS)]
-    made = [subprocess.Popen([*command, *where, "--topic", topic], stdout=subprocess.DEVNULL) for topic in TOPICS]
+    made = [
+        subprocess.Popen([*command, *where, "--topic", topic], stdout=subprocess.DEVNULL)
+        for topic in TOPICS
+    ]
     assert [one.wait(60) for one in made] == [0, 0, 0]
 
 
 def consumed(of: Service) -> set[tuple[str, str]]:
     """Partition and key of every message in the three topics, at least one; the consumer ends when it is idle."""
-    where = ["--bootstrap-server", f"127.0.0.1:{of.port}", "--include", "|".join(TOPICS), "--from-beginning"]
+    where = [
+        "--bootstrap-server",
+        f"127.0.0.1:{of.port}",
+        "--include",
+        "|".join(TOPICS),
+        "--from-beginning",
+    ]
     shown = ["print.key=true", "print.partition=true", "print.value=false"]
     options = [part for one in shown for part in ("--property", one)]
-    command = ["java", *_HEAP, "-cp", _jars(), "org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *options]
+    command = [
+        "java",
+        *_HEAP,
+        "-cp",
+        _jars(),
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *where,
+        *options,
+    ]
     # On a busy machine a consumer may be idle because the broker has not yet given it its partitions.
     for idle_ms in (4_000, 60_000):
         done = subprocess.run(
-            [*command, "--timeout-ms", str(idle_ms)], capture_output=True, text=True, timeout=HANG_S, check=False
+            [*command, "--timeout-ms", str(idle_ms)],
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
         )
         assert "Processed a total of" in done.stderr, done.stdout + done.stderr
         if done.stdout:
             break
-    return {(partition, key) for partition, key in (line.split("\t") for line in done.stdout.splitlines())}
+    return {
+        (partition, key)
+        for partition, key in (line.split("\t") for line in done.stdout.splitlines())
+    }
 
 
 def _run(command: list[str]) -> None:

@@ -83,12 +83,16 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
         return FileWriter(tracker / run.id, reports_durable=mode == "durable")
 
     exporter = Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
-    how = options(exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0)
+    how = options(
+        exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0
+    )
     how = replace(how, exporter_env=replace(how.exporter_env, load=lambda name: exporter))
     host = BridgeSupervisor(base, how)
     host.start()
     env = {"OTEL_BRIDGE_SEGMENT_BYTES": "20k"}
-    receiver = Receiver(ReceiverSettings.from_environment(env, base, grpc_port=grpc, http_port=http))
+    receiver = Receiver(
+        ReceiverSettings.from_environment(env, base, grpc_port=grpc, http_port=http)
+    )
     stop.wait()
     receiver.refuse("ends")
     receiver.release_connections()

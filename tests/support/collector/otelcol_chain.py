@@ -82,7 +82,9 @@ def chain(
     )
     with services() as stack:
         ends = [
-            stack.enter_context(running(bridge(folder / f"bridge-{number}", port, exporters, **(environment or {}))))
+            stack.enter_context(
+                running(bridge(folder / f"bridge-{number}", port, exporters, **(environment or {})))
+            )
             for number, port in enumerate(ports)
         ]
         stack.enter_context(running(gateway))

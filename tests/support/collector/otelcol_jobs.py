@@ -36,14 +36,23 @@ class Jobs:
     def start(self, name: str, where: Mapping[str, object], role: str = "trainer") -> None:
         """Start a trainer that knows nothing but *where* OTLP goes."""
         known = {variable: str(value) for variable, value in where.items()}
-        env = {**CLEAN, "OTEL_BRIDGE_DIR": str(self._machine(name, role)), "OTEL_BRIDGE_QUIET": "1", **known}
-        self._jobs[name, role] = start(self._code, env, name, role, str(self._folder / f"{name}-{role}"))
+        env = {
+            **CLEAN,
+            "OTEL_BRIDGE_DIR": str(self._machine(name, role)),
+            "OTEL_BRIDGE_QUIET": "1",
+            **known,
+        }
+        self._jobs[name, role] = start(
+            self._code, env, name, role, str(self._folder / f"{name}-{role}")
+        )
 
     def exporter(self, name: str) -> ExporterReport:
         """How the exporter ``otlp`` of a trainer's machine is."""
         folders = run_folders(self._machine(name, "trainer"))
         report = read_report(folders[0]) if folders else None
-        return ExporterReport() if report is None else report.exporters.get("otlp", ExporterReport())
+        return (
+            ExporterReport() if report is None else report.exporters.get("otlp", ExporterReport())
+        )
 
     def _machine(self, name: str, role: str) -> Path:
         return self._folder / f"machine-{name}-{role}"

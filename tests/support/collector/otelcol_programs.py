@@ -31,7 +31,11 @@ _HERE = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
 def program(name: str) -> str:
     """The path of ``otelcol`` or ``telemetrygen``."""
     done = subprocess.run(
-        [str(OTELCOL / "build.sh"), "--path", name], capture_output=True, text=True, timeout=HANG_S, check=False
+        [str(OTELCOL / "build.sh"), "--path", name],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     if done.returncode:
         missing(
@@ -160,5 +164,11 @@ def bridge(base: Path, port: int, exporters: str, **variables: str) -> Service:
     base.parent.mkdir(parents=True, exist_ok=True)
     env = {**collector_environment(), "OTEL_BRIDGE_END_GRACE_S": "0.2", **variables}
     where = ["--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port + 1}", "--dir", str(base)]
-    serve = [str(Path(sys.executable).parent / "otel-bridge"), "serve", "--exporters", exporters, *where]
+    serve = [
+        str(Path(sys.executable).parent / "otel-bridge"),
+        "serve",
+        "--exporters",
+        exporters,
+        *where,
+    ]
     return Service(serve, env, port, base.parent / f"{base.name}.log", port + 1)

@@ -28,7 +28,9 @@ class Service:
 
     def send(self, *seqs: int) -> int:
         body = metrics_request((who(), [row(seq, {"loss": seq / 2}) for seq in seqs]))
-        asked = urllib.request.Request(f"{self.http}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+        asked = urllib.request.Request(
+            f"{self.http}/v1/metrics", body, {"Content-Type": "application/x-protobuf"}
+        )
         try:
             with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
                 status: int = answer.status
@@ -49,9 +51,19 @@ class Service:
 
 
 @contextmanager
-def service(cwd: Path, env: Mapping[str, str], *options: str, files: int | None = None) -> Iterator[Service]:
+def service(
+    cwd: Path, env: Mapping[str, str], *options: str, files: int | None = None
+) -> Iterator[Service]:
     """Run a service; *files*: how many it may have open."""
-    call = [str(BIN / "otel-bridge"), "serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *options]
+    call = [
+        str(BIN / "otel-bridge"),
+        "serve",
+        "--grpc",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        *options,
+    ]
     if files is not None:
         call = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *call]
     process = subprocess.Popen(call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True)

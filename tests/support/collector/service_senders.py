@@ -30,11 +30,15 @@ class Sender:
         again: How many requests had to be sent again.
     """
 
-    def __init__(self, kind: str, port: int, instance: str, *, run_id: str = RUN, pace_s: float = _BETWEEN_S) -> None:
+    def __init__(
+        self, kind: str, port: int, instance: str, *, run_id: str = RUN, pace_s: float = _BETWEEN_S
+    ) -> None:
         self.instance, self.run_id = instance, run_id
         self.acknowledged = self.again = 0
         self._chance, self._pace_s = random.Random(instance), pace_s
-        self._send: Callable[[str, bytes], bool] = {"grpc": _over_grpc, "http": _over_http}[kind](port)
+        self._send: Callable[[str, bytes], bool] = {"grpc": _over_grpc, "http": _over_http}[kind](
+            port
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -70,7 +74,9 @@ class Sender:
         deadline = time.monotonic() + HANG_S
         while not self._send(method, body):
             self.again += 1
-            assert time.monotonic() < deadline, f"{self.instance}: the service does not take anything"
+            assert time.monotonic() < deadline, (
+                f"{self.instance}: the service does not take anything"
+            )
             time.sleep(_AGAIN_S)
 
     def _who(self) -> dict[str, object]:
@@ -79,10 +85,16 @@ class Sender:
 
 def post(endpoint: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send metrics once over HTTP; returns status, headers with small names, and body of the answer."""
-    asked = urllib.request.Request(f"{endpoint}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    asked = urllib.request.Request(
+        f"{endpoint}/v1/metrics", body, {"Content-Type": "application/x-protobuf"}
+    )
     try:
         with urllib.request.urlopen(asked, timeout=_ANSWER_S) as answer:
-            return answer.status, {name.lower(): text for name, text in answer.headers.items()}, answer.read()
+            return (
+                answer.status,
+                {name.lower(): text for name, text in answer.headers.items()},
+                answer.read(),
+            )
     except HTTPError as exc:
         return exc.code, {name.lower(): text for name, text in exc.headers.items()}, exc.read()
 
@@ -109,7 +121,9 @@ def _over_http(port: int) -> Callable[[str, bytes], bool]:
 
     def send(method: str, body: bytes) -> bool:
         try:
-            connection.request("POST", path[method], body, {"Content-Type": "application/x-protobuf"})
+            connection.request(
+                "POST", path[method], body, {"Content-Type": "application/x-protobuf"}
+            )
             answer = connection.getresponse()
             answer.read()
         except (OSError, http.client.HTTPException):

@@ -73,7 +73,9 @@ class ConformanceJob:
         return run_id_of(self.project, self.name)
 
 
-def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_keys: int = WIDE_KEYS) -> ConformanceJob:
+def recorded_job(
+    name: str = "recorded", project: str = "conformance", *, wide_keys: int = WIDE_KEYS
+) -> ConformanceJob:
     """Return the job.
 
     Args:
@@ -106,7 +108,11 @@ class _Cast:
     run: Mapping[str, Json]
 
     def process(self, instance: str, role: str | None, *, attempt: int = 1) -> _ProcessScript:
-        own: dict[str, Json] = {**self.run, semconv.INSTANCE_ID: instance, **({semconv.ROLE: role} if role else {})}
+        own: dict[str, Json] = {
+            **self.run,
+            semconv.INSTANCE_ID: instance,
+            **({semconv.ROLE: role} if role else {}),
+        }
         return _ProcessScript(self, instance, role, own, attempt)
 
 
@@ -114,14 +120,21 @@ class _ProcessScript:
     """Writes as an otel-bridge process does, in a segment of its own."""
 
     def __init__(
-        self, cast: _Cast, instance: str, role: str | None, resource: Mapping[str, Json], attempt: int
+        self,
+        cast: _Cast,
+        instance: str,
+        role: str | None,
+        resource: Mapping[str, Json],
+        attempt: int,
     ) -> None:
         self._cast, self._instance, self._role, self._resource = cast, instance, role, resource
         self._shown: dict[str, Value] = {"attempt": attempt} if attempt > 1 else {}
         self._frames: list[JobFrame] = []
         self._seq = self._event_seq = 0
 
-    def row(self, step: int, values: Mapping[str, Value], *, role: str | None = None, odd: bool = False) -> None:
+    def row(
+        self, step: int, values: Mapping[str, Value], *, role: str | None = None, odd: bool = False
+    ) -> None:
         self._cast.truth.row(role or self._role, step, {**self._shown, **values}, odd=odd)
         self._seq += 1
         now = next(self._cast.clock)
@@ -130,13 +143,19 @@ class _ProcessScript:
 
     def spans(self, spans: Iterable[Span]) -> None:
         scope = ScopeSpans(scope=messages.OURS, spans=list(spans))
-        self._frames.append(JobFrame(TRACES, scope.SerializeToString(), next(self._cast.clock), False))
+        self._frames.append(
+            JobFrame(TRACES, scope.SerializeToString(), next(self._cast.clock), False)
+        )
 
-    def event(self, name: str, attributes: Mapping[str, Json], body: Json = None, trace_id: str = "") -> None:
+    def event(
+        self, name: str, attributes: Mapping[str, Json], body: Json = None, trace_id: str = ""
+    ) -> None:
         self._event_seq += 1
         now = next(self._cast.clock)
         numbered: dict[str, Json] = {**attributes, semconv.EVENT_SEQ: self._event_seq}
-        scope = ScopeLogs(scope=messages.OURS, log_records=[messages.event(name, now, numbered, body, trace_id)])
+        scope = ScopeLogs(
+            scope=messages.OURS, log_records=[messages.event(name, now, numbered, body, trace_id)]
+        )
         self._frames.append(JobFrame(LOGS, scope.SerializeToString(), now, False))
 
     def end(self, status: Status) -> None:
@@ -154,7 +173,11 @@ class _ProcessScript:
 
 def _trainers(cast: _Cast) -> Iterator[Segment]:
     """Six steps, a kill, then from step 4 on again: both attempts are shown, the second by its number."""
-    config: dict[str, Json] = {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "hub_token": "hf_" + "a" * 30}
+    config: dict[str, Json] = {
+        "lr": 0.001,
+        "actor": {"layers": 2, "name": "tiny"},
+        "hub_token": "hf_" + "a" * 30,
+    }
     cast.truth.configs["trainer"] = {**config, "hub_token": REDACTED, "seed": 7, "attempt": 2}
     first = cast.process("00000000000000a1", "trainer")
     first.event(semconv.EVENT_CONFIG, {}, config)
@@ -167,7 +190,10 @@ def _trainers(cast: _Cast) -> Iterator[Segment]:
     second.again()
     for step in range(4, 11):
         second.row(step, {**_losses(step, 0.5), "grad": messages.numbers_of(0.5, 1.0 * step, 10)})
-    second.row(10, {"nan": math.nan, "inf": math.inf, "minus_inf": -math.inf, "tiny": 5e-324, "huge": 1.7e308})
+    second.row(
+        10,
+        {"nan": math.nan, "inf": math.inf, "minus_inf": -math.inf, "tiny": 5e-324, "huge": 1.7e308},
+    )
     second.row(10, {"big": 2**53 + 1, "least": -(2**63), "zero": 0, "truth": 1})
     second.end(Status.FINISHED)
     second.again()
@@ -175,7 +201,12 @@ def _trainers(cast: _Cast) -> Iterator[Segment]:
 
 
 def _losses(step: int, more: float) -> dict[str, Value]:
-    return {"loss": 1 / step + more, "actor/lr": 1e-6 * step, "tokens": 10**12 + step, "timing/s/per/step": step / 8}
+    return {
+        "loss": 1 / step + more,
+        "actor/lr": 1e-6 * step,
+        "tokens": 10**12 + step,
+        "timing/s/per/step": step / 8,
+    }
 
 
 def _evaluator(cast: _Cast) -> Segment:
@@ -204,10 +235,19 @@ def _keys(cast: _Cast, wide_keys: int) -> Segment:
 
 def _explorer(cast: _Cast) -> Segment:
     """Twelve rows that a Collector cut in two, merged in threes, turned round and delivered twice."""
-    who: dict[str, Json] = {**cast.run, semconv.INSTANCE_ID: "00000000000000d1", semconv.ROLE: "explorer"}
+    who: dict[str, Json] = {
+        **cast.run,
+        semconv.INSTANCE_ID: "00000000000000d1",
+        semconv.ROLE: "explorer",
+    }
     pieces: list[list[Metric]] = []
     for seq in range(1, 13):
-        values: dict[str, Value] = {"reward/mean": seq / 16, "length": 100 * seq, "queue": 64 - seq, "seen": seq}
+        values: dict[str, Value] = {
+            "reward/mean": seq / 16,
+            "length": 100 * seq,
+            "queue": 64 - seq,
+            "seen": seq,
+        }
         cast.truth.row("explorer", 2 * seq, values)
         metrics = messages.row(seq, 2 * seq, values, next(cast.clock))
         pieces += [metrics[:2], metrics[2:]]
@@ -216,15 +256,25 @@ def _explorer(cast: _Cast) -> Segment:
         three = pieces[start : start + 6]
         requests += [[*three[5], *three[0]], [*three[3], *three[4]], three[2], three[1]]
     received = [_metrics(who, request) for request in requests]
-    end: dict[str, Json] = {semconv.RUN_STATUS: Status.FINISHED.value, semconv.SEQ: 12, semconv.EVENT_SEQ: 1}
+    end: dict[str, Json] = {
+        semconv.RUN_STATUS: Status.FINISHED.value,
+        semconv.SEQ: 12,
+        semconv.EVENT_SEQ: 1,
+    }
     event_log = _logs(who, [messages.event(semconv.EVENT_END, next(cast.clock), end)])
-    frames = [(METRICS, payload) for payload in [*received, *received[::3]]] + [(LOGS, event_log), (LOGS, event_log)]
+    frames = [(METRICS, payload) for payload in [*received, *received[::3]]] + [
+        (LOGS, event_log),
+        (LOGS, event_log),
+    ]
     return _receiver(cast, "00000000000000d0", frames)
 
 
 def _third_party(cast: _Cast) -> Segment:
     """Producers that know nothing of us but the run: all metric types, placed by step and by time, sent again."""
-    sampler: dict[str, Json] = {semconv.RUN_ID: cast.run[semconv.RUN_ID], semconv.SERVICE_NAME: "sampler"}
+    sampler: dict[str, Json] = {
+        semconv.RUN_ID: cast.run[semconv.RUN_ID],
+        semconv.SERVICE_NAME: "sampler",
+    }
     megatron: dict[str, Json] = {**sampler, semconv.SERVICE_NAME: "megatron"}
     frames: list[tuple[int, bytes]] = []
     total = 0
@@ -236,7 +286,9 @@ def _third_party(cast: _Cast) -> Segment:
             messages.counter("requests", 10 * (n + 1), now, delta=False, attributes={"code": 200}),
             messages.counter("bytes", n + 1, now, delta=True, attributes={}),
         ]
-        cast.truth.row("sampler", None, {"queue": n / 2, "requests/code:200": 10 * (n + 1), "bytes": total})
+        cast.truth.row(
+            "sampler", None, {"queue": n / 2, "requests/code:200": 10 * (n + 1), "bytes": total}
+        )
         payload = _metrics(sampler, metrics, "app")
         frames += [(METRICS, payload)] * (1 + n % 2)
     for step in (10, 20, 30):
@@ -281,7 +333,10 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
     cast.truth.row("actor", 3, _statistics("rollouts/eval", 2, (0.5, 0.5)))
     actor.again()
     for n, trace_id in enumerate(written[:2]):
-        score: dict[str, Json] = {semconv.EVALUATION_NAME: "judge", semconv.EVALUATION_VALUE: n + 0.25}
+        score: dict[str, Json] = {
+            semconv.EVALUATION_NAME: "judge",
+            semconv.EVALUATION_VALUE: n + 0.25,
+        }
         actor.event(semconv.EVENT_EVALUATION, score, trace_id=trace_id)
         cast.truth.evaluations[trace_id, "judge", n + 0.25] += 1
     actor.again()
@@ -289,9 +344,15 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
     return actor.segment()
 
 
-def _rollout(cast: _Cast, actor: _ProcessScript, key: tuple[str, int, int], reward: float | None, split: str) -> str:
+def _rollout(
+    cast: _Cast, actor: _ProcessScript, key: tuple[str, int, int], reward: float | None, split: str
+) -> str:
     trace_id = hashlib.md5(repr(key).encode(), usedforsecurity=False).hexdigest()
-    facts: dict[str, Json] = {semconv.STEP: key[1], semconv.SPLIT: split, semconv.SAMPLE_INDEX: key[2]}
+    facts: dict[str, Json] = {
+        semconv.STEP: key[1],
+        semconv.SPLIT: split,
+        semconv.SAMPLE_INDEX: key[2],
+    }
     if reward is not None:
         facts[semconv.REWARD] = reward
     words = (f"What is {key[2]} + 1?", f"It is {key[2] + 1}.")
@@ -309,14 +370,19 @@ def _statistics(prefix: str, total: int, rewards: Sequence[float]) -> dict[str, 
     }  # fmt: skip
 
 
-def _metrics(who: Mapping[str, Json], metrics: Iterable[Metric], scope: str = semconv.SCOPE_NAME) -> bytes:
-    part = ResourceMetrics(resource=messages.resource(who), scope_metrics=[messages.scope(metrics, scope)])
+def _metrics(
+    who: Mapping[str, Json], metrics: Iterable[Metric], scope: str = semconv.SCOPE_NAME
+) -> bytes:
+    part = ResourceMetrics(
+        resource=messages.resource(who), scope_metrics=[messages.scope(metrics, scope)]
+    )
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
 def _logs(who: Mapping[str, Json], records: Iterable[LogRecord]) -> bytes:
     part = ResourceLogs(
-        resource=messages.resource(who), scope_logs=[ScopeLogs(scope=messages.OURS, log_records=list(records))]
+        resource=messages.resource(who),
+        scope_logs=[ScopeLogs(scope=messages.OURS, log_records=list(records))],
     )
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 

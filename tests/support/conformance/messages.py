@@ -6,7 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+    KeyValueList,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -55,11 +61,16 @@ def gauge(name: str, value: float, time_ns: int, attributes: Mapping[str, Json])
     return pb.Metric(name=name, gauge=pb.Gauge(data_points=[_number(value, time_ns, attributes)]))
 
 
-def counter(name: str, value: float, time_ns: int, *, delta: bool, attributes: Mapping[str, Json]) -> pb.Metric:
+def counter(
+    name: str, value: float, time_ns: int, *, delta: bool, attributes: Mapping[str, Json]
+) -> pb.Metric:
     """Return a monotonic sum of one point."""
     temporality = DELTA if delta else CUMULATIVE
     points = [_number(value, time_ns, attributes)]
-    return pb.Metric(name=name, sum=pb.Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=True))
+    return pb.Metric(
+        name=name,
+        sum=pb.Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=True),
+    )
 
 
 def _number(value: float, time_ns: int, attributes: Mapping[str, Json]) -> pb.NumberDataPoint:
@@ -71,7 +82,9 @@ def _number(value: float, time_ns: int, attributes: Mapping[str, Json]) -> pb.Nu
     return point
 
 
-def exponential(name: str, numbers: Sequence[float], time_ns: int, attributes: Mapping[str, Json]) -> pb.Metric:
+def exponential(
+    name: str, numbers: Sequence[float], time_ns: int, attributes: Mapping[str, Json]
+) -> pb.Metric:
     """Return the exponential histogram (scale 0) of positive *numbers*."""
     indexes = [math.ceil(math.log2(number)) - 1 for number in numbers]
     counts = [indexes.count(index) for index in range(min(indexes), max(indexes) + 1)]
@@ -83,7 +96,9 @@ def exponential(name: str, numbers: Sequence[float], time_ns: int, attributes: M
     return pb.Metric(name=name, exponential_histogram=pb.ExponentialHistogram(data_points=[point]))
 
 
-def explicit(name: str, numbers: Sequence[float], time_ns: int, attributes: Mapping[str, Json]) -> pb.Metric:
+def explicit(
+    name: str, numbers: Sequence[float], time_ns: int, attributes: Mapping[str, Json]
+) -> pb.Metric:
     """Return the histogram of *numbers* with one bound between its smallest and largest."""
     bound = (min(numbers) + max(numbers)) / 2
     below = sum(number <= bound for number in numbers)
@@ -91,21 +106,36 @@ def explicit(name: str, numbers: Sequence[float], time_ns: int, attributes: Mapp
         attributes=pairs(attributes), time_unix_nano=time_ns, count=len(numbers), sum=math.fsum(numbers),
         min=min(numbers), max=max(numbers), explicit_bounds=[bound], bucket_counts=[below, len(numbers) - below],
     )  # fmt: skip
-    return pb.Metric(name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=CUMULATIVE))
+    return pb.Metric(
+        name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=CUMULATIVE)
+    )
 
 
 def summary(
-    name: str, total: tuple[int, float], quantiles: Mapping[float, float], time_ns: int, attributes: Mapping[str, Json]
+    name: str,
+    total: tuple[int, float],
+    quantiles: Mapping[float, float],
+    time_ns: int,
+    attributes: Mapping[str, Json],
 ) -> pb.Metric:
     """Return a summary of one point; *total* is count and sum."""
-    listed = [pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=value) for q, value in quantiles.items()]
+    listed = [
+        pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=value)
+        for q, value in quantiles.items()
+    ]
     point = pb.SummaryDataPoint(
-        attributes=pairs(attributes), time_unix_nano=time_ns, count=total[0], sum=total[1], quantile_values=listed
+        attributes=pairs(attributes),
+        time_unix_nano=time_ns,
+        count=total[0],
+        sum=total[1],
+        quantile_values=listed,
     )
     return pb.Metric(name=name, summary=pb.Summary(data_points=[point]))
 
 
-def row(seq: int, step: int, values: Mapping[str, Value], time_ns: int, *, role: str | None = None) -> list[pb.Metric]:
+def row(
+    seq: int, step: int, values: Mapping[str, Value], time_ns: int, *, role: str | None = None
+) -> list[pb.Metric]:
     """Return one native row, a metric a value and ``rl.row``; *role* only when it differs from the resource's."""
     where: dict[str, Json] = {semconv.STEP: step, **({semconv.ROLE: role} if role else {})}
     metrics = [
@@ -133,7 +163,9 @@ def scope(metrics: Iterable[pb.Metric], name: str = semconv.SCOPE_NAME) -> pb.Sc
     return pb.ScopeMetrics(scope=InstrumentationScope(name=name), metrics=list(metrics))
 
 
-def event(name: str, time_ns: int, attributes: Mapping[str, Json], body: Json = None, trace_id: str = "") -> LogRecord:
+def event(
+    name: str, time_ns: int, attributes: Mapping[str, Json], body: Json = None, trace_id: str = ""
+) -> LogRecord:
     """Return a log event."""
     record = LogRecord(
         time_unix_nano=time_ns, observed_time_unix_nano=time_ns, event_name=name, attributes=pairs(attributes),
@@ -144,15 +176,25 @@ def event(name: str, time_ns: int, attributes: Mapping[str, Json], body: Json = 
     return record
 
 
-def rollout_spans(trace_id: str, start_ns: int, facts: Mapping[str, Json], messages: Sequence[str]) -> list[Span]:
+def rollout_spans(
+    trace_id: str, start_ns: int, facts: Mapping[str, Json], messages: Sequence[str]
+) -> list[Span]:
     """Return a rollout: its root with *facts*, and a ``chat`` span below it; *messages* are question and answer."""
     prompt = [{"role": "user", "parts": [{"type": "text", "content": messages[0]}]}]
     answer = [{"role": "assistant", "parts": [{"type": "text", "content": messages[1]}]}]
     content: dict[str, Json] = {
         semconv.GEN_AI_INPUT_MESSAGES: json.dumps(prompt), semconv.GEN_AI_OUTPUT_MESSAGES: json.dumps(answer),
     }  # fmt: skip
-    chat: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT, semconv.GEN_AI_REQUEST_MODEL: "policy"}
-    root: dict[str, Json] = {**facts, semconv.ROLLOUT_ID: trace_id, semconv.SPAN_COUNT: 2, **content}
+    chat: dict[str, Json] = {
+        semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT,
+        semconv.GEN_AI_REQUEST_MODEL: "policy",
+    }
+    root: dict[str, Json] = {
+        **facts,
+        semconv.ROLLOUT_ID: trace_id,
+        semconv.SPAN_COUNT: 2,
+        **content,
+    }
     trace, parent = bytes.fromhex(trace_id), bytes.fromhex(trace_id[:16])
     return [
         Span(

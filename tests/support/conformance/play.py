@@ -21,7 +21,14 @@ from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
-from otel_bridge.exporter import SIGNALS, Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.exporter import (
+    SIGNALS,
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
@@ -68,7 +75,9 @@ def lay(job: ConformanceJob, base: Path) -> RunFolder:
     return folder
 
 
-def play(target: str, environment: Mapping[str, str], folder: RunFolder, *, kill_at: int = 0) -> None:
+def play(
+    target: str, environment: Mapping[str, str], folder: RunFolder, *, kill_at: int = 0
+) -> None:
     """Let a bridge deliver *folder* to the exporter at *target* and end.
 
     Args:
@@ -86,12 +95,18 @@ def play(target: str, environment: Mapping[str, str], folder: RunFolder, *, kill
     path = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))
     # The job sends evaluations of rollouts after their step has closed.
     env = {**os.environ, "PYTHONPATH": path, "OTEL_BRIDGE_STEP_STARTUP_S": "0", **environment}
-    done = subprocess.run(command, env=env, cwd=folder.base, capture_output=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, env=env, cwd=folder.base, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
     if done.returncode not in ({0, -signal.SIGKILL} if kill_at else {0}):
-        raise AssertionError(f"the bridge ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}")
+        raise AssertionError(
+            f"the bridge ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}"
+        )
     report = read_report(folder)
     if not kill_at and (report is None or not report.ended):
-        raise AssertionError(f"not all is delivered: {report}; {done.stderr.decode(errors='replace')[-4000:]}")
+        raise AssertionError(
+            f"not all is delivered: {report}; {done.stderr.decode(errors='replace')[-4000:]}"
+        )
 
 
 def _header(job: ConformanceJob, segment: Segment) -> SegmentHeader:
@@ -158,7 +173,9 @@ def main(argv: Sequence[str]) -> int:
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
-    host = BridgeSupervisor(folder.base, options, folders=lambda: [folder], until_done=True, log_line=say)
+    host = BridgeSupervisor(
+        folder.base, options, folders=lambda: [folder], until_done=True, log_line=say
+    )
     host.serve()
     sys.stderr.flush()
     if host.hanging:
@@ -166,7 +183,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _killing(exporter: Exporter, at: int) -> Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]:
+def _killing(
+    exporter: Exporter, at: int
+) -> Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]:
     def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
         return cast("RunWriter", _Killing(exporter.open(run, settings, memory), at))
 

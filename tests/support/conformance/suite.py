@@ -56,7 +56,9 @@ class ConformanceSuite:
 
         play(self.target, environment, folder)
 
-        compare(read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps)
+        compare(
+            read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps
+        )
 
     def test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed(
         self, environment: Mapping[str, str], read: ReadShown, tmp_path: Path
@@ -68,4 +70,6 @@ class ConformanceSuite:
             play(self.target, environment, folder, kill_at=kill_at)
         play(self.target, environment, folder)
 
-        compare(read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps)
+        compare(
+            read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps
+        )

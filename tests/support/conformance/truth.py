@@ -57,11 +57,17 @@ class ExpectedRun:
     )
     rows: int = 0
     rollouts: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    evaluations: Counter[tuple[str, str, float]] = field(default_factory=Counter[tuple[str, str, float]])
-    configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
+    evaluations: Counter[tuple[str, str, float]] = field(
+        default_factory=Counter[tuple[str, str, float]]
+    )
+    configs: dict[str | None, Mapping[str, Json]] = field(
+        default_factory=dict[str | None, Mapping[str, Json]]
+    )
     status: Status = Status.FINISHED
 
-    def row(self, role: str | None, step: int | None, values: Mapping[str, Value], *, odd: bool = False) -> None:
+    def row(
+        self, role: str | None, step: int | None, values: Mapping[str, Value], *, odd: bool = False
+    ) -> None:
         """Note one row; a user's key that would be the axis is shown as ``…_value``."""
         self.rows += 1
         for given, value in values.items():
@@ -146,12 +152,18 @@ def _same_distributions(contents: Contents, truth: ExpectedRun) -> None:
     for one in contents.distributions:
         count, low, high = truth.distributions[one.key, one.step]
         seen = (count if one.count is None else one.count, one.min, one.max)
-        same(seen, (count, low, high), f"count, minimum and maximum of {one.key} at step {one.step}")
+        same(
+            seen, (count, low, high), f"count, minimum and maximum of {one.key} at step {one.step}"
+        )
 
 
 def _same_rest(contents: Contents, truth: ExpectedRun, keeps: KeptKinds) -> None:
     if keeps.rollouts:
-        same(Counter(held.id for held in contents.rollouts), Counter(truth.rollouts.keys()), "rollouts")
+        same(
+            Counter(held.id for held in contents.rollouts),
+            Counter(truth.rollouts.keys()),
+            "rollouts",
+        )
         rewards = {held.id: held.reward for held in contents.rollouts}
         same(rewards, dict(truth.rollouts), "rewards")
     if keeps.evaluations:

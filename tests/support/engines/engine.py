@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-FAMILIES: dict[str, list[Any]] = json.loads(Path(__file__).with_name("engine_families.json").read_text())
+FAMILIES: dict[str, list[Any]] = json.loads(
+    Path(__file__).with_name("engine_families.json").read_text()
+)
 REASONS = ("stop", "length")
 _HIDDEN = {"engine", "engine_type", "model_name", "tp_rank", "pp_rank"}
 
@@ -47,7 +49,10 @@ class Engine:
                 metric.inc(self._random.randrange(1, 1_000))
             else:
                 for _ in range(50):
-                    metric.observe(self._random.uniform(0, 1.2) * bounds[0][self._random.randrange(len(bounds[0]))])
+                    metric.observe(
+                        self._random.uniform(0, 1.2)
+                        * bounds[0][self._random.randrange(len(bounds[0]))]
+                    )
 
     def text(self) -> str:
         return generate_latest(self.registry).decode()
@@ -57,10 +62,16 @@ class Engine:
         numbers: dict[tuple[str, str], Any] = {}
         for family in self.registry.collect():
             for sample in family.samples:
-                shown = [f"{k}:{v}" for k, v in sorted(sample.labels.items()) if k not in _HIDDEN and k != "le"]
+                shown = [
+                    f"{k}:{v}"
+                    for k, v in sorted(sample.labels.items())
+                    if k not in _HIDDEN and k != "le"
+                ]
                 is_info = family.name.endswith("_info")
                 key = family.name + (f"/{' '.join(shown)}" if shown and not is_info else "")
-                if sample.name.endswith("_created") or (family.type == "histogram" and "le" not in sample.labels):
+                if sample.name.endswith("_created") or (
+                    family.type == "histogram" and "le" not in sample.labels
+                ):
                     continue
                 if family.type == "histogram":
                     numbers.setdefault(("histogram", key), []).append(sample.value)
@@ -70,11 +81,15 @@ class Engine:
 
     def bounds(self, key: str) -> list[float]:
         return next(
-            bounds[0] for _, name, _, *bounds in FAMILIES[self.version] if name == key.split("/", maxsplit=1)[0]
+            bounds[0]
+            for _, name, _, *bounds in FAMILIES[self.version]
+            if name == key.split("/", maxsplit=1)[0]
         )
 
 
-def expected(engines: Sequence[tuple[Engine, Sequence[dict[tuple[str, str], Any]], float]]) -> dict[str, float]:
+def expected(
+    engines: Sequence[tuple[Engine, Sequence[dict[tuple[str, str], Any]], float]],
+) -> dict[str, float]:
     """Compute a row by hand: for each engine its numbers at successive times, and the seconds between first and last.
 
     All engines are of one version.
@@ -90,14 +105,18 @@ def expected(engines: Sequence[tuple[Engine, Sequence[dict[tuple[str, str], Any]
             continue
         added = [np.subtract(taken[-1][kind, key], taken[0][kind, key]) for _, taken, _ in engines]
         if kind == "counter":
-            values[f"{key}/per_s"] = sum(float(a) / seconds for a, (_, _, seconds) in zip(added, engines, strict=True))
+            values[f"{key}/per_s"] = sum(
+                float(a) / seconds for a, (_, _, seconds) in zip(added, engines, strict=True)
+            )
             continue
         cumulative = np.sum(added, axis=0)
         bounds = first.bounds(key)
         below = 1 - 1e-12  # of two bounds with the same number of observations the lower one
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             values[f"{key}/{name}"] = float(
-                np.interp(share * cumulative[-1] * below, [0.0, *cumulative], [0.0, *bounds, bounds[-1]])
+                np.interp(
+                    share * cumulative[-1] * below, [0.0, *cumulative], [0.0, *bounds, bounds[-1]]
+                )
             )
     for part, whole in (
         ("vllm:gpu_prefix_cache_hits", "vllm:gpu_prefix_cache_queries"),
@@ -107,7 +126,10 @@ def expected(engines: Sequence[tuple[Engine, Sequence[dict[tuple[str, str], Any]
     ):
         if ("counter", part) in readings[0]:
             added = [
-                sum(taken[-1]["counter", name] - taken[0]["counter", name] for _, taken, _ in engines)
+                sum(
+                    taken[-1]["counter", name] - taken[0]["counter", name]
+                    for _, taken, _ in engines
+                )
                 for name in (part, whole)
             ]
             values[f"{part}/ratio"] = added[0] / added[1]

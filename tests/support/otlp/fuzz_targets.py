@@ -59,7 +59,10 @@ def protobuf(data: bytes) -> None:
 
     The first byte says signal and encoding.
     """
-    signal, encoding = _SIGNALS[data[0] % 3] if data else _SIGNALS[0], _ENCODINGS[data[0] // 3 % 3] if data else ""
+    signal, encoding = (
+        _SIGNALS[data[0] % 3] if data else _SIGNALS[0],
+        _ENCODINGS[data[0] // 3 % 3] if data else "",
+    )
     body = data[1:]
     try:
         body = inflated(body, encoding, _LIMIT_BYTES)
@@ -76,7 +79,9 @@ def protobuf(data: bytes) -> None:
     joined = REQUESTS[signal].FromString(b"".join(part for _, part in found))
     request.DiscardUnknownFields()
     joined.DiscardUnknownFields()
-    assert joined.SerializeToString(deterministic=True) == request.SerializeToString(deterministic=True)
+    assert joined.SerializeToString(deterministic=True) == request.SerializeToString(
+        deterministic=True
+    )
     for resource, part in found:
         identity = run_of(attributes_of(resource))
         assert identity.id
@@ -118,7 +123,9 @@ def segment(data: bytes) -> None:
             assert found.end > offset
             pieces += found.frames
             offset = found.end
-        assert [(one.offset, one.payload) for one in pieces] == [(one.offset, one.payload) for one in whole.frames]
+        assert [(one.offset, one.payload) for one in pieces] == [
+            (one.offset, one.payload) for one in whole.frames
+        ]
         assert sum(one.end - one.offset for one in whole.frames) + whole.gap_bytes <= len(data)
     finally:
         path.unlink()
@@ -132,11 +139,16 @@ def _checked_segment(data: bytes) -> bytes:
         if number == 0 and what & 1:
             checked = header_format._CHECKED.pack(what >> 4, len(payload))
             crc = crc32(payload, crc32(checked))
-            found += header_format._PREFIX.pack(header_format.HEADER_MAGIC, what >> 4, len(payload), crc) + payload
+            found += (
+                header_format._PREFIX.pack(header_format.HEADER_MAGIC, what >> 4, len(payload), crc)
+                + payload
+            )
         elif what & 128:
             found += payload
         else:
-            found += encode_frame(what & 3, payload, T0, whole=bool(what & 4), stream=stream ^ (what & 64))
+            found += encode_frame(
+                what & 3, payload, T0, whole=bool(what & 4), stream=stream ^ (what & 64)
+            )
     return found
 
 
@@ -147,7 +159,9 @@ def translation(data: bytes) -> None:
     """
     state = MemoryState()
     translator = Translator(
-        state, TranslationOptions(max_open_traces=8, seen_limit=64), others=lambda: OtherTraces.SHOWN
+        state,
+        TranslationOptions(max_open_traces=8, seen_limit=64),
+        others=lambda: OtherTraces.SHOWN,
     )
     now_ns = T0
     records: list[Record] = []
@@ -206,7 +220,8 @@ def _hex_ids(value: object) -> object:
     if isinstance(value, dict):
         ids = {"traceId", "spanId", "parentSpanId"}
         return {
-            k: base64.b64decode(v).hex() if k in ids and isinstance(v, str) else _hex_ids(v) for k, v in value.items()
+            k: base64.b64decode(v).hex() if k in ids and isinstance(v, str) else _hex_ids(v)
+            for k, v in value.items()
         }
     return [_hex_ids(each) for each in value] if isinstance(value, list) else value
 
@@ -214,9 +229,12 @@ def _hex_ids(value: object) -> object:
 # --- what fuzzing begins with -----------------------------------------------------------------------------------------
 def seeds(target: str) -> list[bytes]:
     """The first inputs of a target, of the golden cases."""
-    return {"protobuf": _protobuf_seeds, "json": _json_seeds, "segment": _segment_seeds, "translation": _frame_seeds}[
-        target
-    ]()
+    return {
+        "protobuf": _protobuf_seeds,
+        "json": _json_seeds,
+        "segment": _segment_seeds,
+        "translation": _frame_seeds,
+    }[target]()
 
 
 def _golden() -> Iterator[list[Mapping[str, object]]]:
@@ -243,7 +261,8 @@ def _protobuf_seeds() -> list[bytes]:
 
 def _json_seeds() -> list[bytes]:
     return [
-        bytes([signal - 1]) + otlp_json(REQUESTS[_SIGNALS[signal - 1]].FromString(body)) for signal, body in _requests()
+        bytes([signal - 1]) + otlp_json(REQUESTS[_SIGNALS[signal - 1]].FromString(body))
+        for signal, body in _requests()
     ]
 
 
@@ -262,7 +281,12 @@ def _frame_seeds() -> list[bytes]:
         data = b""
         for number, act in enumerate(acts):
             payload = bytes.fromhex(str(act["payload"]))
-            what = int(str(act["signal"])) | 4 * bool(act["whole"]) | (8 * (number % 2)) | (16 * bool(act["whole"]))
+            what = (
+                int(str(act["signal"]))
+                | 4 * bool(act["whole"])
+                | (8 * (number % 2))
+                | (16 * bool(act["whole"]))
+            )
             data += bytes([what]) + len(payload).to_bytes(2, "big") + payload
         found.append(data)
     return found

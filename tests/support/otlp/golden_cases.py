@@ -57,10 +57,14 @@ class Script:
     now_ns: int = T0
 
     def open(self, *sources: SegmentInfo) -> Script:
-        self.acts += [{"act": "opened", "source": _source(each), "now_ns": self.now_ns} for each in sources]
+        self.acts += [
+            {"act": "opened", "source": _source(each), "now_ns": self.now_ns} for each in sources
+        ]
         return self
 
-    def frame(self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool = False) -> Script:
+    def frame(
+        self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool = False
+    ) -> Script:
         self.acts.append(
             {"act": "frame", "source": _source(sender), "signal": signal, "whole": whole, "now_ns": self.now_ns,
              "payload": payload.hex()}
@@ -114,16 +118,31 @@ def _cut() -> Script:
         pb.Metric(
             name=name,
             gauge=pb.Gauge(
-                data_points=[m.gauge.data_points[0] for scope in rows for m in scope.metrics if m.name == name]
+                data_points=[
+                    m.gauge.data_points[0]
+                    for scope in rows
+                    for m in scope.metrics
+                    if m.name == name
+                ]
             ),
         )
         for name in ("loss", "lr", "rl.row")
     ]
     lonely = row(5, {"loss": 9.0, "lr": 9.0})
     script = Script()
-    for metrics in (by_name[2:], by_name[:1], by_name[1:2], list(lonely.metrics)[:1], list(lonely.metrics)[2:]):
-        script.request(METRICS, metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=metrics)])))
-    late = metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=list(lonely.metrics)[1:2])]))
+    for metrics in (
+        by_name[2:],
+        by_name[:1],
+        by_name[1:2],
+        list(lonely.metrics)[:1],
+        list(lonely.metrics)[2:],
+    ):
+        script.request(
+            METRICS, metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=metrics)]))
+        )
+    late = metrics_request(
+        (who(), [pb.ScopeMetrics(scope=SCOPE, metrics=list(lonely.metrics)[1:2])])
+    )
     return script.tick(10).request(METRICS, late)
 
 
@@ -137,21 +156,32 @@ def _foreign() -> Script:
         attributes=pairs({"dl.iteration": 12}), time_unix_nano=T0, count=4, sum=10.0, min=0.0, max=5.0, zero_count=1,
         positive=pb.ExponentialHistogramDataPoint.Buckets(offset=0, bucket_counts=[1, 1, 1]),
     )  # fmt: skip
-    quantiles = [pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v) for q, v in ((0.5, 1.0), (0.99, 2.0))]
+    quantiles = [
+        pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v)
+        for q, v in ((0.5, 1.0), (0.99, 2.0))
+    ]
     times = pb.SummaryDataPoint(time_unix_nano=T0, count=2, sum=3.0, quantile_values=quantiles)
     delta, cumulative = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
     metrics = [
         gauge("lm loss", 2.5, T0, {"dl.iteration": 12}),
-        pb.Metric(name="tokens", sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True)),
         pb.Metric(
-            name="wait", unit="s", histogram=pb.Histogram(data_points=[waits], aggregation_temporality=cumulative)
+            name="tokens",
+            sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True),
+        ),
+        pb.Metric(
+            name="wait",
+            unit="s",
+            histogram=pb.Histogram(data_points=[waits], aggregation_temporality=cumulative),
         ),
         pb.Metric(name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[sizes])),
         pb.Metric(name="rtt", summary=pb.Summary(data_points=[times])),
     ]
     payload = metrics_request((APP, [third_party(*metrics)]))
     tokens.time_unix_nano += S
-    more = pb.Metric(name="tokens", sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True))
+    more = pb.Metric(
+        name="tokens",
+        sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True),
+    )
     return (
         Script()
         .request(METRICS, payload)
@@ -167,9 +197,17 @@ def _events() -> Script:
         Script()
         .open(source())
         .frame(source(), LOGS, logs(event("rl.run.config", 1, config)))
-        .frame(source(), LOGS, logs(event("rl.run.config", 2, {"actor": {"name": "llama"}}, T0 + 1)))
+        .frame(
+            source(), LOGS, logs(event("rl.run.config", 2, {"actor": {"name": "llama"}}, T0 + 1))
+        )
         .rows(source(), row(1, {"loss": 0.5}))
-        .frame(source(), LOGS, logs(event("rl.dropped", 3, {"value": 2}), end("failed", 4, last_row=1, time_ns=T0 + 2)))
+        .frame(
+            source(),
+            LOGS,
+            logs(
+                event("rl.dropped", 3, {"value": 2}), end("failed", 4, last_row=1, time_ns=T0 + 2)
+            ),
+        )
     )
 
 
@@ -214,18 +252,31 @@ def play(acts: list[dict[str, Any]]) -> dict[str, Any]:
         else:
             payload = bytes.fromhex(act["payload"])
             who_writes = _read_source(act["source"])
-            records += translator.frame(who_writes, act["signal"], payload, act["whole"], now_ns, now_ns)
+            records += translator.frame(
+                who_writes, act["signal"], payload, act["whole"], now_ns, now_ns
+            )
     translator.flush()
-    counts = {key: value for prefix in ("drop/", "redelivered", "missing") for key, value in state.items(prefix)}
+    counts = {
+        key: value
+        for prefix in ("drop/", "redelivered", "missing")
+        for key, value in state.items(prefix)
+    }
     return {"records": [_record(record) for record in records], "counts": counts}
 
 
 def _source(each: SegmentInfo) -> dict[str, Any]:
-    return {"instance_id": each.instance_id, "kind": each.kind, "resource": each.resource.hex(), "role": each.role}
+    return {
+        "instance_id": each.instance_id,
+        "kind": each.kind,
+        "resource": each.resource.hex(),
+        "role": each.role,
+    }
 
 
 def _read_source(value: Mapping[str, Any]) -> SegmentInfo:
-    return SegmentInfo(value["instance_id"], value["kind"], bytes.fromhex(value["resource"]), value["role"])
+    return SegmentInfo(
+        value["instance_id"], value["kind"], bytes.fromhex(value["resource"]), value["role"]
+    )
 
 
 def _record(record: Record) -> dict[str, Any]:
@@ -251,7 +302,9 @@ def main() -> None:
     """Write every golden file anew."""
     FOLDER.mkdir(exist_ok=True)
     for name, script in cases().items():
-        (FOLDER / f"{name}.json").write_text(written({"in": script.acts, "out": play(script.acts)}), encoding="utf-8")
+        (FOLDER / f"{name}.json").write_text(
+            written({"in": script.acts, "out": play(script.acts)}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

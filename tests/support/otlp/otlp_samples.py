@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+    KeyValueList,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -59,8 +65,12 @@ def who(instance: str = "i1", role: str | None = "trainer", **more: object) -> d
     }  # fmt: skip
 
 
-def source(instance: str = "i1", role: str | None = "trainer", kind: str = "process", **more: object) -> SegmentInfo:
-    return SegmentInfo(instance, kind, resource(who(instance, role, **more)).SerializeToString(), role)
+def source(
+    instance: str = "i1", role: str | None = "trainer", kind: str = "process", **more: object
+) -> SegmentInfo:
+    return SegmentInfo(
+        instance, kind, resource(who(instance, role, **more)).SerializeToString(), role
+    )
 
 
 RECEIVER = SegmentInfo("receiver-1", "receiver", b"")
@@ -107,7 +117,9 @@ def third_party(*metrics: pb.Metric, scope: str = "app") -> pb.ScopeMetrics:
     return pb.ScopeMetrics(scope=InstrumentationScope(name=scope), metrics=list(metrics))
 
 
-def event(name: str, seq: int | None = None, body: object = None, time_ns: int = T0, **attributes: object) -> LogRecord:
+def event(
+    name: str, seq: int | None = None, body: object = None, time_ns: int = T0, **attributes: object
+) -> LogRecord:
     """One event of otel-bridge; ``rl_seq=3`` is ``rl.seq``."""
     named = {key.replace("_", "."): value for key, value in attributes.items()}
     numbered = {} if seq is None else {"rl.event.seq": seq}
@@ -122,7 +134,9 @@ def event(name: str, seq: int | None = None, body: object = None, time_ns: int =
     return record
 
 
-def end(status: str, seq: int | None = None, *, last_row: int | None = None, time_ns: int = T0) -> LogRecord:
+def end(
+    status: str, seq: int | None = None, *, last_row: int | None = None, time_ns: int = T0
+) -> LogRecord:
     rows = {} if last_row is None else {"rl_seq": last_row}
     return event("rl.run.end", seq, None, time_ns, rl_run_status=status, **rows)
 
@@ -134,7 +148,10 @@ def logs(*records: LogRecord) -> bytes:
 def logs_request(*parts: tuple[Mapping[str, object], Iterable[LogRecord]]) -> bytes:
     return ExportLogsServiceRequest(
         resource_logs=[
-            ResourceLogs(resource=resource(attributes), scope_logs=[ScopeLogs(scope=SCOPE, log_records=list(records))])
+            ResourceLogs(
+                resource=resource(attributes),
+                scope_logs=[ScopeLogs(scope=SCOPE, log_records=list(records))],
+            )
             for attributes, records in parts
         ]
     ).SerializeToString()
@@ -166,12 +183,16 @@ class Bench:
 
     def metrics(self, sender: SegmentInfo, *scopes: pb.ScopeMetrics) -> list[Record]:
         """Frames of one process's segment."""
-        return self._all(self._frame(sender, METRICS, scope.SerializeToString(), whole=False) for scope in scopes)
+        return self._all(
+            self._frame(sender, METRICS, scope.SerializeToString(), whole=False) for scope in scopes
+        )
 
     def logs(self, sender: SegmentInfo, *records: LogRecord) -> list[Record]:
         return self._all([self._frame(sender, LOGS, logs(*records), whole=False)])
 
-    def request(self, payload: bytes, signal: int = METRICS, sender: SegmentInfo = RECEIVER) -> list[Record]:
+    def request(
+        self, payload: bytes, signal: int = METRICS, sender: SegmentInfo = RECEIVER
+    ) -> list[Record]:
         """A whole export request, as the receiver appends it."""
         return self._all([self._frame(sender, signal, payload, whole=True)])
 
@@ -187,7 +208,9 @@ class Bench:
         self.translator.flush()
         return {key.removeprefix("drop/"): value for key, value in self.state.items("drop/")}  # type: ignore[misc]
 
-    def _frame(self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool) -> list[Record]:
+    def _frame(
+        self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool
+    ) -> list[Record]:
         return self.translator.frame(sender, signal, payload, whole, self.now_ns, self.now_ns)
 
     def _all(self, batches: Iterable[list[Record]]) -> list[Record]:

@@ -13,7 +13,12 @@ from support.otlp.otlp_samples import SCOPE, T0, TRACES, Bench, S, pairs, resour
 
 
 def phase(
-    name: str, step: int, start_s: float, end_s: float, outer: str | None = None, role: str | None = None
+    name: str,
+    step: int,
+    start_s: float,
+    end_s: float,
+    outer: str | None = None,
+    role: str | None = None,
 ) -> Span:
     """One phase, at seconds after `T0`."""
     named: dict[str, object] = {"rl.phase.name": name, "rl.step": step}
@@ -28,10 +33,14 @@ def phase(
     )  # fmt: skip
 
 
-def rank(number: int, role: str = "trainer", instance: str | None = None, began_s: float = 0) -> SegmentInfo:
+def rank(
+    number: int, role: str = "trainer", instance: str | None = None, began_s: float = 0
+) -> SegmentInfo:
     """The segment of one rank, begun *began_s* after `T0`."""
     process = instance or f"i{number}"
-    attributes = who(process, role, rl_rank=number) | {"rl.instance.start_unix_ns": T0 + round(began_s * S)}
+    attributes = who(process, role, rl_rank=number) | {
+        "rl.instance.start_unix_ns": T0 + round(began_s * S)
+    }
     return SegmentInfo(process, "process", resource(attributes).SerializeToString(), role)
 
 

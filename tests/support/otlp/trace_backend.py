@@ -45,7 +45,11 @@ class Taken:
 
     def spans(self) -> list[str]:
         """Return the names of the spans, in the order of their arrival."""
-        requests = [_REQUESTS[signal].FromString(body) for signal, body in self._bodies if signal == "traces"]
+        requests = [
+            _REQUESTS[signal].FromString(body)
+            for signal, body in self._bodies
+            if signal == "traces"
+        ]
         return [
             span.name
             for request in requests
@@ -56,7 +60,11 @@ class Taken:
 
     def values(self) -> list[float]:
         """Return the values of the metrics, in the order of their arrival."""
-        requests = [_REQUESTS[signal].FromString(body) for signal, body in self._bodies if signal == "metrics"]
+        requests = [
+            _REQUESTS[signal].FromString(body)
+            for signal, body in self._bodies
+            if signal == "metrics"
+        ]
         return [
             point.as_double
             for request in requests
@@ -87,7 +95,9 @@ class HttpBackend(Taken):
                 self.end_headers()
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

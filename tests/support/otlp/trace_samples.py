@@ -7,7 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+    KeyValueList,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
@@ -35,7 +41,11 @@ def value(of: Any) -> AnyValue:
         return AnyValue(kvlist_value=KeyValueList(values=pairs(of)))
     if isinstance(of, str):
         return AnyValue(string_value=of)
-    return AnyValue() if of is None else AnyValue(array_value=ArrayValue(values=[value(entry) for entry in of]))
+    return (
+        AnyValue()
+        if of is None
+        else AnyValue(array_value=ArrayValue(values=[value(entry) for entry in of]))
+    )
 
 
 def pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:
@@ -74,11 +84,19 @@ def text(role: str, content: str) -> dict[str, Any]:
 
 
 def rollout_spans(
-    trace: str, *, step: int | None = 1, reward: float | None = 1.0, counted: bool = True, **attributes: Any
+    trace: str,
+    *,
+    step: int | None = 1,
+    reward: float | None = 1.0,
+    counted: bool = True,
+    **attributes: Any,
 ) -> list[Span]:
     """A rollout of two turns and a tool call: root, chat, tool, chat."""
     call = {"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}
-    result = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}]}
+    result = {
+        "role": "tool",
+        "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}],
+    }
     question, asks, answer = (
         text("user", f"what? {trace}"),
         {"role": "assistant", "parts": [call]},
@@ -94,7 +112,11 @@ def rollout_spans(
         **{key.replace("__", "."): of for key, of in attributes.items()},
     }
     chat = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "policy"}
-    tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calc", "gen_ai.tool.call.id": "c1"}
+    tool = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "calc",
+        "gen_ai.tool.call.id": "c1",
+    }
     return [
         span(trace, 1, "rollout", {key: of for key, of in root.items() if of is not None}),
         span(trace, 2, "chat policy", chat | _messages([question], [asks])),
@@ -104,7 +126,12 @@ def rollout_spans(
             "execute_tool calc",
             tool | {"gen_ai.tool.call.arguments": '{"x":"1+1"}', "gen_ai.tool.call.result": "2"},
         ),
-        span(trace, 4, "chat policy", chat | {"gen_ai.usage.output_tokens": 7} | _messages([result], [answer])),
+        span(
+            trace,
+            4,
+            "chat policy",
+            chat | {"gen_ai.usage.output_tokens": 7} | _messages([result], [answer]),
+        ),
     ]
 
 
@@ -117,9 +144,19 @@ def scope_spans(spans: Sequence[Span], scope: str = "otel_bridge") -> ScopeSpans
 
 
 def evaluation(
-    trace: str, name: str, score: float | None, *, seq: int | None = 1, at_ns: int = NOW, **more: Any
+    trace: str,
+    name: str,
+    score: float | None,
+    *,
+    seq: int | None = 1,
+    at_ns: int = NOW,
+    **more: Any,
 ) -> LogRecord:
-    attributes = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score, "rl.event.seq": seq}
+    attributes = {
+        "gen_ai.evaluation.name": name,
+        "gen_ai.evaluation.score.value": score,
+        "rl.event.seq": seq,
+    }
     attributes |= {f"gen_ai.evaluation.{key}".replace("__", "."): of for key, of in more.items()}
     return LogRecord(
         trace_id=bytes.fromhex(trace_id(trace)),
@@ -130,7 +167,13 @@ def evaluation(
 
 
 def left_out(
-    step: int, body: Mapping[str, Any], number: int, *, seq: int = 1, split: str = "train", ids: str = ""
+    step: int,
+    body: Mapping[str, Any],
+    number: int,
+    *,
+    seq: int = 1,
+    split: str = "train",
+    ids: str = "",
 ) -> LogRecord:
     more = {"rl.rollouts.ids": ids} if ids else {}
     return LogRecord(
@@ -138,7 +181,13 @@ def left_out(
         event_name="rl.rollouts",
         body=value(body),
         attributes=pairs(
-            {"rl.step": step, "rl.split": split, "rl.rollouts.count": number, "rl.event.seq": seq, **more}
+            {
+                "rl.step": step,
+                "rl.split": split,
+                "rl.rollouts.count": number,
+                "rl.event.seq": seq,
+                **more,
+            }
         ),
     )
 
@@ -156,7 +205,9 @@ class Bench:
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
         self.rollouts = RolloutPipeline(self.state, self.options)
 
-    def send(self, *spans: Span, resource: Mapping[str, Any] = OURS, scope: str = "otel_bridge") -> list[Record]:
+    def send(
+        self, *spans: Span, resource: Mapping[str, Any] = OURS, scope: str = "otel_bridge"
+    ) -> list[Record]:
         return self.rollouts.spans(resource, "i1", scope_spans(spans, scope), self.now)
 
     def evaluate(self, event: LogRecord, instance: str = "i1") -> list[Record]:
@@ -178,7 +229,10 @@ class Bench:
 
 def json_round_trip(values: Mapping[str, object]) -> dict[str, Any]:
     """What a ledger gives back after a restart: bytes as they were, everything else through JSON."""
-    return {key: of if isinstance(of, bytes) else json.loads(json.dumps(of)) for key, of in values.items()}
+    return {
+        key: of if isinstance(of, bytes) else json.loads(json.dumps(of))
+        for key, of in values.items()
+    }
 
 
 def rollouts_in(records: Sequence[Record]) -> list[RolloutRecord]:

@@ -18,7 +18,9 @@ from support.otlp.trace_samples import rollout_spans, rollouts_in, rows_in, scop
 
 
 def frame(bench: Bench, worker: SegmentInfo, signal: int, payload: bytes) -> list[Record]:
-    return bench.translator.frame(worker, Signal(signal), payload, False, bench.now_ns, bench.now_ns)
+    return bench.translator.frame(
+        worker, Signal(signal), payload, False, bench.now_ns, bench.now_ns
+    )
 
 
 def bench_of(**options: Any) -> Bench:
@@ -63,6 +65,8 @@ def send(bench: Bench, worker: SegmentInfo, step: int, *rewards: float | None) -
     for number, reward in enumerate(rewards):
         spans = rollout_spans(f"{worker.instance_id}-{step}-{number}", step=step, reward=reward)
         payload = scope_spans(spans).SerializeToString()
-        records += bench.translator.frame(worker, TRACES, payload, False, bench.now_ns, bench.now_ns)
+        records += bench.translator.frame(
+            worker, TRACES, payload, False, bench.now_ns, bench.now_ns
+        )
     bench.records += records
     return records

@@ -32,7 +32,9 @@ def wandb_offline(store: Path, run: RunInfo) -> Shown:
 def wandb_online(server: WandbServer, run: RunInfo) -> Shown:
     """The run on the stand-in server."""
     held = server.run(run.id)
-    names = {key for row in held.history for key in row if "rollouts" in key}  # a closed table goes on as `<key>_2`
+    names = {
+        key for row in held.history for key in row if "rollouts" in key
+    }  # a closed table goes on as `<key>_2`
     tables = {key: server.table(run.id, key) for key in names if _is_table(held.history, key)}
     axes = {name: metric.axis for name, metric in held.metrics.items()}
     status = None if held.exit_code is None else wandb_reading.STATUSES[held.exit_code]
@@ -41,7 +43,9 @@ def wandb_online(server: WandbServer, run: RunInfo) -> Shown:
 
 
 def _is_table(rows, key: str) -> bool:
-    return any("table" in str(row[key].get("_type")) for row in rows if isinstance(row.get(key), dict))
+    return any(
+        "table" in str(row[key].get("_type")) for row in rows if isinstance(row.get(key), dict)
+    )
 
 
 def _rows_of_numbers(rows, axes: set[str]) -> int:
@@ -59,7 +63,9 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
     (held,) = mlflow_reading.runs_of(uri, run)
     wide = [metric for metric in held.data._metric_objs if metric.key.startswith(WIDE)]
     contents = mlflow_reading.contents(uri, run, skip=WIDE)
-    contents.scalars.extend(HeldScalar(metric.key, metric.step, metric.value, metric.timestamp) for metric in wide)
+    contents.scalars.extend(
+        HeldScalar(metric.key, metric.step, metric.value, metric.timestamp) for metric in wide
+    )
     return Shown(contents)
 
 
@@ -69,10 +75,14 @@ def trackio(folder: Path, run: RunInfo) -> Shown:
     What lies in its inbox is imported first, as the dashboard does.
     """
     env = {**os.environ, "TRACKIO_DIR": str(folder), "TRACKIO_TEST_DIR": str(folder)}
-    printed = "from support.trackers import conformance_reading; conformance_reading.print_trackio()"
+    printed = (
+        "from support.trackers import conformance_reading; conformance_reading.print_trackio()"
+    )
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); {printed}"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=env, input=pickle.dumps(run), capture_output=True, check=False)
+    done = subprocess.run(
+        command, env=env, input=pickle.dumps(run), capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     return pickle.loads(done.stdout)
 
@@ -92,7 +102,10 @@ def print_trackio() -> None:
     named = {"step", "timestamp"}
     rows = sum(
         # Trackio 0.25 keeps traces among the rows.
-        any(key not in named and not trackio_store.is_axis(key) and not isinstance(row[key], list) for key in row)
+        any(
+            key not in named and not trackio_store.is_axis(key) and not isinstance(row[key], list)
+            for key in row
+        )
         for row in logs
     )
     sys.stdout.buffer.write(pickle.dumps(Shown(contents, rows)))

@@ -53,7 +53,9 @@ def searches_numbers() -> bool:
 
 def session_of(trace) -> str:
     """The session of a trace: below 3.14 MLflow shows it in quotes, below 3.10 it is an otel-bridge tag."""
-    return trace.info.trace_metadata.get("mlflow.trace.session", trace.info.tags.get("group")).strip('"')
+    return trace.info.trace_metadata.get(
+        "mlflow.trace.session", trace.info.tags.get("group")
+    ).strip('"')
 
 
 def runs_of(uri: str, run: RunInfo):
@@ -76,7 +78,11 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
         for key, value in {**held.data.metrics, **held.data.tags}.items()
         if key.startswith("summary/")
     }
-    keys = [key for key in held.data.metrics if not key.startswith(("summary/", *([] if skip is None else [skip])))]
+    keys = [
+        key
+        for key in held.data.metrics
+        if not key.startswith(("summary/", *([] if skip is None else [skip])))
+    ]
     history = {key: api.get_metric_history(held.info.run_id, key) for key in keys}
     bases = {key[: -len("/max")] for key in history if key.endswith("/max")}
     distributions = {base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS}
@@ -95,7 +101,9 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
         if base in distributions and part in PARTS:
             continue
         ordered = sorted(metrics, key=lambda metric: (metric.step, metric.timestamp))
-        result.scalars.extend(HeldScalar(key, metric.step, metric.value, metric.timestamp) for metric in ordered)
+        result.scalars.extend(
+            HeldScalar(key, metric.step, metric.value, metric.timestamp) for metric in ordered
+        )
     for key in sorted(distributions):
         for low, high in zip(history[f"{key}/min"], history[f"{key}/max"], strict=True):
             assert low.step == high.step
@@ -110,7 +118,10 @@ def _traces(api, held):
     found, token = [], None
     while True:
         page = api.search_traces(
-            locations=[held.info.experiment_id], run_id=held.info.run_id, max_results=500, page_token=token
+            locations=[held.info.experiment_id],
+            run_id=held.info.run_id,
+            max_results=500,
+            page_token=token,
         )
         found += page
         token = page.token
@@ -126,10 +137,18 @@ def _add_traces(result: Contents, api, held) -> None:
         for assessment in trace.info.assessments:
             if assessment.name == "reward" and not (assessment.metadata or {}).get("late"):
                 reward = assessment.value
-            elif (assessment.metadata or {}).get("late") and isinstance(assessment.value, float | int):
+            elif (assessment.metadata or {}).get("late") and isinstance(
+                assessment.value, float | int
+            ):
                 result.evaluations.append((trace_id, assessment.name, assessment.value))
             elif isinstance(assessment.value, float | int):
                 parts[assessment.name] = assessment.value
         chat = isinstance(root.inputs, dict)
-        messages = len(root.inputs["messages"]) + len((root.outputs or {}).get("choices", [])) if chat else None
-        result.rollouts.append(HeldRollout(trace_id, reward, messages, len(trace.data.spans), parts))
+        messages = (
+            len(root.inputs["messages"]) + len((root.outputs or {}).get("choices", []))
+            if chat
+            else None
+        )
+        result.rollouts.append(
+            HeldRollout(trace_id, reward, messages, len(trace.data.spans), parts)
+        )

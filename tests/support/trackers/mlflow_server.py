@@ -27,14 +27,29 @@ PYTHON = os.environ.get("OTEL_BRIDGE_TEST_MLFLOW_SERVER_PYTHON", sys.executable)
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Start a server with one worker over a fresh SQLite file in *folder*; yield its address."""
     port = free_port()
-    command = [PYTHON, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [
+        PYTHON,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     command += [
         "--backend-store-uri",
         f"sqlite:///{folder}/server.db",
         "--artifacts-destination",
         str(folder / "files"),
     ]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     environment.pop("MLFLOW_TRACKING_URI", None)
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
@@ -138,7 +153,9 @@ class FaultProxy:
     def _listen(self, port: int) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", port), self._handler)
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return server
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
@@ -159,7 +176,12 @@ class FaultProxy:
             request.close_connection = True
             return
         if hit and self.status:
-            _answer(request, self.status, b"<html>no</html>", {"Content-Type": "text/html", **self.headers})
+            _answer(
+                request,
+                self.status,
+                b"<html>no</html>",
+                {"Content-Type": "text/html", **self.headers},
+            )
             return
         status, answer, headers = self._pass_on(request, body)
         if hit and (self.lose_answer or self.cut):
@@ -170,19 +192,31 @@ class FaultProxy:
             return
         _answer(request, status, answer, headers)
 
-    def _pass_on(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+    def _pass_on(
+        self, request: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, bytes, dict[str, str]]:
         headers = {
-            key: value for key, value in request.headers.items() if key.lower() not in {"host", "accept-encoding"}
+            key: value
+            for key, value in request.headers.items()
+            if key.lower() not in {"host", "accept-encoding"}
         }
-        sent = urllib.request.Request(self.target + request.path, body or None, headers, method=request.command)
+        sent = urllib.request.Request(
+            self.target + request.path, body or None, headers, method=request.command
+        )
         try:
             with urllib.request.urlopen(sent, timeout=ANSWER_S) as answer:
-                return answer.status, answer.read(), {"Content-Type": answer.headers.get("Content-Type", "")}
+                return (
+                    answer.status,
+                    answer.read(),
+                    {"Content-Type": answer.headers.get("Content-Type", "")},
+                )
         except urllib.error.HTTPError as exc:
             return exc.code, exc.read(), {"Content-Type": exc.headers.get("Content-Type", "")}
 
 
-def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
+def _answer(
+    request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]
+) -> None:
     request.send_response(status)
     for key, value in headers.items():
         request.send_header(key, value)

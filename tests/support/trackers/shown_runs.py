@@ -60,7 +60,9 @@ class Shown:
     def steps(self, role: str) -> list[int | None]:
         """Steps of *role*, in the order of their values' times."""
         prefix = f"{role}/"
-        times = {step: when for (key, step), when in self.times_ms.items() if key.startswith(prefix)}
+        times = {
+            step: when for (key, step), when in self.times_ms.items() if key.startswith(prefix)
+        }
         return sorted(times, key=lambda step: times[step] or 0)
 
     def series(self, key: str) -> list[float]:
@@ -80,7 +82,9 @@ def wandb_offline(root: Path, run_id: str) -> Shown:
             for cell in cells:
                 if not key.endswith("_late"):
                     assert cell["trace"] not in rollouts
-                    rollouts[str(cell["trace"])] = _rollout(_whole_key(key), cell, cell["messages"], cell["tools"] or 0)
+                    rollouts[str(cell["trace"])] = _rollout(
+                        _whole_key(key), cell, cell["messages"], cell["tools"] or 0
+                    )
     return _shown(contents, rollouts)
 
 
@@ -93,7 +97,10 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
     for found in mlflow_reading.runs_of(uri, run):
         for trace in _pages(api, found):
             root = next(span for span in trace.data.spans if span.parent_id is None)
-            given, choices = (root.inputs or {}).get("messages", []), (root.outputs or {}).get("choices", [])
+            given, choices = (
+                (root.inputs or {}).get("messages", []),
+                (root.outputs or {}).get("choices", []),
+            )
             messages = [*given, *(choice["message"] for choice in choices)]
             trace_id = trace.info.trace_id.removeprefix("tr-")
             tags = trace.info.tags
@@ -113,7 +120,9 @@ def _pages(api: Any, found: Any) -> Iterable[Any]:
     token = None
     while True:
         place = [found.info.experiment_id]
-        page = api.search_traces(locations=place, run_id=found.info.run_id, max_results=100, page_token=token)
+        page = api.search_traces(
+            locations=place, run_id=found.info.run_id, max_results=100, page_token=token
+        )
         yield from page
         token = page.token
         if not token:
@@ -144,7 +153,10 @@ def _trackio_here(run: RunInfo) -> Shown:
     for trace in SQLiteStorage.get_traces(run.project, run_id=run.id):
         if trace["key"].endswith("/late"):
             continue
-        metadata, messages = trace["metadata"], [_without_preview(message) for message in trace["messages"]]
+        metadata, messages = (
+            trace["metadata"],
+            [_without_preview(message) for message in trace["messages"]],
+        )
         tools = sum(span["kind"] == "tool" for span in trace["spans"])
         cell = {**metadata, "answer": messages[-1]["content"] if messages else ""}
         assert metadata["trace_id"] not in rollouts
@@ -179,12 +191,18 @@ def _without_preview(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _shown(contents: Contents, rollouts: dict[str, ShownRollout], conversations: Any = None) -> Shown:
+def _shown(
+    contents: Contents, rollouts: dict[str, ShownRollout], conversations: Any = None
+) -> Shown:
     return Shown(
         scalars=sorted((one.key, one.step, value_text(one.value)) for one in contents.scalars),
         times_ms={(one.key, one.step): one.time_unix_ms for one in contents.scalars},
         distributions={(one.key, one.step): (one.min, one.max) for one in contents.distributions},
-        counts={(one.key, one.step): one.count for one in contents.distributions if one.count is not None},
+        counts={
+            (one.key, one.step): one.count
+            for one in contents.distributions
+            if one.count is not None
+        },
         rollouts=rollouts,
         config=contents.config,
         status=contents.status,

@@ -56,7 +56,9 @@ class TrackioServer:
                 if answer.status == 200:
                     return self
             time.sleep(0.05)
-        raise RuntimeError(f"trackio show did not start: {(self.folder / 'server.log').read_text()[-2000:]}")
+        raise RuntimeError(
+            f"trackio show did not start: {(self.folder / 'server.log').read_text()[-2000:]}"
+        )
 
     def kill(self) -> None:
         """End it as a power cut does."""

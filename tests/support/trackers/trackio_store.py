@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, scalar_text
+from otel_bridge.testing.contents import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    scalar_text,
+)
 
 DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
 ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
@@ -57,7 +63,9 @@ def held_in(directory: Path, run: RunInfo) -> Contents:
 def rows_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
     """The rows of *run* in *directory*, as Trackio's own store returns them."""
     with _reading(directory) as store:
-        rows: list[dict[str, Any]] = store.SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
+        rows: list[dict[str, Any]] = store.SQLiteStorage.get_logs(
+            run.project, run.name, run_id=run.id
+        )
         return rows
 
 
@@ -71,7 +79,9 @@ def traces_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
 def config_in(directory: Path, run: RunInfo) -> dict[str, Any]:
     """The config of *run* in *directory*, with Trackio's own entries (``_Group``)."""
     with _reading(directory) as store:
-        config: dict[str, Any] = store.SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
+        config: dict[str, Any] = store.SQLiteStorage.get_run_config(
+            run.project, run.name, run_id=run.id
+        )
         return config
 
 
@@ -97,21 +107,31 @@ def held(run: RunInfo) -> Contents:
                 continue
             if isinstance(value, dict) and value.get("_type") == "trackio.histogram":
                 low, high = value["bins"][0], value["bins"][-1]
-                contents.distributions.append(HeldDistribution(key, row["step"], low, high, sum(value["values"])))
+                contents.distributions.append(
+                    HeldDistribution(key, row["step"], low, high, sum(value["values"]))
+                )
             elif isinstance(value, (int, float)):
                 contents.scalars.append(HeldScalar(key, row["step"], value, time_unix_ms))
     for trace in store.get_traces(run.project, run_id=run.id):
         metadata = trace["metadata"]
         if trace["key"].endswith("/late"):
             if metadata["value"] is not None:
-                contents.evaluations.append((metadata["rollout_id"], metadata["name"], metadata["value"]))
+                contents.evaluations.append(
+                    (metadata["rollout_id"], metadata["name"], metadata["value"])
+                )
             continue
         reward = metadata.get("reward")
         reward = float(reward) if isinstance(reward, str) else reward
-        messages, spans, parts = len(trace["messages"]), len(spans_of(trace)), metadata.get("rewards") or {}
+        messages, spans, parts = (
+            len(trace["messages"]),
+            len(spans_of(trace)),
+            metadata.get("rewards") or {},
+        )
         contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
     config = store.get_run_config(run.project, run.name, run_id=run.id) or {}
-    contents.config.update({key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))})
+    contents.config.update(
+        {key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))}
+    )
     if hasattr(store, "get_alerts"):
         alerts = store.get_alerts(run.project, run.name, run_id=run.id)
         contents.alerts.extend((alert["title"], alert["level"]) for alert in alerts)
@@ -127,7 +147,9 @@ def held(run: RunInfo) -> Contents:
 
 def spans_of(trace: dict[str, Any]) -> list[dict[str, Any]]:
     """The spans of a trace; below Trackio 0.37 they are text in its metadata."""
-    spans: list[dict[str, Any]] = trace["spans"] if "spans" in trace else json.loads(trace["metadata"]["spans"])
+    spans: list[dict[str, Any]] = (
+        trace["spans"] if "spans" in trace else json.loads(trace["metadata"]["spans"])
+    )
     return spans
 
 

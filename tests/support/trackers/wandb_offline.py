@@ -52,7 +52,9 @@ class OfflineRun:
     notes: str = ""
     tags: tuple[str, ...] = ()
     rows: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    tables: dict[str, list[dict[str, Json]]] = field(default_factory=dict[str, list[dict[str, Json]]])
+    tables: dict[str, list[dict[str, Json]]] = field(
+        default_factory=dict[str, list[dict[str, Json]]]
+    )
     config: dict[str, Json] = field(default_factory=dict[str, Json])
     alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     summary: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -70,10 +72,14 @@ def read_offline_run(directory: Path) -> OfflineRun:
     """
     files = sorted(directory.glob("run-*.wandb"))
     if not files:
-        raise InvalidRecordError(f"{directory} holds no run-*.wandb; expected the folder of an offline run")
+        raise InvalidRecordError(
+            f"{directory} holds no run-*.wandb; expected the folder of an offline run"
+        )
     data = files[0].read_bytes()
     if data[: len(MAGIC)] != MAGIC:
-        raise InvalidRecordError(f"{files[0]} begins with {data[:4]!r}; a file of wandb begins with {MAGIC!r}")
+        raise InvalidRecordError(
+            f"{files[0]} begins with {data[:4]!r}; a file of wandb begins with {MAGIC!r}"
+        )
     reading, reader = _Reading(directory), LogReader(data)
     for record in reader.records():
         reading.add(record)
@@ -112,13 +118,19 @@ class _Reading:
                 self._alerts.append((str(record.alert.title), str(record.alert.level).lower()))
             case "summary":
                 for item in record.summary.update:
-                    _put(self._summary, list(item.nested_key) or [item.key], json.loads(item.value_json))
+                    _put(
+                        self._summary,
+                        list(item.nested_key) or [item.key],
+                        json.loads(item.value_json),
+                    )
             case "config":
                 self._take_config(record.config)
             case "metric":
                 self._take_metric(record.metric)
             case "exit":
-                left_open = bool(getattr(record.exit, "not_complete", False))  # from wandb 0.26.1 on
+                left_open = bool(
+                    getattr(record.exit, "not_complete", False)
+                )  # from wandb 0.26.1 on
                 self._exit = (None if left_open else int(record.exit.exit_code), left_open)
             case _:
                 pass
@@ -158,14 +170,20 @@ class _Reading:
     def _take_metric(self, metric: Any) -> None:
         name = str(metric.name or metric.glob_name).replace("\\.", ".")
         self._metrics[name] = MetricDefinition(
-            name, str(metric.step_metric).replace("\\.", "."), bool(metric.options.hidden), glob=bool(metric.glob_name)
+            name,
+            str(metric.step_metric).replace("\\.", "."),
+            bool(metric.options.hidden),
+            glob=bool(metric.glob_name),
         )
 
     def _tables(self) -> dict[str, list[dict[str, Json]]]:
         tables: dict[str, list[dict[str, Json]]] = {}
         for row in self._rows:
             for key, value in row.items():
-                if isinstance(value, dict) and value.get("_type") in {"incremental-table-file", "table-file"}:
+                if isinstance(value, dict) and value.get("_type") in {
+                    "incremental-table-file",
+                    "table-file",
+                }:
                     tables.setdefault(key, []).extend(self._increment(str(value.get("path", ""))))
         return tables
 

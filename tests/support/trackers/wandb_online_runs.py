@@ -76,7 +76,9 @@ def open_run(server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: s
 
 def rows(first: int, last: int, *, at: int | None = None) -> list[Row]:
     """A row a step, whose loss is its step, from position *at* on; by default that is the first step."""
-    return samples.placed([samples.row(step, {"loss": step}) for step in range(first, last + 1)], at or first)
+    return samples.placed(
+        [samples.row(step, {"loss": step}) for step in range(first, last + 1)], at or first
+    )
 
 
 def losses(server: WandbServer, run: RunInfo) -> list[object]:

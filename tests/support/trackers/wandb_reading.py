@@ -29,7 +29,9 @@ def offline_contents(root: Path, run_id: str) -> Contents:
             tables.setdefault(key, []).extend(rows)
     last = runs[-1]
     status = None if last.exit_code is None else STATUSES[last.exit_code]
-    contents = contents_of([row for run in runs for row in run.rows], axes, tables, last.config, status)
+    contents = contents_of(
+        [row for run in runs for row in run.rows], axes, tables, last.config, status
+    )
     contents.alerts.extend(alert for run in runs for alert in run.alerts)
     contents.summary.update({key: scalar_text(value) for key, value in last.summary.items()})
     return contents
@@ -51,7 +53,9 @@ def contents_of(
                 continue
             if isinstance(value, dict):
                 if value.get("_type") == "histogram":
-                    contents.distributions.append(_distribution(key, step, cast("dict[str, Any]", value)))
+                    contents.distributions.append(
+                        _distribution(key, step, cast("dict[str, Any]", value))
+                    )
                 continue
             time_unix_ms = round(float(cast("float", row["_timestamp"])) * 1000)
             contents.scalars.append(HeldScalar(key, step, _number(value), time_unix_ms))
@@ -59,16 +63,25 @@ def contents_of(
         for cell in cells:
             if "_late" in key:
                 if cell["value"] is not None:
-                    contents.evaluations.append((str(cell["trace"]), str(cell["name"]), cast("float", cell["value"])))
+                    contents.evaluations.append(
+                        (str(cell["trace"]), str(cell["name"]), cast("float", cell["value"]))
+                    )
             else:
-                reward, messages = cast("float | None", cell["reward"]), cast("int", cell["messages"])
+                reward, messages = (
+                    cast("float | None", cell["reward"]),
+                    cast("int", cell["messages"]),
+                )
                 parts = json.loads(str(cell.get("rewards") or "{}"))
-                contents.rollouts.append(HeldRollout(str(cell["trace"]), reward, messages, None, parts))
+                contents.rollouts.append(
+                    HeldRollout(str(cell["trace"]), reward, messages, None, parts)
+                )
     return contents
 
 
 def _distribution(key: str, step: int | None, value: dict[str, Any]) -> HeldDistribution:
-    return HeldDistribution(key, step, float(value["bins"][0]), float(value["bins"][-1]), int(sum(value["values"])))
+    return HeldDistribution(
+        key, step, float(value["bins"][0]), float(value["bins"][-1]), int(sum(value["values"]))
+    )
 
 
 def _number(value: Json) -> float:

@@ -38,7 +38,12 @@ def long_job(steps: int, rollouts_every: int) -> list[Record]:
 
 
 def keys_of(records: Sequence[Record]) -> dict[str, str]:
-    return {key: str(row.axis) for row in records if isinstance(row, Row) and row.axis for key in row.values}
+    return {
+        key: str(row.axis)
+        for row in records
+        if isinstance(row, Row) and row.axis
+        for key in row.values
+    }
 
 
 def rollout_ids(records: Sequence[Record]) -> list[str]:
@@ -53,7 +58,9 @@ def write(job: WritingJob) -> None:
     due = [record for record in job.records if record.position > held]
     for at in range(0, len(due), job.window):
         deliver(writer, due[at : at + job.window])
-        print("wrote", due[min(at + job.window, len(due)) - 1].position, writer.durable(), flush=True)
+        print(
+            "wrote", due[min(at + job.window, len(due)) - 1].position, writer.durable(), flush=True
+        )
         time.sleep(job.pause_s)
     writer.close()
     print("closed", flush=True)

@@ -57,7 +57,9 @@ def webhook(*answers: Answer) -> Generator[Webhook]:
                 while not found.released.wait(0.05):
                     self.wfile.write(b"X")
             elif answer == "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
                 self.connection.close()
             else:
                 self.send_response(int(answer))

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from support.trackers.wandb_offline import OfflineRun, read_offline_run
-from support.trainers.command_runs import PYTHON, call, only_folder, otel_bridge, program, records, runs
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    runs,
+)
 from support.trainers.command_runs import environment as plain_environment
 
 _OWN = {"_step", "_runtime", "_timestamp"}
@@ -30,11 +38,23 @@ def silent_server() -> Iterator[str]:
         raise AssertionError(f"{caller} connected to W&B's server")
 
 
-def captured(folder: Path, code: str, *, code_of_exit: int = 0, exporters: str = "file", **variables: str) -> str:
+def captured(
+    folder: Path, code: str, *, code_of_exit: int = 0, exporters: str = "file", **variables: str
+) -> str:
     """Run *code* under ``otel-bridge run --capture wandb``; returns what it printed on both streams."""
     with silent_server() as address:
         env = plain_environment(folder, WANDB_BASE_URL=address, **variables)
-        command = ["run", "--exporters", exporters, "--capture", "wandb", "--", "python", "-W", "ignore"]
+        command = [
+            "run",
+            "--exporters",
+            exporters,
+            "--capture",
+            "wandb",
+            "--",
+            "python",
+            "-W",
+            "ignore",
+        ]
         done = otel_bridge(*command, program(folder, "train.py", code), cwd=folder, env=env)
     assert done.returncode == code_of_exit, done.stderr
     assert not (folder / "wandb").exists()
@@ -59,7 +79,11 @@ def points_of(run: OfflineRun) -> dict[str, list[tuple[int, Any]]]:
             if key in _OWN or not isinstance(value, int | float):
                 continue
             exact = run.metrics.get(key)
-            axis = exact.axis if exact else next((one for start, one in globs.items() if key.startswith(start)), "")
+            axis = (
+                exact.axis
+                if exact
+                else next((one for start, one in globs.items() if key.startswith(start)), "")
+            )
             step: Any = row[axis or "_step"]
             found.setdefault(key, []).append((int(step), value))
     return found
@@ -72,9 +96,13 @@ def captured_points(folder: Path) -> dict[str, list[tuple[int, Any]]]:
         if record["kind"] != "row" or record["id"].startswith("s:"):
             continue
         for key, value in record["values"].items():
-            if key.rpartition("/")[2] == "attempt":  # where a process began after another one had ended
+            if (
+                key.rpartition("/")[2] == "attempt"
+            ):  # where a process began after another one had ended
                 continue
-            found.setdefault(key, []).append((record["step"], math.nan if value == "NaN" else value))
+            found.setdefault(key, []).append(
+                (record["step"], math.nan if value == "NaN" else value)
+            )
     return found
 
 
@@ -101,7 +129,10 @@ def rollouts(folder: Path) -> list[Mapping[str, Any]]:
 
 def comparable(points: Mapping[str, list[tuple[int, Any]]]) -> dict[str, str]:
     """Points as texts of floats, so that NaN equals itself."""
-    return {key: json.dumps([[step, float(value)] for step, value in found]) for key, found in points.items()}
+    return {
+        key: json.dumps([[step, float(value)] for step, value in found])
+        for key, found in points.items()
+    }
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,13 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     """An environment with a home of its own below *folder* and nothing of the user's trackers."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    return {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "COLUMNS": "200", **variables}
+    return {
+        "PATH": f"{BIN}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "200",
+        **variables,
+    }
 
 
 def program(folder: Path, name: str, code: str) -> str:
@@ -44,17 +50,27 @@ def call(
 ) -> subprocess.CompletedProcess[str]:
     """Run *command* to its end."""
     return subprocess.run(
-        list(command), cwd=cwd, env=dict(env), capture_output=True, text=True, timeout=timeout_s, check=False
+        list(command),
+        cwd=cwd,
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
-def otel_bridge(*arguments: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def otel_bridge(
+    *arguments: str, cwd: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """Run ``otel-bridge ARGUMENTS`` to its end."""
     return call([str(BIN / "otel-bridge"), *arguments], cwd=cwd, env=env)
 
 
 @contextmanager
-def started(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def started(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """Start *command* in a process group of its own; whatever of the group still runs at the end is killed."""
     process = subprocess.Popen(
         list(command),
@@ -117,7 +133,11 @@ def run_info(base: Path) -> RunInfo:
 
 def records(folder: RunFolder) -> list[dict[str, Any]]:
     """What the exporter ``file`` wrote of a run, in its order."""
-    lines = [line for path in sorted(folder.path.glob("file/*.jsonl")) for line in path.read_text("utf-8").splitlines()]
+    lines = [
+        line
+        for path in sorted(folder.path.glob("file/*.jsonl"))
+        for line in path.read_text("utf-8").splitlines()
+    ]
     return [json.loads(line) for line in lines]
 
 

@@ -73,12 +73,22 @@ def script(path: Path, code: str, *, acknowledging: bool = False) -> Path:
 
 
 def run(
-    file: Path, env: Mapping[str, str], *arguments: str, options: Sequence[str] = (), timeout_s: float = HANG_S
+    file: Path,
+    env: Mapping[str, str],
+    *arguments: str,
+    options: Sequence[str] = (),
+    timeout_s: float = HANG_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as a user would: in its own folder, its output captured."""
     command = [sys.executable, *options, str(file), *arguments]
     return subprocess.run(
-        command, env=dict(env), cwd=file.parent, capture_output=True, text=True, timeout=timeout_s, check=False
+        command,
+        env=dict(env),
+        cwd=file.parent,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
@@ -98,7 +108,9 @@ def start(file: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Pop
     return job
 
 
-def command(*arguments: str | Path, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: str | Path, env: Mapping[str, str], cwd: Path
+) -> subprocess.CompletedProcess[str]:
     """Run ``otel-bridge``."""
     code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
     return subprocess.run(
@@ -151,7 +163,9 @@ def only_folder(base: Path) -> RunFolder:
     return folder
 
 
-def report_when(base: Path, condition: Callable[[Report], object], timeout_s: float = WAIT_S) -> Report:
+def report_when(
+    base: Path, condition: Callable[[Report], object], timeout_s: float = WAIT_S
+) -> Report:
     """Return the first report of the one run below *base* that fulfils *condition*."""
 
     def seen() -> Report | None:
@@ -179,7 +193,11 @@ def bridges(base: Path) -> list[int]:
         with suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and any(f"{base}/".encode() in word for word in words) and b"-I" in words:
+            if (
+                state != "Z"
+                and any(f"{base}/".encode() in word for word in words)
+                and b"-I" in words
+            ):
                 found.append(int(entry.name))
     return sorted(found)
 
@@ -198,7 +216,9 @@ def no_bridge_left(base: Path) -> Iterator[None]:
             job = _jobs.pop()
             job.kill()
             job.wait()
-            for pipe in filter(None, (job.stdin, job.stdout, job.stderr)):  # a test may have closed some
+            for pipe in filter(
+                None, (job.stdin, job.stdout, job.stderr)
+            ):  # a test may have closed some
                 pipe.close()
         for pid in bridges(base):
             with suppress(ProcessLookupError):

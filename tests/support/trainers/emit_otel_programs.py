@@ -42,7 +42,9 @@ class Written:
                 kind = metric.WhichOneof("data")
                 for point in getattr(metric, str(kind)).data_points:
                     given = {pair.key: plain(pair.value) for pair in point.attributes}
-                    value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+                    value = (
+                        point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+                    )
                     found.append((given.get("rl.step", given.get("step")), value))
         return found
 
@@ -71,22 +73,38 @@ def written(base: Path) -> Written:
 def _read(found: Written, signal: int, payload: bytes, whole: bool) -> None:
     if signal == 1:
         requests = ExportMetricsServiceRequest.FromString(payload).resource_metrics if whole else []
-        scopes = [s for r in requests for s in r.scope_metrics] if whole else [ScopeMetrics.FromString(payload)]
+        scopes = (
+            [s for r in requests for s in r.scope_metrics]
+            if whole
+            else [ScopeMetrics.FromString(payload)]
+        )
         found.metrics += [metric for scope in scopes for metric in scope.metrics]
     elif signal == 2:
         traces = ExportTraceServiceRequest.FromString(payload).resource_spans if whole else []
-        groups = [s for r in traces for s in r.scope_spans] if whole else [ScopeSpans.FromString(payload)]
+        groups = (
+            [s for r in traces for s in r.scope_spans]
+            if whole
+            else [ScopeSpans.FromString(payload)]
+        )
         found.spans += [span for scope in groups for span in scope.spans]
     elif signal == 3:
         logs = ExportLogsServiceRequest.FromString(payload).resource_logs if whole else []
-        logged = [s for r in logs for s in r.scope_logs] if whole else [ScopeLogs.FromString(payload)]
+        logged = (
+            [s for r in logs for s in r.scope_logs] if whole else [ScopeLogs.FromString(payload)]
+        )
         found.logs += [record for scope in logged for record in scope.log_records]
 
 
-def run_program(folder: Path, source: str, *, instrument: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    folder: Path, source: str, *, instrument: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run *source* as a program in *folder*, appending only; its run is ``p/n`` below ``runs``."""
     (folder / "prog.py").write_text(source)
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "WANDB_", "MLFLOW_"))}
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("OTEL_", "WANDB_", "MLFLOW_"))
+    }
     own = {"OTEL_BRIDGE_DIR": str(folder / "runs"), "OTEL_BRIDGE_OFFLINE": "1"}
     own["OTEL_RESOURCE_ATTRIBUTES"] = "rl.project=p,rl.run.name=n"
     command = INSTRUMENT if instrument else [sys.executable]

@@ -28,14 +28,21 @@ class MemoryRun:
 
     recording = True
 
-    def __init__(self, run_id: str = "run1", role: str | None = "trainer", last: int | None = 7, **env: str) -> None:
+    def __init__(
+        self, run_id: str = "run1", role: str | None = "trainer", last: int | None = 7, **env: str
+    ) -> None:
         self.id, self.role, self._last = run_id, role, last
         self.records: list[tuple[int, bytes]] = []
         self.drops: dict[str, int] = {}
         self.keyed_drops: list[tuple[str, int, str]] = []
         self._events = 0
         # An environment of its own, never empty.
-        self.facts = Facts({"OTEL_BRIDGE_QUIET": "1", **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()}})
+        self.facts = Facts(
+            {
+                "OTEL_BRIDGE_QUIET": "1",
+                **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()},
+            }
+        )
 
     @cached_property
     def rollout_options(self) -> RolloutOptions:
@@ -46,7 +53,9 @@ class MemoryRun:
     def live_tracer(self) -> LiveTracer:
         return LiveTracer(self)
 
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
+    def append(
+        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+    ) -> None:
         self.records.append((int(signal), payload))
 
     def last_step(self, role: str | None = None) -> int | None:
@@ -63,7 +72,11 @@ class MemoryRun:
     # --- what was appended --------------------------------------------------------------------------------------------
     @property
     def frames(self) -> list[list[Span]]:
-        return [list(ScopeSpans.FromString(payload).spans) for signal, payload in self.records if signal == 2]
+        return [
+            list(ScopeSpans.FromString(payload).spans)
+            for signal, payload in self.records
+            if signal == 2
+        ]
 
     @property
     def spans(self) -> list[Span]:
@@ -121,7 +134,11 @@ CALL = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "2 + 2"}'}}
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "calculator", "arguments": '{"expression": "2 + 2"}'},
+        }
     ],
 }
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "4"}

@@ -26,7 +26,8 @@ from otel_bridge.journal.segment import read_segment
 CLEAN = {
     name: value
     for name, value in os.environ.items()
-    if not name.startswith(("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_")) and name not in {"RANK", "WORLD_SIZE"}
+    if not name.startswith(("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_"))
+    and name not in {"RANK", "WORLD_SIZE"}
 }
 
 
@@ -122,12 +123,20 @@ def _take_row(seen: SegmentContents, payload: bytes) -> None:
 def _take_events(seen: SegmentContents, payload: bytes) -> None:
     for record in logs_pb2.ScopeLogs.FromString(payload).log_records:
         attributes = {pair.key: any_value(pair.value) for pair in record.attributes}
-        seen.events.append(SeenEvent(record.event_name, attributes, any_value(record.body), record.time_unix_nano))
+        seen.events.append(
+            SeenEvent(record.event_name, attributes, any_value(record.body), record.time_unix_nano)
+        )
 
 
 def held(base: Path, **more: str) -> dict[str, str]:
     """Return an environment in which a run is appended below *base* and no bridge is started."""
-    return {**CLEAN, "OTEL_BRIDGE_DIR": str(base), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_QUIET": "1", **more}
+    return {
+        **CLEAN,
+        "OTEL_BRIDGE_DIR": str(base),
+        "OTEL_BRIDGE_OFFLINE": "1",
+        "OTEL_BRIDGE_QUIET": "1",
+        **more,
+    }
 
 
 @contextmanager
@@ -145,7 +154,9 @@ def environment_of(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def run_in(base: Path, variables: Mapping[str, str] | None = None, **arguments: object) -> Iterator[Run]:
+def run_in(
+    base: Path, variables: Mapping[str, str] | None = None, **arguments: object
+) -> Iterator[Run]:
     """Begin a run in this process that only appends."""
     with environment_of({**held(base), **(variables or {})}):
         yield otel_bridge.init(**{"project": "gsm8k", "name": "ppo", **arguments})  # type: ignore[arg-type]

@@ -31,7 +31,9 @@ AT_FLOOR = bool(os.environ.get("FRAMEWORKS_FLOOR"))
 """Whether the frameworks are the oldest ones that the adapters support."""
 NEEDS_REAL = [
     pytest.mark.slow,
-    pytest.mark.skipif(not REAL, reason="FRAMEWORKS_PYTHON names no environment with the frameworks"),
+    pytest.mark.skipif(
+        not REAL, reason="FRAMEWORKS_PYTHON names no environment with the frameworks"
+    ),
 ]
 _SILENT = {
     "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1",
@@ -46,12 +48,21 @@ def framework_environment(folder: Path, *, real: bool, **variables: str) -> dict
 
 
 def run_program(
-    folder: Path, code: str, *arguments: str, real: bool = False, fails: bool = False, **variables: str
+    folder: Path,
+    code: str,
+    *arguments: str,
+    real: bool = False,
+    fails: bool = False,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run *code* to its end, which must be good unless it *fails*."""
     folder.mkdir(exist_ok=True)
     env = framework_environment(folder, real=real, **variables)
-    done = call([REAL if real else PYTHON, program(folder, "train.py", code), *arguments], cwd=folder, env=env)
+    done = call(
+        [REAL if real else PYTHON, program(folder, "train.py", code), *arguments],
+        cwd=folder,
+        env=env,
+    )
     assert (done.returncode != 0) is fails, done.stderr
     return done
 
@@ -79,15 +90,23 @@ def recorded_runs(folder: Path) -> list[tuple[Report, list[dict[str, Any]]]]:
 
     def ends() -> list[tuple[Report, list[dict[str, Any]]]] | None:
         folders = run_folders(runs(folder))
-        found = [report for one in folders if (report := read_report(one)) is not None and report.ended]
-        return list(zip(found, map(records, folders), strict=True)) if len(found) == len(folders) > 0 else None
+        found = [
+            report for one in folders if (report := read_report(one)) is not None and report.ended
+        ]
+        return (
+            list(zip(found, map(records, folders), strict=True))
+            if len(found) == len(folders) > 0
+            else None
+        )
 
     return until(ends, f"the end of the runs in {folder}")
 
 
 def rows_of(found: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
     """Step and values of the rows that have all of *keys*."""
-    rows = [one for one in found if one["kind"] == "row" and all(key in one["values"] for key in keys)]
+    rows = [
+        one for one in found if one["kind"] == "row" and all(key in one["values"] for key in keys)
+    ]
     return [(one["step"], *(one["values"][key] for key in keys)) for one in rows]
 
 
@@ -111,4 +130,9 @@ def rollouts_in(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def summary_in(found: list[dict[str, Any]]) -> dict[str, Any]:
     """The last values of the run."""
-    return {key: value for one in found if one["kind"] == "summary" for key, value in one["summary"].items()}
+    return {
+        key: value
+        for one in found
+        if one["kind"] == "summary"
+        for key, value in one["summary"].items()
+    }

@@ -43,7 +43,9 @@ class SweepRuns:
 
     def create(self, **config: Any) -> str:
         """Make a sweep on the server; returns its path."""
-        made = self.server.resolver.sweeps.upsert({"projectName": "swept", "config": yaml.safe_dump(config)})
+        made = self.server.resolver.sweeps.upsert(
+            {"projectName": "swept", "config": yaml.safe_dump(config)}
+        )
         return f"{ENTITY}/swept/{made['upsertSweep']['sweep']['name']}"
 
     def command(self, *command: str) -> list[str]:
@@ -96,7 +98,9 @@ class SweepRuns:
         found: dict[str, dict[str, Any]] = {}
         for run_id, folder in self.recorded().items():
             for record in records(folder):
-                found.setdefault(run_id, {}).update(record.get("config", {}) if record["kind"] == "config" else {})
+                found.setdefault(run_id, {}).update(
+                    record.get("config", {}) if record["kind"] == "config" else {}
+                )
         return found
 
 

@@ -178,7 +178,9 @@ TEXTS: Final[Mapping[str, Callable[[int], Any]]] = {
     "complex": lambda number: complex(number, 1),
     "beyond 64 bits": lambda number: number * 10**30,
     "Enum": lambda number: enum.Enum("Text", {f"M{number}": f"text {number}"})[f"M{number}"],
-    "Enum by name": lambda number: enum.Enum("Name", {f"MEMBER_{number}": (1, 2)})[f"MEMBER_{number}"],
+    "Enum by name": lambda number: enum.Enum("Name", {f"MEMBER_{number}": (1, 2)})[
+        f"MEMBER_{number}"
+    ],
     "np.bytes_": lambda number: np.bytes_(f"text {number}"),
     "Interval": lambda number: pd.Interval(number, number + 1),
 }
@@ -242,7 +244,15 @@ MAPPINGS: Final = (
     "dict", "UserDict", "MappingProxyType", "dataclass", "attrs", "pydantic", "SimpleNamespace", "Namespace",
     "with to_dict", "cyclic", "Series",
 )  # fmt: skip
-WIRE_LEAVES: Final = ("str", "with control characters", "long", "int", "float", "True", "empty text")
+WIRE_LEAVES: Final = (
+    "str",
+    "with control characters",
+    "long",
+    "int",
+    "float",
+    "True",
+    "empty text",
+)
 WIRE_KEYS: Final = ("str", "with control characters", "with dots and slashes")
 ROW_MAPPINGS: Final = ("dict", "UserDict", "MappingProxyType", "cyclic")
 """Mappings that a row takes as such: the fields of other objects are not values of a row."""
@@ -273,7 +283,9 @@ def leaves() -> st.SearchStrategy[Node]:
 
 def nested(most: int = 12) -> st.SearchStrategy[Node]:
     """Return the strategy of values, nested or not."""
-    return st.recursive(_LEAF, lambda inner: st.one_of(mappings(inner), _lists(inner)), max_leaves=most)
+    return st.recursive(
+        _LEAF, lambda inner: st.one_of(mappings(inner), _lists(inner)), max_leaves=most
+    )
 
 
 def row_values(most: int = 12, left_out: frozenset[str] = frozenset()) -> st.SearchStrategy[Node]:
@@ -295,11 +307,15 @@ def wire(most: int = 12) -> st.SearchStrategy[Node]:
     """Return the strategy of values that OTLP has as such."""
     leaf = st.builds(Node, st.sampled_from(WIRE_LEAVES))
     return st.recursive(
-        leaf, lambda inner: st.one_of(mappings(inner, ("dict",), WIRE_KEYS), _lists(inner, ("list",))), max_leaves=most
+        leaf,
+        lambda inner: st.one_of(mappings(inner, ("dict",), WIRE_KEYS), _lists(inner, ("list",))),
+        max_leaves=most,
     )
 
 
-def _lists(inner: st.SearchStrategy[Node], kinds: tuple[str, ...] = LISTS) -> st.SearchStrategy[Node]:
+def _lists(
+    inner: st.SearchStrategy[Node], kinds: tuple[str, ...] = LISTS
+) -> st.SearchStrategy[Node]:
     children = st.lists(inner, min_size=1, max_size=3).map(tuple)
     return st.builds(Node, st.sampled_from(kinds), children)
 
@@ -312,7 +328,9 @@ def mappings(
     """Return the strategy of mappings of what *inner* makes."""
     entries = st.lists(st.tuples(st.sampled_from(keys), inner), min_size=1, max_size=4)
     return st.builds(
-        lambda kind, pairs: Node(kind, tuple(node for _, node in pairs), tuple(key for key, _ in pairs)),
+        lambda kind, pairs: Node(
+            kind, tuple(node for _, node in pairs), tuple(key for key, _ in pairs)
+        ),
         st.sampled_from(kinds),
         entries,
     )
@@ -358,12 +376,16 @@ def _list(node: Node, marks: Marks) -> Drawn:
     make: Mapping[str, Callable[[], Any]] = {
         "list": lambda: values,
         "tuple": lambda: tuple(values),
-        "namedtuple": lambda: namedtuple("Fields", [f"f{index}" for index in range(len(values))])(*values),
+        "namedtuple": lambda: namedtuple("Fields", [f"f{index}" for index in range(len(values))])(
+            *values
+        ),
         "deque": lambda: deque(values),
         "dict values": lambda: dict(enumerate(values)).values(),
         "object array": lambda: _object_array(values),
         "shared": lambda: [values, values],
-        "DataFrame of one column": lambda: pd.DataFrame({"column": pd.Series(values, dtype=object)}),
+        "DataFrame of one column": lambda: pd.DataFrame(
+            {"column": pd.Series(values, dtype=object)}
+        ),
         "list in tuple": lambda: (values,),
     }
     return Drawn(make[node.kind](), shown)
@@ -398,7 +420,9 @@ def _mapping(node: Node, marks: Marks) -> Drawn:
 
 def _as(kind: str, entries: dict[Any, Any]) -> Any:
     """Return *entries* as a mapping or object of a kind; keys of objects are names."""
-    named = {re.sub(r"\W", "_", f"field {key}"): value for key, value in entries.items() if _is_name(key)}
+    named = {
+        re.sub(r"\W", "_", f"field {key}"): value for key, value in entries.items() if _is_name(key)
+    }
     if kind == "dict" or len(named) < len(entries):
         return entries
     if kind == "cyclic":

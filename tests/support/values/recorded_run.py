@@ -68,7 +68,11 @@ class RunRecorder:
         launched = launcher_environment(dict.fromkeys(SIGNALS, ("file",)))
         variables = {**_QUICK, **launched, "OTEL_BRIDGE_DIR": str(self._base)}
         with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith(("OTEL_", "WANDB_", "TRACKIO_", "MLFLOW_"))]:
+            for name in [
+                name
+                for name in os.environ
+                if name.startswith(("OTEL_", "WANDB_", "TRACKIO_", "MLFLOW_"))
+            ]:
                 patch.delenv(name)
             for name, value in variables.items():
                 patch.setenv(name, value)
@@ -96,7 +100,9 @@ class RunRecorder:
         self._deliver(folder)
         report = read_report(folder)
         assert report is not None
-        assert {name: exporter.dead_letters for name, exporter in report.exporters.items()} == {"file": 0}
+        assert {name: exporter.dead_letters for name, exporter in report.exporters.items()} == {
+            "file": 0
+        }
         files = sorted((folder.path / "file").glob("records-*.jsonl"))
         text = "".join(file.read_text() for file in files)
         return Recorded(_IDS_AND_TIMES.sub("", text), report.drops, report.drop_keys, self._dropped)

@@ -17,15 +17,24 @@ Buckets = pb.ExponentialHistogramDataPoint.Buckets
 
 def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_number() -> None:
     point = pb.HistogramDataPoint(
-        count=6, sum=21.0, min=-2.0, max=40.0, explicit_bounds=[0.0, 5.0, 10.0], bucket_counts=[1, 2, 0, 3]
+        count=6,
+        sum=21.0,
+        min=-2.0,
+        max=40.0,
+        explicit_bounds=[0.0, 5.0, 10.0],
+        bucket_counts=[1, 2, 0, 3],
     )
 
-    assert explicit(point) == Distribution(6, 21.0, -2.0, 40.0, (-2.0, 0.0, 5.0, 10.0, 40.0), (1, 2, 0, 3))
+    assert explicit(point) == Distribution(
+        6, 21.0, -2.0, 40.0, (-2.0, 0.0, 5.0, 10.0, 40.0), (1, 2, 0, 3)
+    )
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=70).filter(any))
 def test_a_histogram_that_is_logged_counted_has_its_buckets_again(counts: list[int]) -> None:
-    point = point_of_buckets(counts, [number / 4 - 3 for number in range(len(counts) + 1)], lambda *_: None)
+    point = point_of_buckets(
+        counts, [number / 4 - 3 for number in range(len(counts) + 1)], lambda *_: None
+    )
     assert point is not None
 
     metric = pb.Metric.FromString(encode_buckets(point, 7, b""))
@@ -40,14 +49,21 @@ def test_a_histogram_that_is_logged_counted_has_its_buckets_again(counts: list[i
 
 def test_empty_buckets_at_the_ends_are_left_out() -> None:
     point = pb.HistogramDataPoint(
-        count=2, sum=15.0, min=6.0, max=9.0, explicit_bounds=[0.0, 5.0, 10.0, 20.0], bucket_counts=[0, 0, 2, 0, 0]
+        count=2,
+        sum=15.0,
+        min=6.0,
+        max=9.0,
+        explicit_bounds=[0.0, 5.0, 10.0, 20.0],
+        bucket_counts=[0, 0, 2, 0, 0],
     )
 
     assert explicit(point) == Distribution(2, 15.0, 6.0, 9.0, (6.0, 9.0), (2,))
 
 
 def test_without_minimum_and_maximum_the_ends_get_the_width_of_their_neighbours() -> None:
-    point = pb.HistogramDataPoint(count=3, sum=9.0, explicit_bounds=[0.0, 5.0], bucket_counts=[1, 1, 1])
+    point = pb.HistogramDataPoint(
+        count=3, sum=9.0, explicit_bounds=[0.0, 5.0], bucket_counts=[1, 1, 1]
+    )
 
     found = explicit(point)
 
@@ -68,8 +84,12 @@ def test_numbers_that_are_all_equal_get_a_bucket_of_some_width() -> None:
 
 def test_buckets_that_do_not_fit_their_bounds_are_left_out() -> None:
     wrong = [
-        pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[0.0], bucket_counts=[1]),
-        pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[1.0, 0.0], bucket_counts=[1, 0, 0]),
+        pb.HistogramDataPoint(
+            count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[0.0], bucket_counts=[1]
+        ),
+        pb.HistogramDataPoint(
+            count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[1.0, 0.0], bucket_counts=[1, 0, 0]
+        ),
         pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0),
     ]
 

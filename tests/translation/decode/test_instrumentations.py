@@ -42,7 +42,9 @@ def rollouts_of(
                     for record in scope.log_records:
                         found += rollouts.content({}, "i", record, number)
     found += rollouts.close(10)
-    return sorted((one for one in found if isinstance(one, RolloutRecord)), key=lambda one: one.start_unix_ns)
+    return sorted(
+        (one for one in found if isinstance(one, RolloutRecord)), key=lambda one: one.start_unix_ns
+    )
 
 
 def said(rollout: RolloutRecord) -> list[tuple[str, object]]:
@@ -53,14 +55,23 @@ def said(rollout: RolloutRecord) -> list[tuple[str, object]]:
 def _text(message: dict[str, Any]) -> object:
     calls = message.get("tool_calls")
     return (
-        [(call["function"]["name"], call["function"]["arguments"].replace(" ", "")) for call in calls]
+        [
+            (call["function"]["name"], call["function"]["arguments"].replace(" ", ""))
+            for call in calls
+        ]
         if calls
         else message["content"]
     )
 
 
 CALL = [("weather", '{"place":"CANARYParis"}')]
-WHOLE = [("system", SYSTEM), ("user", QUESTION), ("assistant", CALL), ("tool", RESULT), ("assistant", ANSWER)]
+WHOLE = [
+    ("system", SYSTEM),
+    ("user", QUESTION),
+    ("assistant", CALL),
+    ("tool", RESULT),
+    ("assistant", ANSWER),
+]
 FIRST = WHOLE[:3]
 FAILED = [("user", QUESTION)]
 ONE_CALL_A_TRACE = (
@@ -85,8 +96,12 @@ def test_each_call_is_a_rollout_with_its_messages_and_tokens(case: str, logs_fir
     first, second, failed = rollouts_of(case, state, logs_first=logs_first)
 
     assert (said(first), said(second), said(failed)) == (FIRST, WHOLE, FAILED)
-    assert [(one.spans[0].kind, one.spans[0].model) for one in (first, second)] == [("generation", "policy-2026")] * 2
-    assert [(one.spans[0].input_tokens, one.spans[0].output_tokens) for one in (first, second)] == [(11, 7)] * 2
+    assert [(one.spans[0].kind, one.spans[0].model) for one in (first, second)] == [
+        ("generation", "policy-2026")
+    ] * 2
+    assert [(one.spans[0].input_tokens, one.spans[0].output_tokens) for one in (first, second)] == [
+        (11, 7)
+    ] * 2
     assert second.finish_reason == "stop"
     assert failed.error is not None
     assert QUESTION in failed.error
@@ -95,7 +110,9 @@ def test_each_call_is_a_rollout_with_its_messages_and_tokens(case: str, logs_fir
 
 @pytest.mark.parametrize("logs_first", [False, True])
 @pytest.mark.parametrize("case", AGENTS)
-def test_an_agent_is_one_rollout_with_its_whole_conversation_and_its_tools(case: str, logs_first: bool) -> None:
+def test_an_agent_is_one_rollout_with_its_whole_conversation_and_its_tools(
+    case: str, logs_first: bool
+) -> None:
     state = MemoryState()
 
     [rollout] = rollouts_of(case, state, logs_first=logs_first)
@@ -115,12 +132,19 @@ def test_mlflows_spans_below_a_traced_function_are_one_rollout() -> None:
     [rollout] = rollouts_of("mlflow_openai", MemoryState())
 
     assert said(rollout)[:5] == WHOLE
-    assert [span.kind for span in rollout.spans] == ["span", "generation", "generation", "generation"]
+    assert [span.kind for span in rollout.spans] == [
+        "span",
+        "generation",
+        "generation",
+        "generation",
+    ]
     assert [span.input_tokens for span in rollout.spans] == [None, 11, 11, None]
     assert rollout.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("case", ["openai_v2_none", "traceloop_openai_none", "openinference_openai_none"])
+@pytest.mark.parametrize(
+    "case", ["openai_v2_none", "traceloop_openai_none", "openinference_openai_none"]
+)
 def test_a_rollout_without_content_keeps_its_tokens(case: str) -> None:
     state = MemoryState()
 

@@ -15,9 +15,16 @@ def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() ->
         {"role": "system", "parts": [{"type": "text", "content": "be brief"}]},
         {
             "role": "assistant",
-            "parts": [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "a"}, call],
+            "parts": [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "text", "content": "a"},
+                call,
+            ],
         },
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"y": 2}}]},
+        {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": "c1", "response": {"y": 2}}],
+        },
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c2", "result": "3"}]},
     ]
 
@@ -66,7 +73,13 @@ def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() ->
 def test_openai_messages_pass_as_they_are_less_what_is_not_a_part_of_one() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = [
-        {"role": "assistant", "content": None, "tool_calls": [call], "finish_reason": "tool_calls", "odd": 1},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call],
+            "finish_reason": "tool_calls",
+            "odd": 1,
+        },
         {"role": "tool", "content": {"a": 1}, "tool_call_id": "c"},
     ]
 
@@ -97,13 +110,17 @@ def test_every_shape_of_a_list_of_messages_is_read(value: Any) -> None:
 
 
 def test_what_is_not_a_message_is_skipped_and_counted() -> None:
-    chat = read_chat([1, None, {"content": "who says?"}, {"role": 3}, {"role": "user", "content": "q"}], "user")
+    chat = read_chat(
+        [1, None, {"content": "who says?"}, {"role": 3}, {"role": "user", "content": "q"}], "user"
+    )
 
     assert chat.messages == [{"role": "user", "content": "q"}]
     assert chat.skipped == 4
 
 
-@pytest.mark.parametrize(("value", "read"), [(None, []), ("", []), ([], []), ("[broken", ["[broken"])])
+@pytest.mark.parametrize(
+    ("value", "read"), [(None, []), ("", []), ([], []), ("[broken", ["[broken"])]
+)
 def test_nothing_is_not_a_message_and_broken_json_is_a_text(value: Any, read: list[str]) -> None:
     chat = read_chat(value, "assistant")
 
@@ -111,7 +128,9 @@ def test_nothing_is_not_a_message_and_broken_json_is_a_text(value: Any, read: li
 
 
 def test_system_instructions_are_parts_or_a_text() -> None:
-    assert system_message('[{"type": "text", "content": "a"}, {"type": "text", "content": "b"}]') == {
+    assert system_message(
+        '[{"type": "text", "content": "a"}, {"type": "text", "content": "b"}]'
+    ) == {
         "role": "system",
         "content": "a\nb",
     }
@@ -122,7 +141,10 @@ def test_system_instructions_are_parts_or_a_text() -> None:
 def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
     attributes: dict[str, Any] = {f"gen_ai.prompt.{n}.role": "user" for n in range(11)}
     attributes |= {f"gen_ai.prompt.{n}.content": str(n) for n in range(11)}
-    attributes |= {"gen_ai.prompt.11.tool_calls.0.name": "f", "gen_ai.prompt.11.tool_calls.0.arguments": "{}"}
+    attributes |= {
+        "gen_ai.prompt.11.tool_calls.0.name": "f",
+        "gen_ai.prompt.11.tool_calls.0.arguments": "{}",
+    }
 
     chat = flattened_chat(attributes, "gen_ai.prompt.", "assistant")
 
@@ -152,7 +174,10 @@ def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
         nested = [nested]
 
     chat = read_chat(
-        json.dumps([{"role": "user", "content": nested}, {"role": "user", "parts": [{"a": nested}]}]), "user"
+        json.dumps(
+            [{"role": "user", "content": nested}, {"role": "user", "parts": [{"a": nested}]}]
+        ),
+        "user",
     )
 
     assert [message["role"] for message in chat.messages] == ["user", "user"]
@@ -166,7 +191,9 @@ def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
         {"type": "reasoning", "content": "hm"},
         {"type": "tool_call", "id": "c", "name": "f", "arguments": {}, "index": 3},
     ]
-    chat = read_chat([{"role": "assistant", "parts": parts}, {"role": "user", "parts": parts[:1]}], "user")
+    chat = read_chat(
+        [{"role": "assistant", "parts": parts}, {"role": "user", "parts": parts[:1]}], "user"
+    )
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert chat.messages == [
         {

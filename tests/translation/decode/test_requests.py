@@ -9,7 +9,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_bridge.records import Row
 from otel_bridge.translation.decode.requests import resource_parts
 from otel_bridge.translation.decode.rows import RowDecoder
-from support.otlp.otlp_samples import T0, Bench, gauge, metrics_request, row, source, third_party, who
+from support.otlp.otlp_samples import (
+    T0,
+    Bench,
+    gauge,
+    metrics_request,
+    row,
+    source,
+    third_party,
+    who,
+)
 
 
 def rows_of(records: object) -> list[tuple[str, int | None, dict[str, object]]]:
@@ -23,19 +32,28 @@ def varint(number: int) -> bytes:
 
 def test_a_request_is_parted_as_protobuf_parts_it() -> None:
     payload = metrics_request(
-        (who(), [row(1, {"loss": 1.0}), third_party(gauge("x", 1.0, T0, {"a" * 300: "b"}))]), (who("i2"), []), ({}, [])
+        (who(), [row(1, {"loss": 1.0}), third_party(gauge("x", 1.0, T0, {"a" * 300: "b"}))]),
+        (who("i2"), []),
+        ({}, []),
     )
 
     parts = resource_parts(payload)
 
     message = ExportMetricsServiceRequest.FromString(payload)
     assert parts == [
-        (one.resource.SerializeToString(), [scope.SerializeToString() for scope in one.scope_metrics])
+        (
+            one.resource.SerializeToString(),
+            [scope.SerializeToString() for scope in one.scope_metrics],
+        )
         for one in message.resource_metrics
     ]
 
 
-@given(st.lists(st.sampled_from([0x0A, 0x12, 0x1A, 0x00, 0x02, 0x04, 0x08, 0x80, 0x01]), max_size=24).map(bytes))
+@given(
+    st.lists(
+        st.sampled_from([0x0A, 0x12, 0x1A, 0x00, 0x02, 0x04, 0x08, 0x80, 0x01]), max_size=24
+    ).map(bytes)
+)
 def test_of_any_bytes_the_parts_are_protobufs_or_none(payload: bytes) -> None:
     parts = resource_parts(payload)
 

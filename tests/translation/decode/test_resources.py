@@ -4,7 +4,13 @@ import pytest
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import run_id_of
-from otel_bridge.translation.decode.resources import RunIdentity, attributes_of, producer_of, run_of, within
+from otel_bridge.translation.decode.resources import (
+    RunIdentity,
+    attributes_of,
+    producer_of,
+    run_of,
+    within,
+)
 from support.otlp.otlp_samples import resource
 
 
@@ -20,13 +26,17 @@ from support.otlp.otlp_samples import resource
         ({}, "default", "unknown_service"),
     ],
 )
-def test_a_run_is_found_in_the_order_of_the_design(attributes: dict[str, object], project: str, name: str) -> None:
+def test_a_run_is_found_in_the_order_of_the_design(
+    attributes: dict[str, object], project: str, name: str
+) -> None:
     assert run_of(attributes) == RunIdentity(run_id_of(project, name), project, name)
 
 
 def test_an_id_that_was_given_goes_before_all_names() -> None:
     assert run_of({"rl.run.id": "abc"}) == RunIdentity("abc", "default", "abc")
-    assert run_of({"rl.run.id": "abc", "rl.project": "p", "rl.run.name": "n"}) == RunIdentity("abc", "p", "n")
+    assert run_of({"rl.run.id": "abc", "rl.project": "p", "rl.run.name": "n"}) == RunIdentity(
+        "abc", "p", "n"
+    )
 
 
 def test_a_foreign_producer_gets_an_instance_that_is_its_own() -> None:
@@ -39,7 +49,9 @@ def test_a_foreign_producer_gets_an_instance_that_is_its_own() -> None:
 
 
 def test_a_process_of_otel_bridge_has_its_role_from_us_alone() -> None:
-    producer = producer_of({"rl.instance.id": "i1", "service.name": "app", "rl.rank": 2, "rl.forked": True})
+    producer = producer_of(
+        {"rl.instance.id": "i1", "service.name": "app", "rl.rank": 2, "rl.forked": True}
+    )
 
     found = (
         producer.instance,
@@ -52,7 +64,9 @@ def test_a_process_of_otel_bridge_has_its_role_from_us_alone() -> None:
     assert found == ("i1", False, None, None, 2, True)
 
 
-def test_an_sdk_inside_a_process_of_otel_bridge_belongs_to_its_run_and_says_itself_who_it_is() -> None:
+def test_an_sdk_inside_a_process_of_otel_bridge_belongs_to_its_run_and_says_itself_who_it_is() -> (
+    None
+):
     outer = {"rl.run.id": "abc", "rl.instance.id": "i1", "service.name": "default-name"}
 
     assert within(outer, {"service.name": "app"}) == {"rl.run.id": "abc", "service.name": "app"}

@@ -13,7 +13,10 @@ from otel_bridge.translation.decode.rows import RowDecoder, RowFragment
 from support.otlp.otlp_samples import SCOPE, T0, row
 
 KEYS = st.lists(
-    st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row"), min_size=1, max_size=6, unique=True
+    st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row"),
+    min_size=1,
+    max_size=6,
+    unique=True,
 )
 INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 VALUES = st.floats(allow_nan=True) | INTEGERS
@@ -43,14 +46,26 @@ def slow(payload: bytes, role: str | None, rank: int) -> list[tuple[object, ...]
     return [written(piece) for piece in RowDecoder(role, rank).slow(payload)[0]]
 
 
-@given(st.data(), KEYS, st.none() | st.text(max_size=5), st.none() | st.text(min_size=1, max_size=5), st.integers(0, 2))
+@given(
+    st.data(),
+    KEYS,
+    st.none() | st.text(max_size=5),
+    st.none() | st.text(min_size=1, max_size=5),
+    st.integers(0, 2),
+)
 def test_fast_reads_what_slow_reads_or_nothing(
     data: st.DataObject, keys: list[str], role: str | None, other: str | None, rank: int
 ) -> None:
     decoder = RowDecoder(role or None, rank)
     encode = RowEncoder().encode
     payloads = [
-        encode({key: data.draw(VALUES) for key in keys}, data.draw(TIMES), data.draw(STEPS), other, data.draw(NUMBERS))
+        encode(
+            {key: data.draw(VALUES) for key in keys},
+            data.draw(TIMES),
+            data.draw(STEPS),
+            other,
+            data.draw(NUMBERS),
+        )
         for _ in range(3)
     ]
 
@@ -66,10 +81,16 @@ def test_a_shape_that_came_once_is_read_fast_with_other_values_times_steps_and_n
     encode = RowEncoder().encode
     decoder.slow(encode({"loss": 1.0, "tokens": 3, "lr": 0.0}, T0, 300, None, 7))
 
-    found = fast(decoder, encode({"loss": float("nan"), "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100))
+    found = fast(
+        decoder, encode({"loss": float("nan"), "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100)
+    )
 
     nan = struct.pack("<d", float("nan"))
-    values = [("trainer/loss", float, nan), ("trainer/tokens", int, -5), ("trainer/lr", float, struct.pack("<d", 1e-9))]
+    values = [
+        ("trainer/loss", float, nan),
+        ("trainer/tokens", int, -5),
+        ("trainer/lr", float, struct.pack("<d", 1e-9)),
+    ]
     assert found == ("trainer", 16_000, T0 + 9, 100, values)
 
 
@@ -106,8 +127,12 @@ def test_a_frame_whose_points_differ_in_time_or_step_is_left_to_protobuf() -> No
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(place: int, change: int) -> None:
-    payload = bytearray(RowEncoder().encode({"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}, T0, 300, "judge", 200))
+def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(
+    place: int, change: int
+) -> None:
+    payload = bytearray(
+        RowEncoder().encode({"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}, T0, 300, "judge", 200)
+    )
     decoder = RowDecoder("trainer", 0)
     decoder.slow(bytes(payload))
     payload[place % len(payload)] ^= change
@@ -125,7 +150,9 @@ def test_ever_new_shapes_take_no_more_than_the_bound() -> None:
     for payload in shapes:
         decoder.slow(payload)
 
-    fast_ones = [number for number, payload in enumerate(shapes) if decoder.fast(payload) is not None]
+    fast_ones = [
+        number for number, payload in enumerate(shapes) if decoder.fast(payload) is not None
+    ]
     assert fast_ones == list(range(42, 50))
 
 
@@ -141,8 +168,12 @@ def test_shapes_that_never_come_again_are_not_learned_for_ever() -> None:
 
 def test_a_row_of_ten_thousand_keys_is_read_fast_too() -> None:
     decoder = RowDecoder(None, 0, max_bytes=8 << 20)
-    first = row(1, {f"expert/{number}/load": float(number) for number in range(10_000)}).SerializeToString()
-    second = row(2, {f"expert/{number}/load": -float(number) for number in range(10_000)}).SerializeToString()
+    first = row(
+        1, {f"expert/{number}/load": float(number) for number in range(10_000)}
+    ).SerializeToString()
+    second = row(
+        2, {f"expert/{number}/load": -float(number) for number in range(10_000)}
+    ).SerializeToString()
 
     decoder.slow(first)
 
@@ -155,9 +186,13 @@ def test_bytes_that_are_not_message_are_refused() -> None:
 
 
 def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times() -> None:
-    merged = pb.ScopeMetrics(scope=SCOPE, metrics=[*row(2, {"a": 2.0}).metrics, *row(1, {"a": 1.0}).metrics])
+    merged = pb.ScopeMetrics(
+        scope=SCOPE, metrics=[*row(2, {"a": 2.0}).metrics, *row(1, {"a": 1.0}).metrics]
+    )
 
     pieces, others = RowDecoder("trainer", 0).slow(merged.SerializeToString())
 
-    assert pieces == [RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)}) for seq in (1, 2)]
+    assert pieces == [
+        RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)}) for seq in (1, 2)
+    ]
     assert list(others) == []

@@ -13,7 +13,10 @@ from otel_bridge.translation.decode.shared_messages import with_messages
 from support.otlp import trace_samples as sample
 
 QUESTION = sample.text("user", "What is 1+1?")
-ASKS = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}]}
+ASKS = {
+    "role": "assistant",
+    "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}],
+}
 RESULT = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}]}
 ANSWER = sample.text("assistant", "It is 2.")
 THANKS = sample.text("user", "Thanks.")
@@ -64,11 +67,18 @@ def test_the_spans_that_came_stay_as_they_are() -> None:
 
 
 def test_texts_that_a_span_brings_hold() -> None:
-    top, tool = root([QUESTION, ASKS, RESULT], [ANSWER]), child(3, 2, {**TOOL, "gen_ai.tool.call.arguments": "mine"})
+    top, tool = (
+        root([QUESTION, ASKS, RESULT], [ANSWER]),
+        child(3, 2, {**TOOL, "gen_ai.tool.call.arguments": "mine"}),
+    )
 
     whole = with_messages([top, tool], top)
 
-    assert texts(whole[1]) == {**TOOL, "gen_ai.tool.call.arguments": "mine", "gen_ai.tool.call.result": "2"}
+    assert texts(whole[1]) == {
+        **TOOL,
+        "gen_ai.tool.call.arguments": "mine",
+        "gen_ai.tool.call.result": "2",
+    }
 
 
 def test_spans_with_messages_of_their_own_and_without_an_index_are_not_touched() -> None:
@@ -95,7 +105,10 @@ def test_a_root_that_cannot_be_read_leaves_its_children_bare(broken: Any) -> Non
 
 
 def test_of_calls_with_one_id_the_nearest_is_meant() -> None:
-    again = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": "second"}]}
+    again = {
+        "role": "assistant",
+        "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": "second"}],
+    }
     top, tool = root([QUESTION, ASKS, RESULT, again, RESULT], [ANSWER]), child(3, 4, TOOL)
 
     whole = with_messages([top, tool, child(4, 5, CHAT)], top)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from otel_bridge import records
-from otel_bridge.translation.decode.spans import as_float, as_int, as_name, is_marked, is_rollout, kind_of, read_span
+from otel_bridge.translation.decode.spans import (
+    as_float,
+    as_int,
+    as_name,
+    is_marked,
+    is_rollout,
+    kind_of,
+    read_span,
+)
 from support.otlp import trace_samples as sample
 
 
@@ -24,7 +32,9 @@ def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> No
             "gen_ai.usage.output_tokens": 3,
             "gen_ai.system_instructions": '[{"type": "text", "content": "s"}]',
             "gen_ai.input.messages": json.dumps([sample.text("user", "q")]),
-            "gen_ai.output.messages": [{**sample.text("assistant", "a"), "finish_reason": "length"}],
+            "gen_ai.output.messages": [
+                {**sample.text("assistant", "a"), "finish_reason": "length"}
+            ],
             "ratio": 0.5,
         },
     )
@@ -56,11 +66,15 @@ def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> No
     )
 
 
-@pytest.mark.parametrize(("result", "output"), [("2", "2"), ('{"y": 2}', {"y": 2}), ({"y": 2}, {"y": 2})])
+@pytest.mark.parametrize(
+    ("result", "output"), [("2", "2"), ('{"y": 2}', {"y": 2}), ({"y": 2}, {"y": 2})]
+)
 def test_a_tool_span_holds_arguments_and_result(result: Any, output: Any) -> None:
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.arguments": '{"x": 1}'}
 
-    record = read_span(sample.span("a", 3, "t", {**attributes, "gen_ai.tool.call.result": result})).record()
+    record = read_span(
+        sample.span("a", 3, "t", {**attributes, "gen_ai.tool.call.result": result})
+    ).record()
 
     assert (record.kind, record.input, record.output) == ("tool", {"x": 1}, output)
     assert record.attributes == {"gen_ai.operation.name": "execute_tool"}
@@ -79,12 +93,18 @@ def test_a_tool_span_holds_arguments_and_result(result: Any, output: Any) -> Non
         ("rollout", {}, "span"),
     ],
 )
-def test_the_kind_follows_the_operation_else_the_name(name: str, attributes: dict[str, Any], kind: str) -> None:
+def test_the_kind_follows_the_operation_else_the_name(
+    name: str, attributes: dict[str, Any], kind: str
+) -> None:
     assert kind_of(name, attributes) == kind
 
 
 def test_messages_of_older_instrumentations_are_read() -> None:
-    flat = {"llm.request.type": "chat", "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "q"}
+    flat = {
+        "llm.request.type": "chat",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "q",
+    }
     flat |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "a"}
     inference = {"openinference.span.kind": "LLM", "llm.input_messages.0.message.role": "user"}
     inference |= {"llm.input_messages.0.message.content": "q", "output.value": "o"}
@@ -93,7 +113,11 @@ def test_messages_of_older_instrumentations_are_read() -> None:
         sample.pairs({"gen_ai.input.messages": [sample.text("user", "q")]})
     )
 
-    read = [read_span(sample.span("a", 1, "x", flat)), read_span(sample.span("a", 1, "x", inference)), read_span(event)]
+    read = [
+        read_span(sample.span("a", 1, "x", flat)),
+        read_span(sample.span("a", 1, "x", inference)),
+        read_span(event),
+    ]
 
     assert [one.prompt for one in read] == [[{"role": "user", "content": "q"}]] * 3
     assert read[0].answer == [{"role": "assistant", "content": "a"}]
@@ -106,7 +130,9 @@ def test_an_error_is_the_status_message_else_the_exception_else_said_bare() -> N
         sample.pairs({"exception.type": "ValueError", "exception.message": "bad"})
     )
 
-    errors = [read_span(one).error for one in (sample.span("a", 1, "x", error="boom"), thrown, silent)]
+    errors = [
+        read_span(one).error for one in (sample.span("a", 1, "x", error="boom"), thrown, silent)
+    ]
 
     assert errors == ["boom", "ValueError: bad", "error"]
     assert read_span(sample.span("a", 1, "x")).error is None
@@ -127,7 +153,19 @@ def test_a_rollout_is_reported_by_its_name_its_id_or_a_genai_operation() -> None
 def test_values_of_any_type_become_numbers_and_names_or_nothing() -> None:
     values: list[Any] = [3, 3.0, "3", True, 2.5, "x", None, [], 1e300, 10**30, "9" * 30]
 
-    assert [as_int(value) for value in values] == [3, 3, 3, None, None, None, None, None, None, None, None]
+    assert [as_int(value) for value in values] == [
+        3,
+        3,
+        3,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]
     assert [as_float(value) for value in values[:6]] == [3.0, 3.0, 3.0, 1.0, 2.5, None]
     assert as_float(10**400) == math.inf
     assert [as_name(value) for value in values[:7]] == ["3", "3.0", "3", None, "2.5", "x", None]

@@ -13,7 +13,19 @@ from otel_bridge.bridge.exposition import engine_request
 from otel_bridge.records import Record, Row
 from otel_bridge.translation.engines import pipeline
 from support.engines.engine import FAMILIES, Engine, expected
-from support.otlp.otlp_samples import BRIDGE, RUN, T0, Bench, S, end, metrics_request, pairs, row, source, third_party
+from support.otlp.otlp_samples import (
+    BRIDGE,
+    RUN,
+    T0,
+    Bench,
+    S,
+    end,
+    metrics_request,
+    pairs,
+    row,
+    source,
+    third_party,
+)
 
 TRAINER = source("i1", "trainer")
 HERE = Resource.FromString(TRAINER.resource)
@@ -67,7 +79,12 @@ def test_every_family_of_two_engines_equals_a_computation_by_hand(version: str) 
     (shown,) = step(bench, 3)
 
     parts = [(engines[number], readings[number], 19.0) for number in (0, 1)]
-    assert (shown.step, shown.axis, shown.role, shown.time_unix_ns) == (3, "trainer/step", "engine", T0 + 21 * S)
+    assert (shown.step, shown.axis, shown.role, shown.time_unix_ns) == (
+        3,
+        "trainer/step",
+        "engine",
+        T0 + 21 * S,
+    )
     assert dict(shown.values) == pytest.approx(
         {
             "engine/engines": 2,
@@ -159,7 +176,12 @@ def test_a_collector_that_reads_the_engines_gives_the_same_row() -> None:
             engine_request(engine.text(), Resource(), "", T0 + second * S) or b""
         )
         scopes = request.resource_metrics[0].scope_metrics
-        who = {"rl.run.id": RUN, "rl.role": "engine", "service.name": "e", "service.instance.id": "10.0.0.1:8000"}
+        who = {
+            "rl.run.id": RUN,
+            "rl.role": "engine",
+            "service.name": "e",
+            "service.instance.id": "10.0.0.1:8000",
+        }
         bench.request(metrics_request((who, scopes)))
 
     assert step(bench, 2) == step(ours, 2)
@@ -178,12 +200,18 @@ def test_a_collector_that_never_stops_reading_engines_does_not_keep_the_run_open
     bench = job()
     who = {"rl.run.id": RUN, "rl.role": "engine", "service.instance.id": "a:1"}
     for second in (1, 2):
-        bench.request(metrics_request((who, [third_party(counter("vllm:prompt_tokens_total", second, second))])))
+        bench.request(
+            metrics_request(
+                (who, [third_party(counter("vllm:prompt_tokens_total", second, second))])
+            )
+        )
     bench.logs(TRAINER, end("finished", 1, last_row=1))
     bench.tick(1)
     assert bench.translator.status() == "finished"
 
-    bench.request(metrics_request((who, [third_party(counter("vllm:prompt_tokens_total", 9.0, 3))])))
+    bench.request(
+        metrics_request((who, [third_party(counter("vllm:prompt_tokens_total", 9.0, 3))]))
+    )
     bench.tick(1)
 
     assert bench.translator.status() == "finished"
@@ -194,7 +222,9 @@ def test_without_a_trainer_rows_are_placed_by_time_each_minute() -> None:
     bench.open(TRAINER)
     for second in (1, 31):
         bench.now_ns = T0 + second * S
-        bench.request(scraped(counter("sglang:num_requests_total", second * 2.0, second)), sender=BRIDGE)
+        bench.request(
+            scraped(counter("sglang:num_requests_total", second * 2.0, second)), sender=BRIDGE
+        )
 
     early = of_engines(bench.tick(20))
     (shown,) = of_engines(bench.tick(20))
@@ -226,7 +256,10 @@ def test_more_engines_than_have_keys_of_their_own_are_counted_and_are_in_the_val
     bench = job()
     for address in ("a:1", "b:1", "c:1"):
         for second in (1, 2):
-            bench.request(scraped(counter("vllm:prompt_tokens_total", second * 5.0, second), address), sender=BRIDGE)
+            bench.request(
+                scraped(counter("vllm:prompt_tokens_total", second * 5.0, second), address),
+                sender=BRIDGE,
+            )
 
     (shown,) = step(bench, 2)
 
@@ -243,7 +276,9 @@ def test_engines_whose_buckets_differ_are_not_mixed() -> None:
     for address, bounds in (("a:1", [1.0, 2.0]), ("b:1", [1.0, 2.0]), ("c:1", [10.0, 20.0])):
         for second in (1, 2):
             counts = [0, 10 * second, 0]
-            bench.request(scraped(histogram("vllm:x_seconds", counts, bounds, second), address), sender=BRIDGE)
+            bench.request(
+                scraped(histogram("vllm:x_seconds", counts, bounds, second), address), sender=BRIDGE
+            )
 
     (shown,) = step(bench, 2)
 
@@ -265,19 +300,30 @@ def test_series_that_are_unusable_cost_only_themselves() -> None:
 
     (shown,) = step(bench, 2)
 
-    assert set(shown.values) == {"engine/engines", "engine/vllm:good/per_s", "engine/10.0.0.1:8000/vllm:good/per_s"}
+    assert set(shown.values) == {
+        "engine/engines",
+        "engine/vllm:good/per_s",
+        "engine/10.0.0.1:8000/vllm:good/per_s",
+    }
 
 
 def counter(name: str, value: float, second: float) -> pb.Metric:
     point = pb.NumberDataPoint(time_unix_nano=T0 + int(second * S), as_double=value)
     temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
-    return pb.Metric(name=name, sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True))
+    return pb.Metric(
+        name=name,
+        sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True),
+    )
 
 
 def histogram(name: str, counts: list[int], bounds: list[float], second: float) -> pb.Metric:
-    point = pb.HistogramDataPoint(time_unix_nano=T0 + int(second * S), bucket_counts=counts, explicit_bounds=bounds)
+    point = pb.HistogramDataPoint(
+        time_unix_nano=T0 + int(second * S), bucket_counts=counts, explicit_bounds=bounds
+    )
     temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
-    return pb.Metric(name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=temporality))
+    return pb.Metric(
+        name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=temporality)
+    )
 
 
 def scraped(*metrics: pb.Metric | str) -> bytes:

@@ -34,7 +34,9 @@ def deliver(bench: Bench, run: MemoryRun, order: Sequence[int] | None = None) ->
     records: list[Record] = []
     for index in range(len(frames)) if order is None else order:
         signal, payload = frames[index]
-        records += bench.translator.frame(SENDER, signal, payload, False, bench.now_ns, bench.now_ns)
+        records += bench.translator.frame(
+            SENDER, signal, payload, False, bench.now_ns, bench.now_ns
+        )
     bench.records += records
     return records
 
@@ -53,7 +55,9 @@ def bench() -> Bench:
 
 def lineage_rows(records: Sequence[Record]) -> dict[int | None, Row]:
     """The last row of each training step."""
-    return {row.step: row for row in rows_of(records) if any("lineage/" in key for key in row.values)}
+    return {
+        row.step: row for row in rows_of(records) if any("lineage/" in key for key in row.values)
+    }
 
 
 def trained_on(records: Sequence[Record]) -> dict[str, str | None]:
@@ -67,9 +71,14 @@ def trained_on(records: Sequence[Record]) -> dict[str, str | None]:
     return steps
 
 
-def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(bench: Bench, run: MemoryRun) -> None:
+def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(
+    bench: Bench, run: MemoryRun
+) -> None:
     rewards = [0.0, 1.0, 2.0, 5.0]
-    rollouts = [rollout(i, 4, reward=reward, dataset="math" if i else "code") for i, reward in enumerate(rewards)]
+    rollouts = [
+        rollout(i, 4, reward=reward, dataset="math" if i else "code")
+        for i, reward in enumerate(rewards)
+    ]
     log_rollouts(run, run.rollout_options, rollouts, RolloutDefaults())
     train_on(run, 6, rollouts[:2])
 
@@ -90,8 +99,15 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(ben
 
 def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: MemoryRun) -> None:
     for step in (0, 1):
-        log_rollouts(run, run.rollout_options, [rollout(i, step, reward=1.0) for i in range(8)], RolloutDefaults())
-    train_on(run, 0, [f"0-{i}" for i in range(4)], unused={"filtered": ["0-4", "0-5"], "stale": ["0-6"]})
+        log_rollouts(
+            run,
+            run.rollout_options,
+            [rollout(i, step, reward=1.0) for i in range(8)],
+            RolloutDefaults(),
+        )
+    train_on(
+        run, 0, [f"0-{i}" for i in range(4)], unused={"filtered": ["0-4", "0-5"], "stale": ["0-6"]}
+    )
     train_on(run, 1, [f"1-{i}" for i in range(8)])
 
     deliver(bench, run)
@@ -105,7 +121,9 @@ def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: Me
     }  # fmt: skip
 
 
-def test_a_rollout_shows_every_step_that_consumed_it_also_hours_later(bench: Bench, run: MemoryRun) -> None:
+def test_a_rollout_shows_every_step_that_consumed_it_also_hours_later(
+    bench: Bench, run: MemoryRun
+) -> None:
     log_rollouts(run, run.rollout_options, [rollout(0, 0), rollout(1, 0)], RolloutDefaults())
     deliver(bench, run)
     train_on(run, 0, ["0-0"])
@@ -128,17 +146,25 @@ def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run:
     train_on(run, 3, ["3-0", "3-1"], unused={"cap": ["3-2"]})
     deliver(bench, run)
     first = values_of(lineage_rows(bench.tick(60))[3])
-    log_rollouts(run, run.rollout_options, [rollout(i, 3, reward=1.0) for i in range(3)], RolloutDefaults())
+    log_rollouts(
+        run, run.rollout_options, [rollout(i, 3, reward=1.0) for i in range(3)], RolloutDefaults()
+    )
     deliver(bench, run)
     bench.tick(1)
     later = values_of(lineage_rows(bench.tick(60))[3])
 
     assert first == {"lineage/consumed": 2, "lineage/unknown": 2}
-    assert (later["lineage/consumed"], later["lineage/reward/consumed"], "lineage/unknown" in later) == (2, 1.0, False)
+    assert (
+        later["lineage/consumed"],
+        later["lineage/reward/consumed"],
+        "lineage/unknown" in later,
+    ) == (2, 1.0, False)
     assert trained_on(bench.records) == {trace_id_of(RUN, name): "3" for name in ("3-0", "3-1")}
 
 
-def test_the_row_of_a_step_does_not_come_due_while_no_bridge_receives(bench: Bench, run: MemoryRun) -> None:
+def test_the_row_of_a_step_does_not_come_due_while_no_bridge_receives(
+    bench: Bench, run: MemoryRun
+) -> None:
     train_on(run, 3, ["3-0"])
     deliver(bench, run)
     bench.restart(away_s=7200)
@@ -169,7 +195,9 @@ def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_c
     assert bench.state.get("lineage/arrived") is None
 
 
-def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(bench: Bench, run: MemoryRun) -> None:
+def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(
+    bench: Bench, run: MemoryRun
+) -> None:
     log_rollouts(run, run.rollout_options, [rollout(0, 3)], RolloutDefaults())
     train_on(run, 3, ["3-0"])
     deliver(bench, run)
@@ -181,8 +209,12 @@ def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(bench: Bench, ru
     assert values_of(lineage_rows(bench.close())[3])["lineage/reward/consumed"] == 0.75
 
 
-def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused(bench: Bench, run: MemoryRun) -> None:
-    log_rollouts(run, run.rollout_options, [rollout(i, 0) for i in range(2)], RolloutDefaults(split="eval"))
+def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused(
+    bench: Bench, run: MemoryRun
+) -> None:
+    log_rollouts(
+        run, run.rollout_options, [rollout(i, 0) for i in range(2)], RolloutDefaults(split="eval")
+    )
     log_rollouts(run, run.rollout_options, [rollout(9, 1)], RolloutDefaults())
     train_on(run, 1, ["1-9"])
 
@@ -257,7 +289,9 @@ def replay_job(run: MemoryRun, seed: int) -> Truth:
     draw = random.Random(seed)
     truth = Truth({}, {}, {})
     for step in range(12):
-        rollouts = [rollout(i, step, reward=draw.random(), group=f"{step}-{i // 8}") for i in range(64)]
+        rollouts = [
+            rollout(i, step, reward=draw.random(), group=f"{step}-{i // 8}") for i in range(64)
+        ]
         truth.rewards |= {str(each.id): float(each.reward) for each in rollouts}  # type: ignore[arg-type]
         truth.versions |= {str(each.id): int(each.policy_version or 0) for each in rollouts}
         log_rollouts(run, run.rollout_options, rollouts, RolloutDefaults())
@@ -295,15 +329,23 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
     for step, consumed in truth.consumed.items():
         values = values_of(rows[step])
         lags = np.array([step - truth.versions[name] for name in consumed])
-        uses = np.array([sum(name in truth.consumed[past] for past in range(2, step + 1)) for name in consumed])
+        uses = np.array(
+            [sum(name in truth.consumed[past] for past in range(2, step + 1)) for name in consumed]
+        )
         assert values["lineage/consumed"] == 48
         assert values["lineage/staleness/mean"] == pytest.approx(lags.mean())
         assert values["lineage/staleness/max"] == lags.max()
         assert values["lineage/uses/mean"] == pytest.approx(uses.mean())
-        assert values["lineage/reward/consumed"] == pytest.approx(np.mean([truth.rewards[name] for name in consumed]))
+        assert values["lineage/reward/consumed"] == pytest.approx(
+            np.mean([truth.rewards[name] for name in consumed])
+        )
     kept = {record.id for record in bench.records if isinstance(record, RolloutRecord)}
     expected = {
-        trace_id_of(RUN, name): ",".join(str(step) for step in sorted(truth.consumed) if name in truth.consumed[step])
+        trace_id_of(RUN, name): ",".join(
+            str(step) for step in sorted(truth.consumed) if name in truth.consumed[step]
+        )
         for name in truth.rewards
     }
-    assert trained_on(bench.records) == {key: steps for key, steps in expected.items() if steps and key in kept}
+    assert trained_on(bench.records) == {
+        key: steps for key, steps in expected.items() if steps and key in kept
+    }

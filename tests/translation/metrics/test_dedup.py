@@ -19,7 +19,14 @@ def test_a_hash_is_new_once_also_behind_a_restart() -> None:
 
 
 def test_what_a_point_is_distinguished_by() -> None:
-    points = [("loss", 1), ("loss", 1.0), ("loss", "1"), ("loss", None), ("loss1", ""), ("loss", float("nan"))]
+    points = [
+        ("loss", 1),
+        ("loss", 1.0),
+        ("loss", "1"),
+        ("loss", None),
+        ("loss1", ""),
+        ("loss", float("nan")),
+    ]
 
     assert len({identity(*parts) for parts in points}) == len(points)
     assert identity("loss", float("nan")) == identity("loss", float("nan"))

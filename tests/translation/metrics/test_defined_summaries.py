@@ -18,11 +18,15 @@ def summaries(bench: Bench) -> list[dict[str, object]]:
 def test_a_killed_run_has_the_summaries_of_all_its_rows(restarts: bool) -> None:
     bench = Bench()
     bench.open(source("i1", None))
-    bench.logs(source("i1", None), event(DEFINE, 1, {"acc": "max,mean", "loss/*": "min,first", "none": "none"}))
+    bench.logs(
+        source("i1", None),
+        event(DEFINE, 1, {"acc": "max,mean", "loss/*": "min,first", "none": "none"}),
+    )
 
     for number, (acc, loss) in enumerate([(0.5, 3.0), (0.75, 1.0), (0.25, 2.0)], 1):
         bench.metrics(
-            source("i1", None), row(number, {"acc": acc, "loss/a": loss, "none": 1.0, "other": 1.0}, role=None)
+            source("i1", None),
+            row(number, {"acc": acc, "loss/a": loss, "none": 1.0, "other": 1.0}, role=None),
         )
         if restarts:
             bench.restart()
@@ -30,7 +34,9 @@ def test_a_killed_run_has_the_summaries_of_all_its_rows(restarts: bool) -> None:
     bench.logs(source("i1", None), end("killed", time_ns=T0 + 9))
     bench.close()
 
-    assert summaries(bench) == [{"acc.max": 0.75, "acc.mean": 0.5, "loss/a.min": 1.0, "loss/a.first": 3.0}]
+    assert summaries(bench) == [
+        {"acc.max": 0.75, "acc.mean": 0.5, "loss/a.min": 1.0, "loss/a.first": 3.0}
+    ]
     assert [type(one).__name__ for one in bench.records][-2:] == ["Summary", "End"]
     assert bench.translator.status() == Status.KILLED.value
 
@@ -38,7 +44,9 @@ def test_a_killed_run_has_the_summaries_of_all_its_rows(restarts: bool) -> None:
 def test_the_later_definition_of_a_name_holds_and_an_empty_one_ends_it() -> None:
     bench = Bench()
     bench.logs(source(), event(DEFINE, 2, {"acc": "max"}, T0))
-    bench.logs(source(), event(DEFINE, 1, {"acc": "min"}, T0), event(DEFINE, 3, {"loss": "min"}, T0))
+    bench.logs(
+        source(), event(DEFINE, 1, {"acc": "min"}, T0), event(DEFINE, 3, {"loss": "min"}, T0)
+    )
     bench.logs(source(), event(DEFINE, 4, {"loss": ""}, T0))
 
     bench.metrics(source(), row(1, {"acc": 1.0, "loss": 1.0}), row(2, {"acc": 2.0, "loss": 2.0}))

@@ -15,7 +15,9 @@ from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, th
 CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
-def explicit(counts: list[int], total: float, at_ns: int, *, high: float, start_ns: int = T0) -> bytes:
+def explicit(
+    counts: list[int], total: float, at_ns: int, *, high: float, start_ns: int = T0
+) -> bytes:
     point = pb.HistogramDataPoint(
         start_time_unix_nano=start_ns, time_unix_nano=at_ns, count=sum(counts), sum=total, bucket_counts=counts,
         explicit_bounds=[1.0, 2.0], min=0.5, max=high,
@@ -39,7 +41,12 @@ def request(metric: pb.Metric) -> bytes:
 
 
 def shown(bench: Bench) -> list[Distribution]:
-    values = [value for record in bench.records if isinstance(record, Row) for value in record.values.values()]
+    values = [
+        value
+        for record in bench.records
+        if isinstance(record, Row)
+        for value in record.values.values()
+    ]
     return [value for value in values if isinstance(value, Distribution)]
 
 
@@ -53,7 +60,13 @@ def test_each_point_shows_what_it_adds_and_one_that_adds_nothing_makes_no_row() 
     bench.request(explicit([2, 1, 0], 2.5, T0 + 1, high=1.5))  # an older one that comes again
 
     first, second = shown(bench)
-    assert (first.count, first.sum, first.min, first.max, first.counts) == (3, 2.5, 0.5, 1.5, (2, 1))
+    assert (first.count, first.sum, first.min, first.max, first.counts) == (
+        3,
+        2.5,
+        0.5,
+        1.5,
+        (2, 1),
+    )
     assert (second.count, second.sum, second.max, second.counts) == (4, 8.0, 3.0, (3, 1))
     assert math.isnan(second.min)
 
@@ -90,7 +103,11 @@ def test_by_a_setting_they_are_shown_as_sent() -> None:
 def test_after_a_restart_too_the_series_that_was_silent_longest_is_forgotten_at_the_limit() -> None:
     def point(time_ns: int, count: int) -> pb.HistogramDataPoint:
         return pb.HistogramDataPoint(
-            start_time_unix_nano=1, time_unix_nano=time_ns, count=count, sum=count, bucket_counts=[count]
+            start_time_unix_nano=1,
+            time_unix_nano=time_ns,
+            count=count,
+            sum=count,
+            bucket_counts=[count],
         )
 
     state = MemoryState()

@@ -40,12 +40,20 @@ def test_keys_are_put_under_their_role_and_never_over_its_axis(
         ({"name": ""}, "/name:-cec7ea"),
     ],
 )
-def test_attributes_become_a_readable_part_of_the_key(attributes: dict[str, object], expected: str) -> None:
+def test_attributes_become_a_readable_part_of_the_key(
+    attributes: dict[str, object], expected: str
+) -> None:
     assert attribute_suffix(attributes) == expected
 
 
-@given(st.dictionaries(st.text(max_size=20), st.text(max_size=80) | st.integers() | st.floats(), max_size=6))
-def test_any_attributes_become_a_part_that_every_tracker_takes(attributes: dict[str, object]) -> None:
+@given(
+    st.dictionaries(
+        st.text(max_size=20), st.text(max_size=80) | st.integers() | st.floats(), max_size=6
+    )
+)
+def test_any_attributes_become_a_part_that_every_tracker_takes(
+    attributes: dict[str, object],
+) -> None:
     suffix = attribute_suffix(attributes)
 
     assert re.fullmatch(r"(/[\w.\-: ]+)?", suffix, re.ASCII)
@@ -54,7 +62,9 @@ def test_any_attributes_become_a_part_that_every_tracker_takes(attributes: dict[
 
 def test_two_attributes_that_would_look_the_same_stay_two_keys() -> None:
     assert attribute_suffix({"url": "a/b"}) != attribute_suffix({"url": "a b"})
-    assert attribute_suffix({"text": "x" * 500 + "1"}) != attribute_suffix({"text": "x" * 500 + "2"})
+    assert attribute_suffix({"text": "x" * 500 + "1"}) != attribute_suffix(
+        {"text": "x" * 500 + "2"}
+    )
 
 
 def test_axes_and_keys_are_restored_from_the_state() -> None:

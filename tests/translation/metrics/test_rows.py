@@ -22,24 +22,42 @@ from support.otlp.otlp_samples import (
 
 
 def trainer_row(
-    seq: int, values: dict[str, float], *, id_: str | None = None, steps: dict[str, int] | None = None
+    seq: int,
+    values: dict[str, float],
+    *,
+    id_: str | None = None,
+    steps: dict[str, int] | None = None,
 ) -> Row:
     named = {f"trainer/{key}": value for key, value in values.items()}
-    return Row(id_ or f"m:i1:{seq}", "trainer", seq, "trainer/step", T0 + seq, named, steps or {"trainer/step": seq})
+    return Row(
+        id_ or f"m:i1:{seq}",
+        "trainer",
+        seq,
+        "trainer/step",
+        T0 + seq,
+        named,
+        steps or {"trainer/step": seq},
+    )
 
 
 def only(scope: pb.ScopeMetrics, *names: str) -> pb.ScopeMetrics:
     """The part of a row that holds these metrics."""
-    return pb.ScopeMetrics(scope=SCOPE, metrics=[metric for metric in scope.metrics if metric.name in names])
+    return pb.ScopeMetrics(
+        scope=SCOPE, metrics=[metric for metric in scope.metrics if metric.name in names]
+    )
 
 
 def test_a_row_of_a_process_becomes_one_record_with_full_keys_axis_and_steps() -> None:
     bench = Bench()
 
-    records = bench.metrics(source(), row(1, {"loss": 0.5, "actor/lr": 1e-6, "trainer/tokens": 7}, step=10))
+    records = bench.metrics(
+        source(), row(1, {"loss": 0.5, "actor/lr": 1e-6, "trainer/tokens": 7}, step=10)
+    )
 
     values = {"trainer/loss": 0.5, "trainer/actor/lr": 1e-6, "trainer/tokens": 7}
-    assert records == [Row("m:i1:1", "trainer", 10, "trainer/step", T0 + 1, values, {"trainer/step": 10})]
+    assert records == [
+        Row("m:i1:1", "trainer", 10, "trainer/step", T0 + 1, values, {"trainer/step": 10})
+    ]
     assert type(records[0].values["trainer/tokens"]) is int
 
 
@@ -48,7 +66,9 @@ def test_without_a_role_keys_stay_as_given() -> None:
 
     records = bench.metrics(source(role=None), row(1, {"loss": 0.5, "step": 3.0}, step=3))
 
-    assert records == [Row("m:i1:1", None, 3, "step", T0 + 1, {"loss": 0.5, "step_value": 3.0}, {"step": 3})]
+    assert records == [
+        Row("m:i1:1", None, 3, "step", T0 + 1, {"loss": 0.5, "step_value": 3.0}, {"step": 3})
+    ]
 
 
 def test_a_row_may_name_another_role_and_every_row_carries_all_axes() -> None:
@@ -74,7 +94,9 @@ def test_ranks_above_zero_are_distinguished_by_their_keys() -> None:
 def test_not_a_number_and_infinities_arrive() -> None:
     bench = Bench()
 
-    bench.metrics(source(), *(row(seq, {"a": math.nan, "b": math.inf, "c": -math.inf}) for seq in (1, 2, 3)))
+    bench.metrics(
+        source(), *(row(seq, {"a": math.nan, "b": math.inf, "c": -math.inf}) for seq in (1, 2, 3))
+    )
 
     assert [str(dict(record.values)) for record in bench.records] == [
         "{'trainer/a': nan, 'trainer/b': inf, 'trainer/c': -inf}"
@@ -87,7 +109,10 @@ def test_a_distribution_is_a_value_of_its_row() -> None:
         attributes=pairs({"rl.step": 1}), time_unix_nano=T0 + 1, count=3, sum=7.0, min=1.0, max=4.0, scale=0,
         positive=pb.ExponentialHistogramDataPoint.Buckets(offset=-1, bucket_counts=[1, 1, 1]),
     )  # fmt: skip
-    scope.metrics.insert(0, pb.Metric(name="ratio", exponential_histogram=pb.ExponentialHistogram(data_points=[point])))
+    scope.metrics.insert(
+        0,
+        pb.Metric(name="ratio", exponential_histogram=pb.ExponentialHistogram(data_points=[point])),
+    )
     scope.metrics[-1].gauge.data_points[0].as_int = 2
     bench = Bench()
 
@@ -113,10 +138,14 @@ def test_a_distribution_with_buckets_of_its_own_is_a_value_of_its_row() -> None:
     assert bench.records == [trainer_row(1, {"ratio": ratio, "loss": 0.5})]  # type: ignore[dict-item]
 
 
-def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_restart_is_between() -> None:
+def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_restart_is_between() -> (
+    None
+):
     first, second, third, cut = (row(seq, {"loss": float(seq), "lr": 0.5}) for seq in (1, 2, 3, 4))
     for scope, own_ns in ((first, 5_000), (second, 5_000), (third, 4_000), (cut, 3_000)):
-        scope.metrics[-1].gauge.data_points[0].attributes.extend(pairs({"rl.row.time_unix_ns": own_ns}))
+        scope.metrics[-1].gauge.data_points[0].attributes.extend(
+            pairs({"rl.row.time_unix_ns": own_ns})
+        )
     bench = Bench()
 
     bench.metrics(source(), first, second, third)
@@ -124,7 +153,9 @@ def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_
     bench.restart()
     bench.request(metrics_request((who(), [only(cut, "lr")])))
 
-    assert [(record.step, record.time_unix_ns, dict(record.values)) for record in bench.records] == [
+    assert [
+        (record.step, record.time_unix_ns, dict(record.values)) for record in bench.records
+    ] == [
         (seq, own_ns, {"trainer/loss": float(seq), "trainer/lr": 0.5})
         for seq, own_ns in ((1, 5_000), (2, 5_000), (3, 4_000), (4, 3_000))
     ]
@@ -133,7 +164,13 @@ def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_
 def test_a_row_that_comes_again_is_passed_over_and_counted() -> None:
     bench = Bench()
 
-    bench.metrics(source(), row(1, {"loss": 1.0}), row(2, {"loss": 2.0}), row(1, {"loss": 1.0}), row(2, {"loss": 2.0}))
+    bench.metrics(
+        source(),
+        row(1, {"loss": 1.0}),
+        row(2, {"loss": 2.0}),
+        row(1, {"loss": 1.0}),
+        row(2, {"loss": 2.0}),
+    )
 
     assert bench.records == [trainer_row(1, {"loss": 1.0}), trainer_row(2, {"loss": 2.0})]
     assert (bench.translator.redelivered(), bench.counts()) == (2, {})
@@ -151,7 +188,9 @@ def test_a_gap_in_a_local_segment_delays_nothing_and_is_reported() -> None:
 def test_rows_from_a_receiver_wait_for_those_before_them() -> None:
     bench = Bench()
 
-    late = [bench.request(metrics_request((who(), [row(seq, {"loss": float(seq)})]))) for seq in (3, 2)]
+    late = [
+        bench.request(metrics_request((who(), [row(seq, {"loss": float(seq)})]))) for seq in (3, 2)
+    ]
     rest = bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
 
     assert late == [[], []]
@@ -160,7 +199,11 @@ def test_rows_from_a_receiver_wait_for_those_before_them() -> None:
 
 def test_behind_a_row_that_never_comes_the_others_wait_once_and_no_longer_than_row_wait() -> None:
     bench = Bench()
-    bench.request(metrics_request((who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0}), row(4, {"loss": 4.0})])))
+    bench.request(
+        metrics_request(
+            (who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0}), row(4, {"loss": 4.0})])
+        )
+    )
 
     early = bench.tick(9.9)
     due = bench.tick(0.1)
@@ -225,7 +268,12 @@ def test_a_request_grouped_by_metric_and_cut_through_all_its_rows_gives_whole_ro
         pb.Metric(
             name=name,
             gauge=pb.Gauge(
-                data_points=[m.gauge.data_points[0] for scope in rows for m in scope.metrics if m.name == name]
+                data_points=[
+                    m.gauge.data_points[0]
+                    for scope in rows
+                    for m in scope.metrics
+                    if m.name == name
+                ]
             ),
         )
         for name in ("a", "b", "rl.row")
@@ -235,16 +283,23 @@ def test_a_request_grouped_by_metric_and_cut_through_all_its_rows_gives_whole_ro
     bench.request(metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[:1])])))
     bench.request(metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[1:])])))
 
-    assert bench.records == [trainer_row(seq, {"a": float(seq), "b": -float(seq)}) for seq in range(1, 6)]
+    assert bench.records == [
+        trainer_row(seq, {"a": float(seq), "b": -float(seq)}) for seq in range(1, 6)
+    ]
 
 
-def test_a_row_that_stays_incomplete_is_written_as_it_is_and_a_later_piece_becomes_a_further_row() -> None:
+def test_a_row_that_stays_incomplete_is_written_as_it_is_and_a_later_piece_becomes_a_further_row() -> (
+    None
+):
     whole = row(1, {"a": 1.0, "b": 2.0, "c": 3.0})
     bench = Bench()
     bench.request(metrics_request((who(), [only(whole, "rl.row", "a")])))
 
     cut = bench.tick(10)
-    later = [bench.request(metrics_request((who(), [only(whole, name)]))) for name in ("b", "b", "c", "c", "a")]
+    later = [
+        bench.request(metrics_request((who(), [only(whole, name)])))
+        for name in ("b", "b", "c", "c", "a")
+    ]
 
     assert cut == [trainer_row(1, {"a": 1.0})]
     assert later == [
@@ -254,7 +309,9 @@ def test_a_row_that_stays_incomplete_is_written_as_it_is_and_a_later_piece_becom
     assert bench.translator.missing_rows() == 0
 
 
-def test_a_piece_whose_row_never_said_its_number_is_written_under_its_time_once_a_number_is_missing() -> None:
+def test_a_piece_whose_row_never_said_its_number_is_written_under_its_time_once_a_number_is_missing() -> (
+    None
+):
     whole = row(1, {"a": 1.0, "b": 2.0})
     bench = Bench()
     bench.request(metrics_request((who(), [only(whole, "a")])))
@@ -294,7 +351,9 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 def test_metrics_of_our_scope_that_are_not_row_are_taken_as_foreign_ones() -> None:
-    scope = pb.ScopeMetrics(scope=SCOPE, metrics=[gauge("otel_bridge.dropped", 4, T0, {"reason": "disk"})])
+    scope = pb.ScopeMetrics(
+        scope=SCOPE, metrics=[gauge("otel_bridge.dropped", 4, T0, {"reason": "disk"})]
+    )
     bench = Bench()
 
     bench.metrics(source(), scope)
@@ -307,7 +366,9 @@ def test_metrics_of_our_scope_that_are_not_row_are_taken_as_foreign_ones() -> No
 def test_two_values_with_one_full_key_make_no_row_wait_and_one_of_them_is_counted() -> None:
     bench = Bench()
 
-    rows = bench.metrics(source(), row(1, {"loss": 1.0, "trainer/loss": 2.0}), row(2, {"loss": 3.0}))
+    rows = bench.metrics(
+        source(), row(1, {"loss": 1.0, "trainer/loss": 2.0}), row(2, {"loss": 3.0})
+    )
 
     assert [record.values for record in rows if isinstance(record, Row)] == [
         {"trainer/loss": 2.0},
@@ -316,7 +377,9 @@ def test_two_values_with_one_full_key_make_no_row_wait_and_one_of_them_is_counte
     assert bench.counts() == {"same_key": 1}
 
 
-def test_two_values_with_one_full_key_of_a_row_that_was_cut_and_came_twice_are_counted_once() -> None:
+def test_two_values_with_one_full_key_of_a_row_that_was_cut_and_came_twice_are_counted_once() -> (
+    None
+):
     bench = Bench()
     whole = row(1, {"loss": 1.0, "trainer/loss": 2.0, "lr": 3.0})
     head, rest = pb.ScopeMetrics(scope=SCOPE), pb.ScopeMetrics(scope=SCOPE)
@@ -341,7 +404,9 @@ def part(row_: pb.ScopeMetrics, step: int, *names: str) -> pb.ScopeMetrics:
     return found
 
 
-def test_a_row_in_parts_waits_for_its_number_however_long_and_has_its_last_values_and_step() -> None:
+def test_a_row_in_parts_waits_for_its_number_however_long_and_has_its_last_values_and_step() -> (
+    None
+):
     bench = Bench()
     first, later = row(2, {"loss": 1.0, "lr": 0.1}), row(2, {"loss": 0.5, "acc": 0.9})
 
@@ -350,16 +415,22 @@ def test_a_row_in_parts_waits_for_its_number_however_long_and_has_its_last_value
     bench.restart()
     bench.tick(3_600)
     before = list(bench.records)
-    bench.metrics(source(), part(later, 0, "loss", "acc"), part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row"))
+    bench.metrics(
+        source(), part(later, 0, "loss", "acc"), part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row")
+    )
 
-    assert [dict(one.values) for one in before if isinstance(one, Row)] == [{"trainer/between": 1.0}]
+    assert [dict(one.values) for one in before if isinstance(one, Row)] == [
+        {"trainer/between": 1.0}
+    ]
     values = {"trainer/loss": 0.5, "trainer/lr": 0.1, "trainer/acc": 0.9}
     assert bench.records[len(before) :] == [
         Row("m:i1:2", "trainer", 7, "trainer/step", T0 + 2, values, {"trainer/step": 7})
     ]
 
 
-def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_count_of_losses() -> None:
+def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_count_of_losses() -> (
+    None
+):
     bench = Bench()
 
     bench.metrics(source(), row(1, {"loss": 1.0}), only(row(2, {"loss": 0.5}), "loss"))
@@ -371,7 +442,9 @@ def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_coun
     assert bench.counts() == {}
 
 
-def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_however_long_it_was_open() -> None:
+def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_however_long_it_was_open() -> (
+    None
+):
     bench = Bench()
     first, later = row(2, {"loss": 1.0, "lr": 0.1}), row(2, {"loss": 0.5, "acc": 0.9})
 
@@ -382,9 +455,13 @@ def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_howev
     number = part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row")
     ended = bench.request(metrics_request((who(), [part(later, 0, "loss", "acc"), number])))
 
-    assert [dict(one.values) for one in before if isinstance(one, Row)] == [{"trainer/between": 1.0}]
+    assert [dict(one.values) for one in before if isinstance(one, Row)] == [
+        {"trainer/between": 1.0}
+    ]
     values = {"trainer/loss": 0.5, "trainer/lr": 0.1, "trainer/acc": 0.9}
-    assert ended == [Row("m:i1:2", "trainer", 7, "trainer/step", T0 + 2, values, {"trainer/step": 7})]
+    assert ended == [
+        Row("m:i1:2", "trainer", 7, "trainer/step", T0 + 2, values, {"trainer/step": 7})
+    ]
 
 
 def test_a_row_that_is_added_to_very_often_takes_the_memory_of_its_values_only() -> None:

@@ -40,7 +40,9 @@ def usage(*token_types: str, at_ns: int = T0, **more: object) -> bytes:
 
 def keys(bench: Bench) -> list[str]:
     rows = [record for record in bench.records if isinstance(record, Row)]
-    return [key.removeprefix("agent/gen_ai.client.token.usage") for row in rows for key in row.values]
+    return [
+        key.removeprefix("agent/gen_ai.client.token.usage") for row in rows for key in row.values
+    ]
 
 
 def test_input_and_output_tokens_can_be_distinguished_by_a_reader() -> None:
@@ -82,11 +84,18 @@ def test_short_sets_of_attributes_are_shown_whole() -> None:
 
 @given(
     st.lists(
-        st.dictionaries(st.sampled_from("abcdef"), st.text("xyz/", min_size=20, max_size=70), min_size=2, max_size=6),
+        st.dictionaries(
+            st.sampled_from("abcdef"),
+            st.text("xyz/", min_size=20, max_size=70),
+            min_size=2,
+            max_size=6,
+        ),
         max_size=8,
     )
 )
-def test_any_series_have_names_of_their_own_that_every_tracker_takes(series: list[Mapping[str, object]]) -> None:
+def test_any_series_have_names_of_their_own_that_every_tracker_takes(
+    series: list[Mapping[str, object]],
+) -> None:
     state = MemoryState()
     names = SeriesNames(state, 100)
 
@@ -96,4 +105,6 @@ def test_any_series_have_names_of_their_own_that_every_tracker_takes(series: lis
     distinct = {tuple(sorted(attributes.items())) for attributes in series}
     assert first == second
     assert len(set(first)) == len(distinct)
-    assert all(re.fullmatch(r"(/[\w.\-: ]+)?", name, re.ASCII) and len(name) <= 120 for name in first)
+    assert all(
+        re.fullmatch(r"(/[\w.\-: ]+)?", name, re.ASCII) and len(name) <= 120 for name in first
+    )

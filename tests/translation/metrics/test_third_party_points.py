@@ -13,15 +13,26 @@ APP = {"rl.run.id": RUN, "service.name": "megatron"}
 DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
-def sent(bench: Bench, *metrics: pb.Metric, who: dict[str, object] = APP) -> list[tuple[object, ...]]:
+def sent(
+    bench: Bench, *metrics: pb.Metric, who: dict[str, object] = APP
+) -> list[tuple[object, ...]]:
     """Role, step, time after `T0` and values of the rows that a request of these metrics makes."""
     rows = bench.request(metrics_request((who, [third_party(*metrics)])))
-    return [(r.role, r.step, r.time_unix_ns - T0, dict(r.values)) for r in rows if isinstance(r, Row)]
+    return [
+        (r.role, r.step, r.time_unix_ns - T0, dict(r.values)) for r in rows if isinstance(r, Row)
+    ]
 
 
-def total(name: str, value: float, time_ns: int, temporality: int, **attributes: object) -> pb.Metric:
-    point = pb.NumberDataPoint(attributes=pairs(attributes), time_unix_nano=time_ns, as_double=value)
-    return pb.Metric(name=name, sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True))  # type: ignore[arg-type]
+def total(
+    name: str, value: float, time_ns: int, temporality: int, **attributes: object
+) -> pb.Metric:
+    point = pb.NumberDataPoint(
+        attributes=pairs(attributes), time_unix_nano=time_ns, as_double=value
+    )
+    return pb.Metric(
+        name=name,
+        sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True),
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +80,9 @@ def test_remaining_attributes_and_ranks_report_series_apart() -> None:
         who={**APP, "rl.rank": 2},
     )
 
-    assert rows == [("explorer", 1, 0, {"explorer/mem/gpu:0/rank2": 1.0, "explorer/mem/gpu:1/rank2": 2.0})]
+    assert rows == [
+        ("explorer", 1, 0, {"explorer/mem/gpu:0/rank2": 1.0, "explorer/mem/gpu:1/rank2": 2.0})
+    ]
 
 
 def test_points_of_one_role_step_and_time_make_one_row_and_others_make_others() -> None:
@@ -92,11 +105,16 @@ def test_points_of_one_role_step_and_time_make_one_row_and_others_make_others() 
     ]
 
 
-def test_a_cumulative_producer_that_sends_all_points_at_each_collection_gives_each_point_once() -> None:
+def test_a_cumulative_producer_that_sends_all_points_at_each_collection_gives_each_point_once() -> (
+    None
+):
     bench = Bench()
 
     for collection in range(1, 11):
-        points = [gauge("loss", float(step), T0 + collection * S, {"step": step}) for step in range(collection * 10)]
+        points = [
+            gauge("loss", float(step), T0 + collection * S, {"step": step})
+            for step in range(collection * 10)
+        ]
         sent(bench, *points)
 
     assert [(row.step, row.time_unix_ns) for row in bench.records if isinstance(row, Row)] == [
@@ -114,15 +132,28 @@ def test_the_same_value_at_the_same_step_is_one_point_and_another_value_another(
     assert (len(first), same, other) == (1, [], [("megatron", 1, 5, {"megatron/loss": 1.5})])
 
 
-def test_a_step_that_goes_back_to_a_former_value_shows_the_last_one_and_what_alternates_is_counted() -> None:
+def test_a_step_that_goes_back_to_a_former_value_shows_the_last_one_and_what_alternates_is_counted() -> (
+    None
+):
     bench = Bench()
 
     rows = [
         sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1}))
-        for value, time_ns in ((1.0, 0), (1.5, 5), (1.5, 6), (1.5, 5), (1.0, 0), (1.0, 7), (1.0, 8), (1.0, 7), (1.5, 5))
+        for value, time_ns in (
+            (1.0, 0),
+            (1.5, 5),
+            (1.5, 6),
+            (1.5, 5),
+            (1.0, 0),
+            (1.0, 7),
+            (1.0, 8),
+            (1.0, 7),
+            (1.5, 5),
+        )
     ]
     alternating = [
-        sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1})) for value, time_ns in ((1.5, 9), (1.0, 10))
+        sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1}))
+        for value, time_ns in ((1.5, 9), (1.0, 10))
     ]
 
     shown = [(row[0][2], row[0][3]["megatron/loss"]) for row in rows if row]  # type: ignore[index]
@@ -156,7 +187,11 @@ def test_the_oldest_points_are_forgotten_but_not_those_that_are_still_sent() -> 
     steady = [gauge("steady", float(number), T0, {"step": number}) for number in range(100)]
 
     for batch in range(20):
-        sent(bench, *steady, *(gauge("new", 1.0, T0, {"step": batch * 300 + number}) for number in range(300)))
+        sent(
+            bench,
+            *steady,
+            *(gauge("new", 1.0, T0, {"step": batch * 300 + number}) for number in range(300)),
+        )
         bench.restart()
 
     rows = [row for row in bench.records if isinstance(row, Row)]
@@ -168,11 +203,21 @@ def test_a_cumulative_sum_is_shown_as_sent_and_a_delta_sum_is_added_up() -> None
     bench = Bench()
 
     rows = [
-        sent(bench, total("sent", value, T0 + second, CUMULATIVE), total("got", value, T0 + second, DELTA, peer="a"))
+        sent(
+            bench,
+            total("sent", value, T0 + second, CUMULATIVE),
+            total("got", value, T0 + second, DELTA, peer="a"),
+        )
         for second, value in enumerate((10.0, 15.0, 17.0))
     ]
     bench.restart()
-    rows.append(sent(bench, total("got", 1.0, T0 + 3, DELTA, peer="a"), total("got", 1.0, T0 + 3, DELTA, peer="a")))
+    rows.append(
+        sent(
+            bench,
+            total("got", 1.0, T0 + 3, DELTA, peer="a"),
+            total("got", 1.0, T0 + 3, DELTA, peer="a"),
+        )
+    )
 
     assert [row[0][3] for row in rows] == [
         {"megatron/sent": 10.0, "megatron/got/peer:a": 10.0},
@@ -192,22 +237,34 @@ def test_a_delta_sum_with_a_step_belongs_to_its_step() -> None:
 
 def test_histograms_become_distributions_and_summaries_their_numbers() -> None:
     explicit = pb.HistogramDataPoint(
-        time_unix_nano=T0, count=3, sum=6.0, min=0.5, max=4.0, explicit_bounds=[1.0], bucket_counts=[1, 2]
+        time_unix_nano=T0,
+        count=3,
+        sum=6.0,
+        min=0.5,
+        max=4.0,
+        explicit_bounds=[1.0],
+        bucket_counts=[1, 2],
     )
     exponential = pb.ExponentialHistogramDataPoint(
         time_unix_nano=T0, count=1, sum=3.0, min=3.0, max=3.0,
         positive=pb.ExponentialHistogramDataPoint.Buckets(offset=1, bucket_counts=[1]),
     )  # fmt: skip
     quantiles = [
-        pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v) for q, v in ((0, 1), (0.5, 2), (0.999, 8), (1, 9))
+        pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v)
+        for q, v in ((0, 1), (0.5, 2), (0.999, 8), (1, 9))
     ]
     summary = pb.SummaryDataPoint(time_unix_nano=T0, count=4, sum=20.0, quantile_values=quantiles)
     bench = Bench()
 
     rows = sent(
         bench,
-        pb.Metric(name="wait", histogram=pb.Histogram(data_points=[explicit], aggregation_temporality=CUMULATIVE)),
-        pb.Metric(name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[exponential])),
+        pb.Metric(
+            name="wait",
+            histogram=pb.Histogram(data_points=[explicit], aggregation_temporality=CUMULATIVE),
+        ),
+        pb.Metric(
+            name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[exponential])
+        ),
         pb.Metric(name="rtt", summary=pb.Summary(data_points=[summary])),
     )
 
@@ -220,22 +277,28 @@ def test_histograms_become_distributions_and_summaries_their_numbers() -> None:
     assert rows == [("megatron", None, 0, values)]
 
 
-def test_points_without_a_value_are_passed_over_and_those_without_a_time_get_the_time_of_append() -> None:
+def test_points_without_a_value_are_passed_over_and_those_without_a_time_get_the_time_of_append() -> (
+    None
+):
     empty = gauge("empty", 1.0, T0, {"step": 1})
     empty.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
-    nothing = pb.Metric(name="nothing", gauge=pb.Gauge(data_points=[pb.NumberDataPoint(time_unix_nano=T0)]))
+    nothing = pb.Metric(
+        name="nothing", gauge=pb.Gauge(data_points=[pb.NumberDataPoint(time_unix_nano=T0)])
+    )
     bench = Bench(now_ns=T0 + 9)
 
-    assert sent(bench, empty, nothing, pb.Metric(name="none"), gauge("timeless", 1.0, 0, {"step": 1})) == [
-        ("megatron", 1, 9, {"megatron/timeless": 1.0})
-    ]
+    assert sent(
+        bench, empty, nothing, pb.Metric(name="none"), gauge("timeless", 1.0, 0, {"step": 1})
+    ) == [("megatron", 1, 9, {"megatron/timeless": 1.0})]
 
 
 def test_a_service_without_a_name_has_no_role() -> None:
     bench = Bench()
 
     rows = sent(
-        bench, gauge("loss", 1.0, T0, {"step": 1}), who={"rl.run.id": RUN, "service.name": "unknown_service:python"}
+        bench,
+        gauge("loss", 1.0, T0, {"step": 1}),
+        who={"rl.run.id": RUN, "service.name": "unknown_service:python"},
     )
 
     assert rows == [(None, 1, 0, {"loss": 1.0})]
@@ -247,5 +310,7 @@ def test_the_id_of_a_foreign_row_is_the_same_at_every_delivery() -> None:
     for bench in (first, second):
         sent(bench, gauge("a", 1.0, T0, {"step": 1}), gauge("b", 2.0, T0, {"step": 1}))
 
-    assert [r.id for r in first.records if isinstance(r, Row)] == [r.id for r in second.records if isinstance(r, Row)]
+    assert [r.id for r in first.records if isinstance(r, Row)] == [
+        r.id for r in second.records if isinstance(r, Row)
+    ]
     assert first.records == second.records

@@ -21,8 +21,13 @@ def job(steps: int, ranks: int) -> list[tuple[int, Span]]:
     for step in range(steps):
         for number in range(ranks):
             begin, generate, train = step * 100.0, 10.0 + number, 20.0 * (3 if number == 1 else 1)
-            spans = (("generate", begin, begin + generate), ("train", begin + generate, begin + generate + train))
-            found += [(ended, number, phase(name, step, began, ended)) for name, began, ended in spans]
+            spans = (
+                ("generate", begin, begin + generate),
+                ("train", begin + generate, begin + generate + train),
+            )
+            found += [
+                (ended, number, phase(name, step, began, ended)) for name, began, ended in spans
+            ]
     return [(number, span) for _, number, span in sorted(found, key=lambda entry: entry[:2])]
 
 
@@ -34,7 +39,12 @@ def test_a_step_becomes_a_row_once_every_rank_has_a_phase_of_a_later_one() -> No
     assert send(bench, rank(1), phase("train", 3, 0, 2)) == []
     (record,) = rows_of(send(bench, rank(1), phase("train", 4, 2, 3)))
 
-    assert (record.id, record.role, record.step, record.axis) == ("p:trainer:3:a1", "trainer", 3, "trainer/step")
+    assert (record.id, record.role, record.step, record.axis) == (
+        "p:trainer:3:a1",
+        "trainer",
+        3,
+        "trainer/step",
+    )
     assert (record.time_unix_ns, record.steps["trainer/step"]) == (T0 + 2 * S, 3)
     assert values_of(record) == {
         "time/train": 1.5, "time/max/train": 2.0, "time/share/train": 1.0, "time/slowest_rank/train": 1,
@@ -51,15 +61,25 @@ def test_a_long_phase_is_awaited_and_the_end_of_the_run_closes_what_is_open() ->
     assert rows_of(bench.tick(600)) == []
     records = bench.logs(rank(0), end("finished", 1)) + bench.tick(60)
 
-    assert [type(record) for record in records if isinstance(record, End) or record in rows_of(records)][-1] is End
-    assert [(record.step, values_of(record)["time/generate"]) for record in rows_of(records)] == [(0, 1.0)]
+    assert [
+        type(record) for record in records if isinstance(record, End) or record in rows_of(records)
+    ][-1] is End
+    assert [(record.step, values_of(record)["time/generate"]) for record in rows_of(records)] == [
+        (0, 1.0)
+    ]
 
 
 def test_a_rank_that_died_is_not_awaited_and_its_open_phase_is_counted() -> None:
     bench = bench_of()
     bench.open(rank(0), rank(1))
     send(bench, rank(1), phase("forward", 0, 0, 1, "train"))
-    send(bench, rank(0), phase("forward", 0, 0, 1, "train"), phase("train", 0, 0, 2), phase("train", 1, 2, 3))
+    send(
+        bench,
+        rank(0),
+        phase("forward", 0, 0, 1, "train"),
+        phase("train", 0, 0, 2),
+        phase("train", 1, 2, 3),
+    )
     bench.translator.mark_drained(["i1"])
     records = bench.tick(2)
 
@@ -104,9 +124,13 @@ def test_a_phase_that_is_redelivered_changes_nothing() -> None:
 def test_a_phase_of_another_role_is_a_row_of_that_role() -> None:
     bench = bench_of()
     bench.open(rank(0))
-    records = send(bench, rank(0), phase("score", 0, 0, 1, role="judge"), phase("score", 1, 2, 3, role="judge"))
+    records = send(
+        bench, rank(0), phase("score", 0, 0, 1, role="judge"), phase("score", 1, 2, 3, role="judge")
+    )
 
-    assert [(record.role, record.values["judge/time/score"]) for record in rows_of(records)] == [("judge", 1.0)]
+    assert [(record.role, record.values["judge/time/score"]) for record in rows_of(records)] == [
+        ("judge", 1.0)
+    ]
 
 
 def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step() -> None:
@@ -154,10 +178,17 @@ def test_a_bridge_that_is_killed_at_any_point_gives_the_same_rows(seed: int) -> 
 def test_steps_that_go_back_are_rows_too() -> None:
     bench = bench_of()
     bench.open(rank(0))
-    send(bench, rank(0), *(phase("train", step, at, at + 1) for at, step in enumerate((5, 6, 3, 4))))
+    send(
+        bench, rank(0), *(phase("train", step, at, at + 1) for at, step in enumerate((5, 6, 3, 4)))
+    )
     bench.close()
 
-    assert sorted(row.step for row in rows_of(bench.records) if row.step is not None) == [3, 4, 5, 6]
+    assert sorted(row.step for row in rows_of(bench.records) if row.step is not None) == [
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_bad_phases_are_counted_and_the_others_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +197,15 @@ def test_bad_phases_are_counted_and_the_others_arrive(monkeypatch: pytest.Monkey
     bench.open(rank(0))
     nameless, backwards = phase("", 0, 0, 1), phase("train", 0, 2, 1)
 
-    send(bench, rank(0), nameless, backwards, phase("a", 0, 0, 1), phase("b", 0, 1, 2), phase("c", 0, 2, 3))
+    send(
+        bench,
+        rank(0),
+        nameless,
+        backwards,
+        phase("a", 0, 0, 1),
+        phase("b", 0, 1, 2),
+        phase("c", 0, 2, 3),
+    )
     bench.close()
 
     assert bench.counts() == {"phase/invalid": 2, "phase/too_many_names": 1}
@@ -187,7 +226,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.counts() == {"phase/late": 1}
 
 
-def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pipeline, "_MAX_CLOSED", 4)
     bench = bench_of()
     bench.open(rank(0))
@@ -196,19 +237,33 @@ def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(monkeypatch: pyte
 
     records = send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5, 9)))
 
-    assert [values_of(record).get("time/save") for record in rows_of(records) if record.step == 0] == [1.0]
+    assert [
+        values_of(record).get("time/save") for record in rows_of(records) if record.step == 0
+    ] == [1.0]
     assert bench.counts() == {}
 
 
-def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pipeline, "_MAX_CLOSED_PHASES", 10)
     bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), *(phase("score", step, step, step + 1, role="judge") for step in range(3)))
     for step in range(4):
-        send(bench, rank(0), *(phase("train", step, 10 * step + part, 10 * step + part + 1) for part in range(9)))
+        send(
+            bench,
+            rank(0),
+            *(phase("train", step, 10 * step + part, 10 * step + part + 1) for part in range(9)),
+        )
 
-    send(bench, rank(0), phase("save", 2, 29, 30), phase("save", 1, 19, 20), phase("load", 0, 2, 3, role="judge"))
+    send(
+        bench,
+        rank(0),
+        phase("save", 2, 29, 30),
+        phase("save", 1, 19, 20),
+        phase("load", 0, 2, 3, role="judge"),
+    )
     corrected = rows_of(bench.tick(31))
 
     assert sorted((record.role or "", record.step) for record in corrected) == [

@@ -13,7 +13,10 @@ S = 1_000_000_000
 
 
 def rank(number: int, *phases: tuple[str, str, float, float], forked: bool = False) -> RankTimes:
-    times = {PhaseTime(name, outer, round(start * S), round(end * S)) for name, outer, start, end in phases}
+    times = {
+        PhaseTime(name, outer, round(start * S), round(end * S))
+        for name, outer, start, end in phases
+    }
     return RankTimes(number, forked, times)
 
 
@@ -21,7 +24,11 @@ def test_values_equal_those_of_numpy_over_all_ranks() -> None:
     random = np.random.default_rng(0)
     generate, train = random.uniform(1, 9, 8), random.uniform(1, 9, 8)
     ranks = [
-        rank(number, ("generate", "", 10, 10 + first), ("train", "", 10.5 + first, 10.5 + first + second))
+        rank(
+            number,
+            ("generate", "", 10, 10 + first),
+            ("train", "", 10.5 + first, 10.5 + first + second),
+        )
         for number, (first, second) in enumerate(zip(generate, train, strict=True))
     ]
 
@@ -42,7 +49,15 @@ def test_values_equal_those_of_numpy_over_all_ranks() -> None:
 
 def test_nested_phases_of_one_name_count_once_and_those_inside_another_are_not_outermost() -> None:
     values = step_values(
-        [rank(0, ("train", "", 0, 4), ("train", "train", 1, 2), ("forward", "train", 0, 1), ("forward", "train", 2, 3))]
+        [
+            rank(
+                0,
+                ("train", "", 0, 4),
+                ("train", "train", 1, 2),
+                ("forward", "train", 0, 1),
+                ("forward", "train", 2, 3),
+            )
+        ]
     )
 
     assert values == {
@@ -53,7 +68,9 @@ def test_nested_phases_of_one_name_count_once_and_those_inside_another_are_not_o
 
 
 def test_the_phase_step_is_the_step_and_what_it_holds_counts_as_outermost() -> None:
-    values = step_values([rank(0, ("step", "", 0, 10), ("gen", "step", 1, 4), ("update", "step", 3, 8))])
+    values = step_values(
+        [rank(0, ("step", "", 0, 10), ("gen", "step", 1, 4), ("update", "step", 3, 8))]
+    )
 
     assert (values["time/step"], values["time/idle"], values["time/overlap"]) == (10.0, 3.0, 1.0)
     assert values["time/share/gen"] == 0.3
@@ -67,9 +84,15 @@ def test_a_step_without_phases_inside_has_neither_idle_time_nor_overlap() -> Non
 
 
 def test_a_phase_of_some_ranks_is_compared_among_these_alone() -> None:
-    values = step_values([rank(0, ("train", "", 0, 2), ("save", "", 2, 5)), rank(1, ("train", "", 0, 4))])
+    values = step_values(
+        [rank(0, ("train", "", 0, 2), ("save", "", 2, 5)), rank(1, ("train", "", 0, 4))]
+    )
 
-    assert (values["time/save"], values["time/share/save"], values["time/ranks"]) == (3.0, 3 / 4.5, 2)
+    assert (values["time/save"], values["time/share/save"], values["time/ranks"]) == (
+        3.0,
+        3 / 4.5,
+        2,
+    )
     assert (values["time/slowest_rank/train"], values["time/slowest_ratio/train"]) == (1, 2.0)
     assert "time/slowest_rank/save" not in values
 
@@ -81,7 +104,9 @@ def test_the_time_of_forked_children_is_not_that_of_a_step() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20))
-def test_the_length_of_intervals_is_the_number_of_points_that_any_of_them_covers(spans: list[tuple[int, int]]) -> None:
+def test_the_length_of_intervals_is_the_number_of_points_that_any_of_them_covers(
+    spans: list[tuple[int, int]],
+) -> None:
     covered = {point for start, size in spans for point in range(start, start + size)}
 
     assert length([(start, start + size) for start, size in spans]) == len(covered)

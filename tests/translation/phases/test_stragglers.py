@@ -24,7 +24,9 @@ def three_ranks(
     """Send one step of three ranks, of which *slow* takes twice as long in generate."""
     begin_s = start_s + step * 10
     for number, sender in enumerate(ranks):
-        send(bench, sender, phase("generate", step, begin_s, begin_s + (2 if number == slow else 1)))
+        send(
+            bench, sender, phase("generate", step, begin_s, begin_s + (2 if number == slow else 1))
+        )
         if restarts:
             bench.restart()
 
@@ -34,7 +36,9 @@ def job(rules: str, slow: Sequence[int | None], *, restarts: bool = False) -> li
     bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules(rules)))
     bench.open(*map(rank, range(3)))
     for step, slow_rank in enumerate(slow):
-        three_ranks(bench, [rank(number) for number in range(3)], step, slow_rank, restarts=restarts)
+        three_ranks(
+            bench, [rank(number) for number in range(3)], step, slow_rank, restarts=restarts
+        )
     bench.close()
     return [record for record in bench.records if isinstance(record, Alert)]
 

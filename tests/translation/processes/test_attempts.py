@@ -31,13 +31,28 @@ def test_attempts_count_the_starts_of_a_role() -> None:
 
     rows = [record for record in bench.records if isinstance(record, Row)]
     assert [record.attempt for record in rows] == [1, 1, 1, 2, 2, 2, 2, 7]
-    assert [record.values.get("trainer/attempt") for record in rows] == [None, None, None, 2, 2, 2, 2, 7]
-    configs = [(record.id, record.role, record.config) for record in bench.records if isinstance(record, Config)]
+    assert [record.values.get("trainer/attempt") for record in rows] == [
+        None,
+        None,
+        None,
+        2,
+        2,
+        2,
+        2,
+        7,
+    ]
+    configs = [
+        (record.id, record.role, record.config)
+        for record in bench.records
+        if isinstance(record, Config)
+    ]
     assert configs == [
         ("c:otel_bridge:trainer:2", "trainer", {"attempt": 2}),
         ("c:otel_bridge:trainer:7", "trainer", {"attempt": 7}),
     ]
-    assert bench.records.index(rows[3]) == 4, "the config stands before the first row of its attempt"
+    assert bench.records.index(rows[3]) == 4, (
+        "the config stands before the first row of its attempt"
+    )
 
 
 def test_workers_of_one_role_side_by_side_are_one_attempt() -> None:
@@ -51,7 +66,9 @@ def test_workers_of_one_role_side_by_side_are_one_attempt() -> None:
     assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
 
 
-def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_attempt_when_both_ran_at_once() -> None:
+def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_attempt_when_both_ran_at_once() -> (
+    None
+):
     bench = Bench()
     fast, slow, again = source("fast"), source("slow"), source("again")
     bench.open(fast, slow)
@@ -111,7 +128,9 @@ def test_a_worker_is_not_a_restart_while_one_that_has_sent_nothing_yet_lives_sin
     assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
 
 
-def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> None:
+def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> (
+    None
+):
     bench = Bench()
 
     for instance, waited_s in (("i1", 0), ("i2", 60), ("i3", 91)):
@@ -125,7 +144,9 @@ def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the
 def test_an_attempt_that_the_user_names_himself_is_his() -> None:
     bench = Bench()
 
-    bench.metrics(source("i1", rl_attempt=3), row(1, {"attempt": 0.5}), row(2, {"loss": 1.0}, step=2))
+    bench.metrics(
+        source("i1", rl_attempt=3), row(1, {"attempt": 0.5}), row(2, {"loss": 1.0}, step=2)
+    )
 
     rows = [record for record in bench.records if isinstance(record, Row)]
     assert [dict(record.values) for record in rows] == [
@@ -151,11 +172,18 @@ def counted(seq: int, step: int) -> LogRecord:
     """Statistics of two rollouts that an emitter left out."""
     group = {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}
     more = {"rl.step": step, "rl.split": "train", "rl.rollouts.count": 2, "rl.event.seq": seq}
-    return LogRecord(time_unix_nano=T0, event_name="rl.rollouts", body=any_value({"p": group}), attributes=pairs(more))
+    return LogRecord(
+        time_unix_nano=T0,
+        event_name="rl.rollouts",
+        body=any_value({"p": group}),
+        attributes=pairs(more),
+    )
 
 
 def statistics(bench: Bench) -> list[tuple[object, ...]]:
-    rows = [record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")]
+    rows = [
+        record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")
+    ]
     return [(row.id, row.attempt, row.values.get(f"{row.role}/attempt")) for row in rows]
 
 
@@ -178,8 +206,14 @@ def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from()
         ("s:trainer:train:6:a2", 2, 2),
         ("s:trainer:train:7:a2", 2, 2),
     ]
-    assert [record.attempt for record in bench.records if isinstance(record, Row) and record.id[0] != "s"] == [1, 2]
-    assert [record.config for record in bench.records if isinstance(record, Config)] == [{"attempt": 2}]
+    assert [
+        record.attempt
+        for record in bench.records
+        if isinstance(record, Row) and record.id[0] != "s"
+    ] == [1, 2]
+    assert [record.config for record in bench.records if isinstance(record, Config)] == [
+        {"attempt": 2}
+    ]
 
 
 def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows() -> None:
@@ -189,7 +223,11 @@ def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows()
     bench.logs(source("i2", "explorer", rl_attempt=2), counted(1, 3))
     bench.close()
 
-    configs = [(record.id, record.role, record.config) for record in bench.records if isinstance(record, Config)]
+    configs = [
+        (record.id, record.role, record.config)
+        for record in bench.records
+        if isinstance(record, Config)
+    ]
     assert configs == [("c:otel_bridge:explorer:3", "explorer", {"attempt": 3})]
     assert statistics(bench) == [("s:explorer:train:3:a2", 2, 2), ("s:explorer:train:4:a3", 3, 3)]
     assert bench.state.get("key/explorer/attempt") == "explorer/step"

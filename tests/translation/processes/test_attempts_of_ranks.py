@@ -18,9 +18,20 @@ def rank(number: int, start: int = 1) -> SegmentInfo:
 
 def counted(seq: int, step: int, reward: float) -> LogRecord:
     """Statistics of ten rollouts that an emitter left out."""
-    group = {"count": 10, "sum": 10 * reward, "sum_squares": 10 * reward**2, "min": reward, "max": reward}
+    group = {
+        "count": 10,
+        "sum": 10 * reward,
+        "sum_squares": 10 * reward**2,
+        "min": reward,
+        "max": reward,
+    }
     more = {"rl.step": step, "rl.split": "train", "rl.rollouts.count": 10, "rl.event.seq": seq}
-    return LogRecord(time_unix_nano=T0, event_name="rl.rollouts", body=any_value({"p": group}), attributes=pairs(more))
+    return LogRecord(
+        time_unix_nano=T0,
+        event_name="rl.rollouts",
+        body=any_value({"p": group}),
+        attributes=pairs(more),
+    )
 
 
 def speak(bench: Bench, sender: SegmentInfo, *steps: int) -> None:
@@ -60,7 +71,9 @@ def test_rollouts_of_a_step_are_counted_together_when_a_rank_above_zero_sends_fi
     bench.metrics(first, row(1, {"loss": 1.0}))
     bench.close()
 
-    given = [record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")]
+    given = [
+        record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")
+    ]
     assert [(one.id, one.attempt, one.values["trainer/rollouts/total"]) for one in given] == [
         ("s:trainer:train:1", 1, 20)
     ]
@@ -80,7 +93,9 @@ def test_rank_zero_is_not_a_restart_of_a_rank_that_has_ended_before_its_first_wo
     assert attempts(bench) == {"rank1-start1": {1}, "rank0-start1": {1}}
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(3)), tuple(range(8)), tuple(reversed(range(8)))])
+@pytest.mark.parametrize(
+    "order", [*itertools.permutations(range(3)), tuple(range(8)), tuple(reversed(range(8)))]
+)
 def test_a_job_whose_ranks_all_start_again_from_a_checkpoint_is_the_second_attempt_in_any_order(
     order: tuple[int, ...],
 ) -> None:
@@ -99,7 +114,9 @@ def test_a_job_whose_ranks_all_start_again_from_a_checkpoint_is_the_second_attem
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_one_rank_that_starts_again_while_the_others_live_is_not_a_further_attempt(number: int) -> None:
+def test_one_rank_that_starts_again_while_the_others_live_is_not_a_further_attempt(
+    number: int,
+) -> None:
     bench = Bench()
 
     for each in range(3):
@@ -111,7 +128,9 @@ def test_one_rank_that_starts_again_while_the_others_live_is_not_a_further_attem
     assert {attempt for of_one in attempts(bench).values() for attempt in of_one} == {1}
 
 
-def test_rank_zero_of_a_restarted_job_counts_though_a_rank_that_is_new_to_it_was_there_first() -> None:
+def test_rank_zero_of_a_restarted_job_counts_though_a_rank_that_is_new_to_it_was_there_first() -> (
+    None
+):
     bench = Bench()
 
     speak(bench, rank(0), 1, 2, 3)

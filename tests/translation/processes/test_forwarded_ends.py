@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from otel_bridge.records import End, Record, Status
 from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
-from support.otlp.otlp_samples import LOGS, T0, Bench, end, logs_request, metrics_request, row, source, who
+from support.otlp.otlp_samples import (
+    LOGS,
+    T0,
+    Bench,
+    end,
+    logs_request,
+    metrics_request,
+    row,
+    source,
+    who,
+)
 
 FINISHED = Status.FINISHED
 
 
 def ends(records: list[Record]) -> list[tuple[str, Status, int]]:
-    return [(record.id, record.status, record.time_unix_ns) for record in records if isinstance(record, End)]
+    return [
+        (record.id, record.status, record.time_unix_ns)
+        for record in records
+        if isinstance(record, End)
+    ]
 
 
 def test_the_end_of_a_forwarded_process_waits_for_the_rows_it_reports_of() -> None:
@@ -36,7 +50,9 @@ def test_it_waits_no_longer_than_tail_wait_and_what_never_came_is_missing() -> N
     assert bench.translator.missing_rows() == 1
 
 
-def test_rows_whose_connection_came_back_long_after_that_of_the_end_stand_before_it_and_in_order() -> None:
+def test_rows_whose_connection_came_back_long_after_that_of_the_end_stand_before_it_and_in_order() -> (
+    None
+):
     bench = Bench()
     bench.request(of_rows(1))
     bench.request(logs_request((who(), [end("finished", 1, last_row=6)])), LOGS)
@@ -46,7 +62,10 @@ def test_rows_whose_connection_came_back_long_after_that_of_the_end_stand_before
         bench.request(of_rows(*seqs))
         bench.tick(3)
 
-    assert [record.id for record in bench.records] == [*(f"m:i1:{seq}" for seq in range(1, 7)), "e:1"]
+    assert [record.id for record in bench.records] == [
+        *(f"m:i1:{seq}" for seq in range(1, 7)),
+        "e:1",
+    ]
 
 
 def of_rows(*seqs: int) -> bytes:
@@ -58,7 +77,9 @@ def test_an_end_that_overtook_a_backlog_waits_as_long_as_rows_keep_coming() -> N
     bench.request(of_rows(1))
     bench.request(logs_request((who(), [end("finished", 1, last_row=62)])), LOGS)
 
-    for first in range(2, 60, 4):  # requests under way together overtake one another, for more than a minute
+    for first in range(
+        2, 60, 4
+    ):  # requests under way together overtake one another, for more than a minute
         bench.tick(2)
         bench.request(of_rows(first + 2, first + 3))
         bench.tick(3)
@@ -67,10 +88,15 @@ def test_an_end_that_overtook_a_backlog_waits_as_long_as_rows_keep_coming() -> N
     bench.request(of_rows(62))
 
     assert before_last == []
-    assert [record.id for record in bench.records] == [*(f"m:i1:{seq}" for seq in range(1, 63)), "e:1"]
+    assert [record.id for record in bench.records] == [
+        *(f"m:i1:{seq}" for seq in range(1, 63)),
+        "e:1",
+    ]
 
 
-def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came_for_tail_wait() -> None:
+def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came_for_tail_wait() -> (
+    None
+):
     bench = Bench()
     bench.request(logs_request((who(), [end("finished", 1, last_row=4)])), LOGS)
     bench.tick(8)
@@ -82,7 +108,11 @@ def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came
     due = bench.tick(1)
     bench.request(of_rows(2))
 
-    assert [[record.id for record in some] for some in (gap, early, due)] == [["m:i1:3"], [], ["e:1"]]
+    assert [[record.id for record in some] for some in (gap, early, due)] == [
+        ["m:i1:3"],
+        [],
+        ["e:1"],
+    ]
     assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:3", "e:1", "m:i1:2"]
     assert bench.translator.missing_rows() == 1
 

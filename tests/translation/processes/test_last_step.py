@@ -17,7 +17,9 @@ def test_statistics_of_an_earlier_step_that_come_late_do_not_set_the_last_step_b
     late = bench.tick(400)
     bench.translator.flush()
 
-    assert [(record.step, record.axis) for record in late if isinstance(record, Row)] == [(3, "trainer/step")]
+    assert [(record.step, record.axis) for record in late if isinstance(record, Row)] == [
+        (3, "trainer/step")
+    ]
     assert bench.state.items("axis/") == [("axis/trainer/step", 10)]
 
 
@@ -31,4 +33,7 @@ def test_a_row_of_an_earlier_step_does_not_set_the_furthest_step_back_and_a_rest
     bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=4))
     bench.translator.flush()
 
-    assert (late, bench.state.items("furthest/")) == ([("furthest/trainer/step", 10)], [("furthest/trainer/step", 4)])
+    assert (late, bench.state.items("furthest/")) == (
+        [("furthest/trainer/step", 10)],
+        [("furthest/trainer/step", 4)],
+    )

@@ -28,14 +28,26 @@ FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
 
 
 def ends(records: list[Record]) -> list[tuple[str, Status, int]]:
-    return [(record.id, record.status, record.time_unix_ns) for record in records if isinstance(record, End)]
+    return [
+        (record.id, record.status, record.time_unix_ns)
+        for record in records
+        if isinstance(record, End)
+    ]
 
 
 def found_dead(
-    bench: Bench, instance: str, role: str | None = "trainer", status: str = "killed", **more: object
+    bench: Bench,
+    instance: str,
+    role: str | None = "trainer",
+    status: str = "killed",
+    **more: object,
 ) -> list[Record]:
     """The bridge's word on a process that died."""
-    return bench.request(logs_request((who(instance, role, **more), [end(status, time_ns=bench.now_ns)])), LOGS, BRIDGE)
+    return bench.request(
+        logs_request((who(instance, role, **more), [end(status, time_ns=bench.now_ns)])),
+        LOGS,
+        BRIDGE,
+    )
 
 
 def test_the_run_ends_at_once_when_its_last_open_process_says_so() -> None:
@@ -150,7 +162,10 @@ def test_a_run_whose_processes_were_all_ended_by_the_launcher_ends_with_it() -> 
 
 
 def test_a_forwarded_process_is_killed_and_a_foreign_one_finished_by_silence() -> None:
-    for attributes, expected in ((who(), KILLED), ({"rl.run.id": RUN, "service.name": "app"}, FINISHED)):
+    for attributes, expected in (
+        (who(), KILLED),
+        ({"rl.run.id": RUN, "service.name": "app"}, FINISHED),
+    ):
         bench = Bench()
         bench.request(metrics_request((attributes, [row(1, {"loss": 1.0})])))
 
@@ -338,7 +353,9 @@ def test_processes_are_bounded_and_those_forgotten_still_count() -> None:
     assert ends(bench.records) == [("e:1", FAILED, T0)]
 
 
-def test_a_run_of_third_party_producers_ends_as_the_service_drains_and_goes_on_with_more_data() -> None:
+def test_a_run_of_third_party_producers_ends_as_the_service_drains_and_goes_on_with_more_data() -> (
+    None
+):
     bench = Bench()
     agent = {"service.name": "agent", "rl.run.id": RUN}
 
@@ -361,7 +378,9 @@ def test_a_drain_ends_no_run_that_a_process_of_our_api_belongs_to() -> None:
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     bench.request(
-        metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [third_party(gauge("x", 1.0, T0, {}))]))
+        metrics_request(
+            ({"service.name": "agent", "rl.run.id": RUN}, [third_party(gauge("x", 1.0, T0, {}))])
+        )
     )
 
     assert ends(bench.translator.pause(bench.now_ns)) == []

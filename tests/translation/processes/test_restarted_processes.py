@@ -33,7 +33,9 @@ def killed(bench: Bench, each: SegmentInfo, *, at_s: float) -> None:
 
 @pytest.mark.parametrize("role", ["trainer", "explorer", None])
 @pytest.mark.parametrize("read_first", ["the first start", "the second start"])
-def test_the_start_decides_and_not_the_order_in_which_segments_are_found(role: str | None, read_first: str) -> None:
+def test_the_start_decides_and_not_the_order_in_which_segments_are_found(
+    role: str | None, read_first: str
+) -> None:
     first, second = started("i1", 0, role), started("i2", 20, role)
     bench = Bench()
     bench.open(*((first, second) if read_first == "the first start" else (second, first)))
@@ -41,7 +43,9 @@ def test_the_start_decides_and_not_the_order_in_which_segments_are_found(role: s
     killed(bench, first, at_s=10)
     bench.logs(second, end("finished", 1, time_ns=T0 + 30 * S))
 
-    assert statuses(bench.records) == [FINISHED]  # at once: nobody waits for a restart that was made
+    assert statuses(bench.records) == [
+        FINISHED
+    ]  # at once: nobody waits for a restart that was made
 
 
 def test_the_status_of_a_restart_that_was_killed_too_is_killed() -> None:
@@ -185,7 +189,13 @@ def test_each_process_is_counted_once_in_its_role() -> None:
     bench = Bench()
     first, again = started("i1", 0), started("i2", 20)
     launcher = replace(source("i9", None, "launcher"), start=first.start)
-    bench.open(launcher, first, started("i3", 0, "explorer"), started("i4", 0, "explorer"), started("i5", 0, None))
+    bench.open(
+        launcher,
+        first,
+        started("i3", 0, "explorer"),
+        started("i4", 0, "explorer"),
+        started("i5", 0, None),
+    )
 
     killed(bench, first, at_s=10)
     counts = [bench.translator.processes_by_role()]

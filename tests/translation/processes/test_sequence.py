@@ -7,7 +7,9 @@ from otel_bridge.translation.processes.sequence import MAX_GAPS, Gap, SequenceTr
 
 
 @given(st.permutations(range(1, 13)), st.integers(1, 12))
-def test_what_has_come_is_known_by_number_and_by_time_in_any_order(order: list[int], come: int) -> None:
+def test_what_has_come_is_known_by_number_and_by_time_in_any_order(
+    order: list[int], come: int
+) -> None:
     sequence = SequenceTracker()
 
     for number in order[:come]:

@@ -37,21 +37,29 @@ def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm(
     bench = Bench(selection="first")
     root, *children = sample.rollout_spans("a", step=None, reward=None)
     root.attributes.extend(
-        sample.pairs({"rl.step": "seven", "rl.reward": [1], "gen_ai.input.messages": 5, "rl.split": 2})
+        sample.pairs(
+            {"rl.step": "seven", "rl.reward": [1], "gen_ai.input.messages": 5, "rl.split": 2}
+        )
     )
     root.end_time_unix_nano = 1
 
     records = bench.send(root, *children) + bench.close()
 
     [rollout] = rollouts_in(records)
-    assert (rollout.step, rollout.reward, rollout.end_unix_ns) == (None, None, rollout.start_unix_ns)
+    assert (rollout.step, rollout.reward, rollout.end_unix_ns) == (
+        None,
+        None,
+        rollout.start_unix_ns,
+    )
 
 
 def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_bridge.translation.rollouts.trace_split.MAX_SPANS", 10)
     bench = Bench(selection="first")
 
-    bench.send(*(sample.span("a", n + 2, "chat m") for n in range(15)), sample.span("a", 1, "rollout"))
+    bench.send(
+        *(sample.span("a", n + 2, "chat m") for n in range(15)), sample.span("a", 1, "rollout")
+    )
     records = bench.close()
 
     assert [len(rollout.spans) for rollout in rollouts_in(records)] == [10]
@@ -60,9 +68,18 @@ def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 NAMES = ("a", "b", "c", "d", "e")
 FOREIGN_SPANS = [
-    sample.span("f", 2, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '["q"]'}),
-    sample.span("f", 3, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '["a"]'}),
-    sample.span("f", 1, "invoke_agent", {"gen_ai.operation.name": "invoke_agent", "step": 1, "rl.role": "explorer"}),
+    sample.span(
+        "f", 2, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '["q"]'}
+    ),
+    sample.span(
+        "f", 3, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '["a"]'}
+    ),
+    sample.span(
+        "f",
+        1,
+        "invoke_agent",
+        {"gen_ai.operation.name": "invoke_agent", "step": 1, "rl.role": "explorer"},
+    ),
 ]
 EVENTS = [
     (sample.evaluation("a", "reward", 0.9, seq=1), "i1"),
@@ -89,7 +106,10 @@ def by_id(records: list[Any]) -> dict[str, RolloutRecord]:
 
 def totals(records: list[Any]) -> list[Any]:
     names = ("total", "kept", "zero_variance_groups")
-    return [(row.id, *(row.values[f"explorer/rollouts/{name}"] for name in names)) for row in rows_in(records)]
+    return [
+        (row.id, *(row.values[f"explorer/rollouts/{name}"] for name in names))
+        for row in rows_in(records)
+    ]
 
 
 EXPECTED_BENCH = Bench(max_rollouts=4)
@@ -133,12 +153,27 @@ def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.D
 def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes) -> None:
     text = left.decode("utf-8", "replace")
     bench = Bench(selection="first", content=ContentPolicy(5))
-    attributes = {"gen_ai.operation.name": text, "gen_ai.input.messages": text, "rl.step": text, "rl.reward": right}
+    attributes = {
+        "gen_ai.operation.name": text,
+        "gen_ai.input.messages": text,
+        "rl.step": text,
+        "rl.reward": right,
+    }
     span = Span(
-        trace_id=left[:16], span_id=right[:8], parent_span_id=left[:8], name=text, attributes=sample.pairs(attributes)
+        trace_id=left[:16],
+        span_id=right[:8],
+        parent_span_id=left[:8],
+        name=text,
+        attributes=sample.pairs(attributes),
     )
-    root = sample.span("a", 1, "rollout", {**attributes, "rl.rollout.spans": len(right), "rl.split": text})
+    root = sample.span(
+        "a", 1, "rollout", {**attributes, "rl.rollout.spans": len(right), "rl.split": text}
+    )
 
-    records = bench.send(span, root, resource=sample.FOREIGN, scope=text) + bench.after(1_000) + bench.close()
+    records = (
+        bench.send(span, root, resource=sample.FOREIGN, scope=text)
+        + bench.after(1_000)
+        + bench.close()
+    )
 
     assert sample.trace_id("a") in {rollout.id for rollout in rollouts_in(records)}

@@ -8,7 +8,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge.content.policy import ContentPolicy, Limit
 from otel_bridge.records import RolloutRecord
 from otel_bridge.translation.decode.resources import origin_of
-from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, RolloutAssembler, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import (
+    EvaluationScore,
+    ReceivedTrace,
+    RolloutAssembler,
+    SamplingFacts,
+)
 from support.otlp import trace_samples as sample
 
 ID = sample.trace_id("a")
@@ -68,7 +73,11 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
         policy_version=9,
         dataset="gsm8k",
     )
-    call = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":"1+1"}'}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "calc", "arguments": '{"x":"1+1"}'},
+    }
     messages = [
         {"role": "user", "content": "what? a"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -103,7 +112,12 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
         clipped_bytes=10,
         steps={"trainer/step": 4, "explorer/step": 7},
     )
-    assert [span.name for span in rollout.spans] == ["rollout", "chat policy", "execute_tool calc", "chat policy"]
+    assert [span.name for span in rollout.spans] == [
+        "rollout",
+        "chat policy",
+        "execute_tool calc",
+        "chat policy",
+    ]
 
 
 def test_the_order_in_which_spans_came_does_not_matter_and_doubles_are_one() -> None:
@@ -117,20 +131,28 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
     first = [*history, {"role": "assistant", "content": "a1"}, {"role": "user", "content": "q2"}]
     chat = {"gen_ai.operation.name": "chat"}
     spans = [
-        sample.span("a", 1, "invoke_agent bob", {"gen_ai.operation.name": "invoke_agent", "dl.iteration": 3}),
+        sample.span(
+            "a", 1, "invoke_agent bob", {"gen_ai.operation.name": "invoke_agent", "dl.iteration": 3}
+        ),
         sample.span(
             "a",
             2,
             "chat m",
             chat
-            | {"gen_ai.input.messages": history, "gen_ai.output.messages": [{"role": "assistant", "content": "a1"}]},
+            | {
+                "gen_ai.input.messages": history,
+                "gen_ai.output.messages": [{"role": "assistant", "content": "a1"}],
+            },
         ),
         sample.span(
             "a",
             3,
             "chat m",
             chat
-            | {"gen_ai.input.messages": first, "gen_ai.output.messages": json.dumps([sample.text("assistant", "a2")])},
+            | {
+                "gen_ai.input.messages": first,
+                "gen_ai.output.messages": json.dumps([sample.text("assistant", "a2")]),
+            },
         ),
         sample.span("a", 4, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.1}),
         sample.span(
@@ -145,17 +167,26 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
         ),
     ]
 
-    facts, rollout = assembled(spans, {"service.name": "agent", "agentlightning.rollout_id": "ro-1"}, scope="x")
+    facts, rollout = assembled(
+        spans, {"service.name": "agent", "agentlightning.rollout_id": "ro-1"}, scope="x"
+    )
 
     assert (facts.role, facts.step, facts.reward) == ("agent", 3, 0.75)
     assert [message["content"] for message in rollout.messages] == ["q", "a1", "q2", "a2"]
     assert (rollout.reward, rollout.rewards) == (0.75, {"task": 0.75, "1": 0.5})
     assert rollout.metadata == {"rollout_id": "ro-1"}
-    assert (rollout.key, rollout.axis, rollout.incomplete) == ("agent/rollouts", "agent/step", False)
+    assert (rollout.key, rollout.axis, rollout.incomplete) == (
+        "agent/rollouts",
+        "agent/step",
+        False,
+    )
 
 
 def test_a_span_named_rollout_inside_a_larger_trace_sends_for_it() -> None:
-    spans = [sample.span("a", 1, "train_step"), sample.span("a", 2, "rollout", {"rl.step": 5, "rl.reward": 0.5})]
+    spans = [
+        sample.span("a", 1, "train_step"),
+        sample.span("a", 2, "rollout", {"rl.step": 5, "rl.reward": 0.5}),
+    ]
 
     facts, rollout = assembled(spans)
 
@@ -170,7 +201,12 @@ def test_without_its_root_a_rollout_is_incomplete_and_shows_what_came() -> None:
 
     assert rollout.incomplete
     assert (rollout.step, rollout.axis, rollout.steps) == (None, None, {"trainer/step": 4})
-    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in rollout.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert rollout.end_unix_ns == sample.NOW + 104
 
 
@@ -185,12 +221,18 @@ def test_evaluations_override_and_their_remarks_become_metadata() -> None:
     _, rollout = assembled(sample.rollout_spans("a"), scores=scores)
 
     assert (rollout.reward, rollout.advantage, rollout.rewards) == (0.25, 2.0, {"style": 0.5})
-    assert rollout.metadata == {"reward.label": "good", "reward.explanation": "since", "verdict.label": "pass"}
+    assert rollout.metadata == {
+        "reward.label": "good",
+        "reward.explanation": "since",
+        "verdict.label": "pass",
+    }
     assert rollout.remarks == {"reward": ["good", "since"], "verdict": ["pass", None]}
 
 
 def test_an_id_of_the_users_own_and_a_version_that_is_not_a_number_become_metadata() -> None:
-    _, rollout = assembled(sample.rollout_spans("a", rl__rollout__id="mine", rl__policy__version="v2"))
+    _, rollout = assembled(
+        sample.rollout_spans("a", rl__rollout__id="mine", rl__policy__version="v2")
+    )
 
     assert rollout.metadata == {"rollout_id": "mine", "policy_version": "v2"}
     assert rollout.policy_version is None

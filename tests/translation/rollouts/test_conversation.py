@@ -32,7 +32,13 @@ def test_a_history_without_the_reasoning_is_the_same_history() -> None:
 
 
 def test_a_history_trimmed_in_front_goes_on_behind_the_last_answer() -> None:
-    assert merged([([S, U1], [A1]), ([said("system", "summary"), A1, U2], [A2])], {}) == [S, U1, A1, U2, A2]
+    assert merged([([S, U1], [A1]), ([said("system", "summary"), A1, U2], [A2])], {}) == [
+        S,
+        U1,
+        A1,
+        U2,
+        A2,
+    ]
     assert merged([([S, U1], [A1]), ([A1, U2], [A2])], {}) == [S, U1, A1, U2, A2]
 
 
@@ -49,12 +55,22 @@ def test_the_same_question_asked_again_in_a_delta_is_not_lost() -> None:
 
 
 def test_tool_spans_answer_calls_that_no_message_answers() -> None:
-    call: Message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}, {"id": "c2"}]}
+    call: Message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1"}, {"id": "c2"}],
+    }
     answered: Message = {"role": "tool", "content": "given", "tool_call_id": "c1"}
 
     messages = merged([([U1], [call]), ([answered], [A2])], {"c1": "span", "c2": "span"})
 
-    assert messages == [U1, call, {"role": "tool", "content": "span", "tool_call_id": "c2"}, answered, A2]
+    assert messages == [
+        U1,
+        call,
+        {"role": "tool", "content": "span", "tool_call_id": "c2"},
+        answered,
+        A2,
+    ]
 
 
 def test_what_was_said_after_the_last_answer_stands_behind_it() -> None:

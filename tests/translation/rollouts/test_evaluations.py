@@ -24,7 +24,11 @@ def test_a_value_before_its_trace_becomes_part_of_the_rollout(restart: bool) -> 
     records = bench.close()
 
     [rollout] = rollouts_in(records)
-    assert (rollout.reward, rollout.rewards, rollout.metadata) == (0.25, {"style": 0.5}, {"reward.explanation": "x"})
+    assert (rollout.reward, rollout.rewards, rollout.metadata) == (
+        0.25,
+        {"style": 0.5},
+        {"reward.explanation": "x"},
+    )
     assert rows_in(records)[0].values["explorer/rollouts/reward/mean"] == 0.25
     assert late_in(records) == []
 
@@ -45,7 +49,9 @@ def test_a_value_after_its_rollout_is_a_record_that_names_it() -> None:
     bench = Bench(selection="first", rollout_key="{split}/samples")
     bench.send(*sample.rollout_spans("a", step=3, rl__split="eval"))
 
-    records = bench.evaluate(sample.evaluation("a", "reward", 0.5, seq=4, score__label="ok", explanation="why"))
+    records = bench.evaluate(
+        sample.evaluation("a", "reward", 0.5, seq=4, score__label="ok", explanation="why")
+    )
 
     assert records == [
         Evaluation(
@@ -94,7 +100,9 @@ def test_a_value_that_became_part_of_its_rollout_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_of_two_values_the_higher_number_of_one_process_and_the_later_of_two_holds(order: tuple[int, ...]) -> None:
+def test_of_two_values_the_higher_number_of_one_process_and_the_later_of_two_holds(
+    order: tuple[int, ...],
+) -> None:
     bench = Bench()
     events: list[tuple[Any, str]] = [
         (sample.evaluation("a", "reward", 0.1, seq=1, at_ns=50), "i1"),
@@ -133,7 +141,9 @@ def test_a_value_for_a_rollout_that_was_left_out_is_counted() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_they_come(restart: bool) -> None:
+def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_they_come(
+    restart: bool,
+) -> None:
     bench = Bench()
     run_id = str(sample.OURS["rl.run.id"])
     early, late = sample.evaluation("a", "judge", 0.5), sample.evaluation("b", "judge", 0.5, seq=2)
@@ -169,7 +179,9 @@ def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_values_of_a_rollout_that_has_not_come_at_the_end_are_counted_until_it_comes(restart: bool) -> None:
+def test_values_of_a_rollout_that_has_not_come_at_the_end_are_counted_until_it_comes(
+    restart: bool,
+) -> None:
     bench = Bench()
     for seq, name in enumerate(("reward", "style"), 1):
         bench.evaluate(sample.evaluation("late", name, 0.5, seq=seq))
@@ -210,7 +222,9 @@ def test_values_that_wait_for_traces_are_bounded() -> None:
 
     records: list[Any] = []
     for number in range(5):
-        records += bench.evaluate(sample.evaluation(f"{number}", "reward", float(number), seq=number))
+        records += bench.evaluate(
+            sample.evaluation(f"{number}", "reward", float(number), seq=number)
+        )
 
     assert [value.value for value in late_in(records)] == [0.0, 1.0]
 
@@ -218,7 +232,9 @@ def test_values_that_wait_for_traces_are_bounded() -> None:
 @pytest.mark.parametrize("spoil", ["trace", "name", "value"])
 def test_a_value_without_trace_name_or_value_is_counted(spoil: str) -> None:
     bench = Bench()
-    event = sample.evaluation("a", "" if spoil == "name" else "reward", None if spoil == "value" else 1.0)
+    event = sample.evaluation(
+        "a", "" if spoil == "name" else "reward", None if spoil == "value" else 1.0
+    )
     if spoil == "trace":
         event.trace_id = bytes(16)
 
@@ -239,7 +255,11 @@ def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     bench.evaluate(sample.evaluation("http", "reward", 1.0))
     bench.send(sample.span("http", 1, "GET /"))
 
-    records = bench.after(2) + bench.evaluate(sample.evaluation("http", "reward", 2.0, seq=2)) + bench.close()
+    records = (
+        bench.after(2)
+        + bench.evaluate(sample.evaluation("http", "reward", 2.0, seq=2))
+        + bench.close()
+    )
 
     assert records == []
     assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}

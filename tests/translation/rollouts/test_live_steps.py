@@ -60,7 +60,11 @@ def go_on(run: MemoryRun, how: str) -> None:
             with open_rollout(run, step=step) as rollout:
                 rollout.reward = 1.0
         else:
-            log_rollouts(run, [Rollout([], reward=1.0) for _ in range(2 if how == "left out" else 1)], step=step)
+            log_rollouts(
+                run,
+                [Rollout([], reward=1.0) for _ in range(2 if how == "left out" else 1)],
+                step=step,
+            )
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -20,7 +20,12 @@ def test_a_batch_rollout_in_one_frame_is_a_record_at_once() -> None:
     records = bench.send(*sample.rollout_spans("a"))
 
     [rollout] = rollouts_in(records)
-    assert (rollout.id, rollout.step, rollout.reward, len(rollout.spans)) == (sample.trace_id("a"), 1, 1.0, 4)
+    assert (rollout.id, rollout.step, rollout.reward, len(rollout.spans)) == (
+        sample.trace_id("a"),
+        1,
+        1.0,
+        4,
+    )
     assert bench.rollouts.waiting() == (0, 0)
     assert bench.counted() == {}
     assert bench.counted("trace/spans/") == {}
@@ -32,7 +37,9 @@ def test_many_traces_in_one_frame_are_parted() -> None:
 
     records = bench.send(*reversed(spans))
 
-    assert {rollout.id for rollout in rollouts_in(records)} == {sample.trace_id(name) for name in "abc"}
+    assert {rollout.id for rollout in rollouts_in(records)} == {
+        sample.trace_id(name) for name in "abc"
+    }
     assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4, 4, 4]
 
 
@@ -51,7 +58,13 @@ def test_a_trace_that_does_not_say_how_many_spans_it_has_waits_behind_its_root()
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     root, *children = sample.rollout_spans("a", counted=False)
 
-    before = bench.send(children[0]) + bench.after(100) + bench.send(root) + bench.after(1) + bench.send(*children[1:])
+    before = (
+        bench.send(children[0])
+        + bench.after(100)
+        + bench.send(root)
+        + bench.after(1)
+        + bench.send(*children[1:])
+    )
     after = bench.after(1)
 
     assert before == []
@@ -76,7 +89,9 @@ def test_a_root_that_never_comes_leaves_an_incomplete_rollout() -> None:
     early, late = bench.after(599), bench.after(1)
 
     assert early == []
-    assert [(len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)] == [(2, True)]
+    assert [(len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)] == [
+        (2, True)
+    ]
 
 
 def test_a_span_behind_its_rollout_completes_it_and_a_redelivered_one_does_not() -> None:
@@ -85,9 +100,17 @@ def test_a_span_behind_its_rollout_completes_it_and_a_redelivered_one_does_not()
 
     records = bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 9, "chat x"))
     bench.restart()
-    records += bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 10, "chat x")) + bench.close()
+    records += (
+        bench.send(*sample.rollout_spans("a"))
+        + bench.send(sample.span("a", 10, "chat x"))
+        + bench.close()
+    )
 
-    late = [(one.id, one.rollout_key, one.step, len(one.spans)) for one in records if isinstance(one, PlainTrace)]
+    late = [
+        (one.id, one.rollout_key, one.step, len(one.spans))
+        for one in records
+        if isinstance(one, PlainTrace)
+    ]
     assert late == [(sample.trace_id("a"), "explorer/rollouts", 1, 1)] * 2
     assert (rollouts_in(records), bench.counted()) == ([], {})
 
@@ -96,21 +119,29 @@ def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
     bench = Bench(selection="first", max_rollouts=0)
     bench.send(*sample.rollout_spans("a"))
 
-    records = bench.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+    records = bench.send(
+        sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+    )
 
     assert (records, bench.counted()) == ([], {"span/late": 1})
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(early: bool) -> None:
+def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(
+    early: bool,
+) -> None:
     server, job = Bench(selection="first"), Bench(selection="first", trace_grace_ns=2 * SECOND)
     root, *children = sample.rollout_spans("a", counted=False)
     if early:
-        server.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+        server.send(
+            sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+        )
         job.send(children[0])
     else:
         job.send(children[0])
-        server.send(sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm")
+        server.send(
+            sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+        )
     trace_id = sample.trace_id("a")
 
     assert (server.rollouts.strays(), job.rollouts.strays()) == ({trace_id}, set())
@@ -154,7 +185,9 @@ def test_a_reward_in_a_span_that_joins_a_waiting_rollout_counts_in_the_choice() 
         scope="x",
     )
     bench.after(2)
-    reward = sample.span("a", 2, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.5})
+    reward = sample.span(
+        "a", 2, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.5}
+    )
     bench.send(reward, resource=sample.FOREIGN, scope="x")
     bench.restart()
 
@@ -187,7 +220,9 @@ def test_spans_of_other_processes_join_and_the_root_says_the_role() -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(restart: bool) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
-    records = bench.send(sample.span("http", 2, "SELECT")) + bench.send(sample.span("http", 1, "GET /"))
+    records = bench.send(sample.span("http", 2, "SELECT")) + bench.send(
+        sample.span("http", 1, "GET /")
+    )
     if restart:
         bench.restart()
 
@@ -203,7 +238,11 @@ def test_a_trace_becomes_a_rollout_by_any_of_its_spans() -> None:
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     bench.send(sample.span("a", 1, "GET /"), resource=sample.FOREIGN, scope="http")
 
-    bench.send(sample.span("a", 2, "chat m", {"gen_ai.operation.name": "chat"}), resource=sample.FOREIGN, scope="ai")
+    bench.send(
+        sample.span("a", 2, "chat m", {"gen_ai.operation.name": "chat"}),
+        resource=sample.FOREIGN,
+        scope="ai",
+    )
     records = bench.after(2)
 
     assert [(rollout.role, rollout.step) for rollout in rollouts_in(records)] == [("agent", None)]
@@ -221,7 +260,9 @@ def test_open_traces_are_bounded_and_those_that_are_not_rollouts_go_first() -> N
     records += bench.send(sample.rollout_spans("c")[1])
 
     assert counts == {"trace/other": 1}
-    assert [(rollout.id, rollout.incomplete) for rollout in rollouts_in(records)] == [(sample.trace_id("a"), True)]
+    assert [(rollout.id, rollout.incomplete) for rollout in rollouts_in(records)] == [
+        (sample.trace_id("a"), True)
+    ]
     assert bench.counted() == {"trace/other": 1, "trace/evicted": 1}
     assert bench.rollouts.waiting() == (2, 0)
 
@@ -234,7 +275,9 @@ def test_the_bytes_of_open_traces_are_bounded() -> None:
         bench.now += 1
         records += bench.send(*sample.rollout_spans(f"{number}")[1:])
 
-    stored = sum(len(value) for _, value in bench.state.items("trace/spans/") if isinstance(value, bytes))
+    stored = sum(
+        len(value) for _, value in bench.state.items("trace/spans/") if isinstance(value, bytes)
+    )
     assert stored <= 5_000
     assert len(rollouts_in(records)) + bench.rollouts.waiting()[0] == 20
 
@@ -249,7 +292,9 @@ def test_closing_releases_everything_and_what_comes_later_is_taken_as_ever() -> 
     first = bench.close()
     second = bench.send(*sample.rollout_spans("again", step=2)) + bench.close()
 
-    assert {rollout.id for rollout in rollouts_in(first)} == {sample.trace_id(name) for name in ("whole", "rootless")}
+    assert {rollout.id for rollout in rollouts_in(first)} == {
+        sample.trace_id(name) for name in ("whole", "rootless")
+    }
     assert len(late_in(first)) == 1
     assert [rollout.id for rollout in rollouts_in(second)] == [sample.trace_id("again")]
     assert bench.rollouts.waiting() == (0, 0)
@@ -264,10 +309,14 @@ def test_every_record_carries_the_axes_known_so_far() -> None:
     given = RolloutPipeline(bench.state, bench.options, axes)
 
     [read] = rollouts_in(
-        read_from_state.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("a", step=3)), sample.NOW)
+        read_from_state.spans(
+            sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("a", step=3)), sample.NOW
+        )
     )
     [given] = rollouts_in(
-        given.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW)
+        given.spans(
+            sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW
+        )
     )
 
     assert read.steps == {"trainer/step": 8, "explorer/step": 3}
@@ -291,7 +340,9 @@ def test_a_trace_that_is_not_a_rollout_becomes_a_record_where_somebody_shows_it(
 
     records = bench.after(3)
 
-    assert [(record.name, len(record.spans)) for record in records if isinstance(record, PlainTrace)] == shown
+    assert [
+        (record.name, len(record.spans)) for record in records if isinstance(record, PlainTrace)
+    ] == shown
     assert len(records) == len(shown)
     assert bench.counted() == counted
     assert bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3) == []
@@ -307,7 +358,15 @@ def test_a_child_of_a_process_whose_clock_is_off_stays_in_its_rollout() -> None:
 
     [rollout] = rollouts_in(bench.send(root, chat, tool, last) + bench.close())
 
-    assert (rollout.start_unix_ns, rollout.end_unix_ns) == (root.start_time_unix_nano, root.end_time_unix_nano)
+    assert (rollout.start_unix_ns, rollout.end_unix_ns) == (
+        root.start_time_unix_nano,
+        root.end_time_unix_nano,
+    )
     assert rollout.spans[0].name == "rollout"
     assert {span.name for span in rollout.spans[1:]} == {"chat policy", "execute_tool calc"}
-    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in rollout.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]

@@ -13,10 +13,16 @@ from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 from support.otlp.translation_bench import ids
 
 
-def filled(bench: Bench, step: int, rewards: list[float | None], prefix: str = "", **attributes: Any) -> list[Any]:
+def filled(
+    bench: Bench, step: int, rewards: list[float | None], prefix: str = "", **attributes: Any
+) -> list[Any]:
     records: list[Any] = []
     for number, reward in enumerate(rewards):
-        records += bench.send(*sample.rollout_spans(f"{prefix}{step}-{number}", step=step, reward=reward, **attributes))
+        records += bench.send(
+            *sample.rollout_spans(
+                f"{prefix}{step}-{number}", step=step, reward=reward, **attributes
+            )
+        )
     return records
 
 
@@ -40,7 +46,9 @@ def test_a_step_closes_when_a_later_one_comes_and_keeps_what_the_rule_chooses() 
 
 def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
     bench = Bench(max_rollouts=1)
-    bench.leave_out(sample.left_out(1, {"p": {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}}, 3))
+    bench.leave_out(
+        sample.left_out(1, {"p": {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}}, 3)
+    )
     filled(bench, 1, [1.0, 0.0], rl__group__id="q")
     bench.now += 5
 
@@ -131,9 +139,10 @@ def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once(resta
 
     assert [rollout.reward for rollout in rollouts_in(late)] == [0.3]
     first = [row for row in rows_in(corrected) if row.step == 1]
-    assert [(row.id, row.values["explorer/rollouts/total"], row.values["explorer/rollouts/kept"]) for row in first] == [
-        ("s:explorer:train:1:1", 4, 3)
-    ]
+    assert [
+        (row.id, row.values["explorer/rollouts/total"], row.values["explorer/rollouts/kept"])
+        for row in first
+    ] == [("s:explorer:train:1:1", 4, 3)]
     assert bench.after(1_000) == []
 
 
@@ -145,7 +154,9 @@ def test_caps_hold_for_each_role_split_and_step_alone() -> None:
 
     records = bench.close()
 
-    kept = sorted((rollout.role or "", rollout.split or "", rollout.key) for rollout in rollouts_in(records))
+    kept = sorted(
+        (rollout.role or "", rollout.split or "", rollout.key) for rollout in rollouts_in(records)
+    )
     assert kept == [
         ("explorer", "", "explorer/rollouts"),
         ("explorer", "eval", "explorer/rollouts"),
@@ -169,7 +180,9 @@ def test_the_key_holds_the_split_and_what_the_rollouts_process_was_reported_goes
     bench = Bench(selection="first", rollout_key="samples/{split}")
     more = {"rl__rollout__key": given} if given else {}
 
-    records = filled(bench, 1, [1.0], "t", **more) + filled(bench, 1, [1.0], "e", rl__split="eval", **more)
+    records = filled(bench, 1, [1.0], "t", **more) + filled(
+        bench, 1, [1.0], "e", rl__split="eval", **more
+    )
     late = late_in(bench.evaluate(sample.evaluation("e1-0", "judge", 0.5)))
 
     assert [rollout.key for rollout in rollouts_in(records)] == [of_train, of_eval]
@@ -205,7 +218,8 @@ def test_rollouts_without_a_step_share_seats_for_one_waiting_time() -> None:
 
     assert len(rollouts_in(records)) == 6
     assert [(row.id, row.step, row.axis) for row in rows_in(records)] == [
-        (f"s:explorer:train:{sample.NOW + 30 * second * sample.SECOND}", None, None) for second in range(3)
+        (f"s:explorer:train:{sample.NOW + 30 * second * sample.SECOND}", None, None)
+        for second in range(3)
     ]
     assert bench.counted("step/") == {}
 
@@ -213,12 +227,17 @@ def test_rollouts_without_a_step_share_seats_for_one_waiting_time() -> None:
 def test_events_of_left_out_rollouts_close_earlier_steps_and_count_once() -> None:
     bench = Bench()
     filled(bench, 1, [1.0])
-    event = sample.left_out(2, {"p": {"count": 1, "sum": 1, "sum_squares": 1, "min": 1, "max": 1}}, 4)
+    event = sample.left_out(
+        2, {"p": {"count": 1, "sum": 1, "sum_squares": 1, "min": 1, "max": 1}}, 4
+    )
 
     closed = bench.leave_out(event)
     rest = bench.leave_out(event) + bench.close()
 
-    totals = [[(row.step, row.values["explorer/rollouts/total"]) for row in rows_in(part)] for part in (closed, rest)]
+    totals = [
+        [(row.step, row.values["explorer/rollouts/total"]) for row in rows_in(part)]
+        for part in (closed, rest)
+    ]
     assert totals == [[(1, 1)], [(2, 4)]]
     assert bench.counted("sampled_out/") == {"rollout": 4}
 
@@ -274,15 +293,23 @@ def test_each_step_closes_at_its_own_time() -> None:
         filled(bench, 1, [1.0], prefix=split, rl__split=split)
         bench.after(seconds)
 
-    closed = [[rollout.split for rollout in rollouts_in(bench.after(seconds))] for seconds in (9, 1, 5, 14, 1)]
+    closed = [
+        [rollout.split for rollout in rollouts_in(bench.after(seconds))]
+        for seconds in (9, 1, 5, 14, 1)
+    ]
 
     assert closed == [[], ["a"], ["b"], [], ["c"]]
 
 
-def test_after_a_restart_the_statistics_of_rollouts_without_a_step_keep_their_id_and_no_other_has_it() -> None:
+def test_after_a_restart_the_statistics_of_rollouts_without_a_step_keep_their_id_and_no_other_has_it() -> (
+    None
+):
     straight, restarted = Bench(), Bench()
     for bench in (straight, restarted):
-        bench.send(*sample.rollout_spans("whole", step=None), *sample.rollout_spans("rootless", step=None)[1:])
+        bench.send(
+            *sample.rollout_spans("whole", step=None),
+            *sample.rollout_spans("rootless", step=None)[1:],
+        )
         assert len(rows_in(bench.after(30))) == 1
         bench.after(575)
 
@@ -294,7 +321,9 @@ def test_after_a_restart_the_statistics_of_rollouts_without_a_step_keep_their_id
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_statistics_of_rollouts_without_a_step_have_an_id_each_also_at_one_time(restart: bool) -> None:
+def test_statistics_of_rollouts_without_a_step_have_an_id_each_also_at_one_time(
+    restart: bool,
+) -> None:
     bench = Bench()
     records: list[Any] = []
     for name in ("a", "b", "c"):
@@ -304,7 +333,9 @@ def test_statistics_of_rollouts_without_a_step_have_an_id_each_also_at_one_time(
         records += bench.close()
 
     at = sample.NOW
-    assert [row.id for row in rows_in(records)] == [f"s:explorer:train:{number}" for number in (at, at + 1, at + 2)]
+    assert [row.id for row in rows_in(records)] == [
+        f"s:explorer:train:{number}" for number in (at, at + 1, at + 2)
+    ]
     assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [1, 1, 1]
     assert len(bench.counted("stepless/")) == 1
 

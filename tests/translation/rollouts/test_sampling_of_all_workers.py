@@ -18,7 +18,10 @@ from support.otlp.translation_bench import ids
 from support.trainers.emit_rollout_doubles import MemoryRun
 
 _SAMPLES = st.lists(
-    st.tuples(st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0, -3.5]), st.sampled_from([None, "p", "q", "r"])),
+    st.tuples(
+        st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0, -3.5]),
+        st.sampled_from([None, "p", "q", "r"]),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -44,9 +47,15 @@ def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_w
     rewards = [reward for samples in workers for reward, _ in samples if reward is not None]
     total = sum(map(len, workers))
     assert ids(records) == ids(expected)
-    assert {key.removeprefix("explorer/rollouts/"): value for key, value in row.values.items()} == pytest.approx(
+    assert {
+        key.removeprefix("explorer/rollouts/"): value for key, value in row.values.items()
+    } == pytest.approx(
         {"total": total, "kept": min(cap, total), "zero_variance_groups": zero_variance(workers)}
-        | ({f"reward/{name}": float(getattr(np, name)(rewards)) for name in _FIGURES} if rewards else {})
+        | (
+            {f"reward/{name}": float(getattr(np, name)(rewards)) for name in _FIGURES}
+            if rewards
+            else {}
+        )
     )
 
 
@@ -55,12 +64,18 @@ def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(ca
     run = MemoryRun("r1", role="explorer", MAX_ROLLOUTS_PER_STEP="2")
     versions = [9, 8, 3, None, 10, 7]
     if call == "lists":
-        log_generations(run, prompts=["q"] * 6, responses=["a"] * 6, policy_versions=versions, step=10)
+        log_generations(
+            run, prompts=["q"] * 6, responses=["a"] * 6, policy_versions=versions, step=10
+        )
     else:
-        log_rollouts(run, [{"messages": "q", "policy_version": version} for version in versions], step=10)
+        log_rollouts(
+            run, [{"messages": "q", "policy_version": version} for version in versions], step=10
+        )
     log_rollouts(run, [{"messages": "q", "policy_version": 2}], step=10, split="eval")
 
-    evaluation, train = rows_in(records_after(Bench(max_rollouts=2), [("w", *record) for record in run.records], {1}))
+    evaluation, train = rows_in(
+        records_after(Bench(max_rollouts=2), [("w", *record) for record in run.records], {1})
+    )
 
     shown = {key: value for key, value in train.values.items() if "staleness" in key}
     assert shown == {
@@ -73,7 +88,9 @@ def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(ca
 _FIGURES = ("mean", "std", "min", "max")
 
 
-def logged(samples: list[tuple[float | None, str | None]], name: str, cap: int) -> list[tuple[int, bytes]]:
+def logged(
+    samples: list[tuple[float | None, str | None]], name: str, cap: int
+) -> list[tuple[int, bytes]]:
     """What one worker appends of a batch call."""
     run = MemoryRun("r1", role="explorer", MAX_ROLLOUTS_PER_STEP=str(cap))
     log_rollouts(run, [{"messages": "q", "reward": reward, "group": group, "id": f"{name}-{index}"}
@@ -86,7 +103,9 @@ def records_after(bench: Bench, frames: list[tuple[str, int, bytes]], kills: set
     records: list[Any] = []
     for number, (worker, signal, payload) in enumerate(frames):
         if signal == 2:
-            records += bench.rollouts.spans(sample.OURS, worker, ScopeSpans.FromString(payload), bench.now)
+            records += bench.rollouts.spans(
+                sample.OURS, worker, ScopeSpans.FromString(payload), bench.now
+            )
         else:
             [event] = ScopeLogs.FromString(payload).log_records
             records += bench.rollouts.sampled_out(sample.OURS, worker, event, bench.now)

@@ -19,7 +19,9 @@ def test_metrics_are_over_all_rollouts_kept_or_not() -> None:
     merged.add("p2", 0.0)
     merged.add(None, None)
 
-    merged.add_sampled_out(3, {"p2": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
+    merged.add_sampled_out(
+        3, {"p2": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}}
+    )
 
     assert merged.values(4, None) == {
         "rollouts/total": 7,
@@ -69,13 +71,19 @@ def test_sums_that_cannot_be_read_leave_the_count(sums: Any) -> None:
 
     merged.add_sampled_out(5, {"p": sums})
 
-    assert merged.values(0, None) == {"rollouts/total": 5, "rollouts/kept": 0, "rollouts/zero_variance_groups": 0}
+    assert merged.values(0, None) == {
+        "rollouts/total": 5,
+        "rollouts/kept": 0,
+        "rollouts/zero_variance_groups": 0,
+    }
 
 
 def test_a_number_of_rollouts_that_is_missing_is_at_least_that_of_the_rewards() -> None:
     merged = Statistics()
 
-    merged.add_sampled_out(0, {"p": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
+    merged.add_sampled_out(
+        0, {"p": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}}
+    )
 
     assert merged.values(0, None)["rollouts/total"] == 2
 
@@ -92,7 +100,10 @@ def test_folding_forgets_the_groups_and_keeps_the_numbers() -> None:
     assert list(merged.groups) == [""]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["p", "q", None]), st.floats(-1e6, 1e6)), min_size=1), st.integers(0, 50))
+@given(
+    st.lists(st.tuples(st.sampled_from(["p", "q", None]), st.floats(-1e6, 1e6)), min_size=1),
+    st.integers(0, 50),
+)
 def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     rewards: list[tuple[str | None, float]], cut: int
 ) -> None:
@@ -101,7 +112,13 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
         merged.add(group, reward)
     merged = Statistics.from_json(json.loads(json.dumps(merged.to_json())))
     for group, reward in rewards[cut:]:
-        sums = {"count": 1, "sum": reward, "sum_squares": reward * reward, "min": reward, "max": reward}
+        sums = {
+            "count": 1,
+            "sum": reward,
+            "sum_squares": reward * reward,
+            "min": reward,
+            "max": reward,
+        }
         merged.add_sampled_out(1, {group or "": sums})
 
     values = merged.values(0, None)
@@ -109,8 +126,13 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     numbers = [reward for _, reward in rewards]
     assert values["rollouts/total"] == len(numbers)
     assert values["rollouts/reward/mean"] == pytest.approx(statistics.fmean(numbers), abs=1e-6)
-    assert values["rollouts/reward/std"] == pytest.approx(statistics.pstdev(numbers), abs=1.0, rel=1e-3)
-    assert (values["rollouts/reward/min"], values["rollouts/reward/max"]) == (min(numbers), max(numbers))
+    assert values["rollouts/reward/std"] == pytest.approx(
+        statistics.pstdev(numbers), abs=1.0, rel=1e-3
+    )
+    assert (values["rollouts/reward/min"], values["rollouts/reward/max"]) == (
+        min(numbers),
+        max(numbers),
+    )
 
 
 def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_restart() -> None:

@@ -22,9 +22,15 @@ def span_id(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def rollout_below(number: int, *, parent: int = 1, reward: float | None = None, **attributes: object) -> list[Span]:
+def rollout_below(
+    number: int, *, parent: int = 1, reward: float | None = None, **attributes: object
+) -> list[Span]:
     """A rollout with a chat span, which ends before it."""
-    chat = {"gen_ai.operation.name": "chat", "gen_ai.prompt": f"q{number}", "gen_ai.completion": f"a{number}"}
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.prompt": f"q{number}",
+        "gen_ai.completion": f"a{number}",
+    }
     said = {
         "rl.reward": number / 10 if reward is None else reward,
         **{k.replace("__", "."): v for k, v in attributes.items()},
@@ -49,7 +55,12 @@ def id_of(number: int) -> str:
 
 def shown(records: list[Record]) -> list[tuple[str, float | None, list[str], list[object]]]:
     return sorted(
-        (one.id, one.reward, [span.name for span in one.spans], [message["content"] for message in one.messages])
+        (
+            one.id,
+            one.reward,
+            [span.name for span in one.spans],
+            [message["content"] for message in one.messages],
+        )
         for one in rollouts_in(records)
     )
 
@@ -137,7 +148,9 @@ def test_spans_side_by_side_that_name_one_rollout_are_one() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(restart: bool) -> None:
+def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(
+    restart: bool,
+) -> None:
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     for number, about in ((1, 10), (2, 20), (3, 31)):
         bench.evaluate(judged(about, number * 1.5, seq=number))
@@ -147,7 +160,10 @@ def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(re
 
     rollouts = rollouts_in(bench.after(2))
     later = late_in(
-        [*bench.evaluate(judged(20, 9.0, seq=4)), *bench.evaluate(sample.evaluation("job", "reward", 8.0, seq=5))]
+        [
+            *bench.evaluate(judged(20, 9.0, seq=4)),
+            *bench.evaluate(sample.evaluation("job", "reward", 8.0, seq=5)),
+        ]
     )
 
     assert {one.id: one.reward for one in rollouts} == {id_of(1): 1.5, id_of(2): 3.0, id_of(3): 4.5}
@@ -217,7 +233,11 @@ def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(restart: bool
     rest = bench.after(600)
 
     assert (shown(second), waiting) == (expected(2), (1, 0))
-    assert (rollouts_in(rest), bench.rollouts.waiting(), bench.counted()) == ([], (0, 0), {"span/late": 1})
+    assert (rollouts_in(rest), bench.rollouts.waiting(), bench.counted()) == (
+        [],
+        (0, 0),
+        {"span/late": 1},
+    )
 
 
 def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> None:
@@ -236,7 +256,11 @@ def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step(
 SPANS = [span for number in (1, 2, 3) for span in rollout_below(number)] + [ambient()]
 
 
-@given(order=st.permutations(SPANS + SPANS), cuts=st.sets(st.integers(1, 13)), restarts=st.sets(st.integers(0, 13)))
+@given(
+    order=st.permutations(SPANS + SPANS),
+    cuts=st.sets(st.integers(1, 13)),
+    restarts=st.sets(st.integers(0, 13)),
+)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_in_any_order_in_pieces_twice_and_with_kills_it_is_the_same_rollouts(
     order: list[Span], cuts: set[int], restarts: set[int]
@@ -269,7 +293,9 @@ def renumbered(spans: list[Span], by: int) -> list[Span]:
 
 
 @pytest.mark.parametrize("selection", ["first", "stratified"])
-def test_two_rollouts_with_one_id_are_two_records_and_values_go_to_the_first(selection: str) -> None:
+def test_two_rollouts_with_one_id_are_two_records_and_values_go_to_the_first(
+    selection: str,
+) -> None:
     bench = Bench(selection=selection)
     one = sample.rollout_spans("a", step=1, reward=0.25)
     two = renumbered(sample.rollout_spans("a", step=2, reward=0.75), 100)
@@ -309,4 +335,7 @@ def test_a_live_rollout_with_the_id_of_another_is_whole_too() -> None:
     for span in (*children, root):
         records += bench.send(span)
 
-    assert [(one.step, len(one.spans)) for one in (*first, *rollouts_in(records))] == [(1, 4), (5, 4)]
+    assert [(one.step, len(one.spans)) for one in (*first, *rollouts_in(records))] == [
+        (1, 4),
+        (5, 4),
+    ]

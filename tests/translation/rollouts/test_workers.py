@@ -20,12 +20,27 @@ from support.otlp.otlp_samples import (
     source,
     who,
 )
-from support.otlp.trace_samples import left_out, rollout_spans, rollouts_in, rows_in, scope_spans, trace_id
+from support.otlp.trace_samples import (
+    left_out,
+    rollout_spans,
+    rollouts_in,
+    rows_in,
+    scope_spans,
+    trace_id,
+)
 from support.otlp.translation_bench import bench_of, explorers, points, send
 
 ALL_STATISTICS = [
     f"explorer/rollouts/{name}"
-    for name in ("kept", "reward/max", "reward/mean", "reward/min", "reward/std", "total", "zero_variance_groups")
+    for name in (
+        "kept",
+        "reward/max",
+        "reward/mean",
+        "reward/min",
+        "reward/std",
+        "total",
+        "zero_variance_groups",
+    )
 ]
 
 
@@ -58,7 +73,9 @@ def test_a_worker_of_another_role_holds_no_step_up() -> None:
     assert points(send(bench, explorer, 2, 1.0)) == [(1, 1)]
 
 
-def test_a_process_of_the_role_that_sends_no_rollouts_holds_a_step_up_for_the_step_wait_alone() -> None:
+def test_a_process_of_the_role_that_sends_no_rollouts_holds_a_step_up_for_the_step_wait_alone() -> (
+    None
+):
     bench = bench_of()
     explorer, idle = explorers("e", "idle")
     bench.open(explorer, idle)
@@ -73,7 +90,9 @@ def test_a_process_of_the_role_that_sends_no_rollouts_holds_a_step_up_for_the_st
 def test_further_ranks_and_forked_children_that_send_no_rollouts_hold_no_step_up() -> None:
     bench = bench_of()
     [explorer] = explorers("e")
-    bench.open(explorer, source("rank", "explorer", rl_rank=1), source("child", "explorer", rl_forked=True))
+    bench.open(
+        explorer, source("rank", "explorer", rl_rank=1), source("child", "explorer", rl_forked=True)
+    )
     send(bench, explorer, 1, 1.0)
 
     assert points(send(bench, explorer, 2, 1.0)) == [(1, 1)]
@@ -129,7 +148,9 @@ def test_the_end_of_the_run_ends_the_wait_for_workers_that_may_start_later() -> 
     assert points(bench.logs(worker, end("finished", 1))) == [(1, 1)]
 
 
-def test_a_worker_that_has_not_begun_when_frames_were_written_is_not_waited_for_when_they_are_read_late() -> None:
+def test_a_worker_that_has_not_begun_when_frames_were_written_is_not_waited_for_when_they_are_read_late() -> (
+    None
+):
     bench = bench_of()
     first, later = explorers("first", "later")
     bench.open(first)
@@ -268,7 +289,9 @@ def test_behind_a_receiver_a_passed_step_waits_for_what_the_network_carries_last
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("own_first", [False, True])
-def test_statistics_leave_a_series_to_the_row_that_has_its_key_and_are_counted(restart: bool, own_first: bool) -> None:
+def test_statistics_leave_a_series_to_the_row_that_has_its_key_and_are_counted(
+    restart: bool, own_first: bool
+) -> None:
     bench = bench_of()
     (worker,) = explorers("a")
     bench.open(worker)
@@ -290,7 +313,9 @@ def test_statistics_leave_a_series_to_the_row_that_has_its_key_and_are_counted(r
     assert bench.state.get("dropkey/same_key") == "explorer/rollouts/total"
 
 
-def test_bridges_that_restart_again_and_again_put_the_close_of_a_passed_step_off_no_further() -> None:
+def test_bridges_that_restart_again_and_again_put_the_close_of_a_passed_step_off_no_further() -> (
+    None
+):
     bench = bench_of()
     bench.request(request("far", *rollout_spans("1", step=1)), TRACES)
     bench.request(request("far", *rollout_spans("2", step=2)), TRACES)
@@ -324,7 +349,9 @@ def test_third_party_processes_that_cannot_be_distinguished_close_steps_by_the_s
     agents = {"service.name": "agent", "rl.run.id": RUN}
 
     def agent(name: str, step: int, reward: float) -> list[Record]:
-        return bench.request(request("", *rollout_spans(name, step=step, reward=reward), **agents), TRACES)
+        return bench.request(
+            request("", *rollout_spans(name, step=step, reward=reward), **agents), TRACES
+        )
 
     agent("fast1", 1, 0.5)
     held = agent("fast2", 2, 0.5)
@@ -375,7 +402,9 @@ def test_statistics_of_left_out_rollouts_say_how_far_a_worker_is_too() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_worker_that_is_behind_and_still_sends_is_waited_for_after_a_restart_too(restart: bool) -> None:
+def test_a_worker_that_is_behind_and_still_sends_is_waited_for_after_a_restart_too(
+    restart: bool,
+) -> None:
     bench = bench_of(step_timeout_ns=100 * 10**9)
     fast, slow = explorers("fast", "slow")
     bench.open(fast, slow)

@@ -45,7 +45,9 @@ def test_the_same_job_keeps_the_same_rollouts_at_any_pace_and_with_kills(
     lockstep = [number for _ in range(len(job[0]) + 1) for number in range(len(job))]
 
     expected = play(job, lockstep, set())
-    records = play(job, data.draw(st.permutations(turns)), data.draw(st.sets(st.integers(0, len(turns)))))
+    records = play(
+        job, data.draw(st.permutations(turns)), data.draw(st.sets(st.integers(0, len(turns))))
+    )
 
     def kept(of: list[Record]) -> set[str]:
         return {rollout.id for rollout in rollouts_in(of)}
@@ -55,4 +57,6 @@ def test_the_same_job_keeps_the_same_rollouts_at_any_pace_and_with_kills(
 
     assert kept(records) == kept(expected)
     assert figures(records) == figures(expected)
-    assert len({row.step for row in rows_in(records)}) == len(rows_in(records)), "each step is counted once"
+    assert len({row.step for row in rows_in(records)}) == len(rows_in(records)), (
+        "each step is counted once"
+    )

@@ -26,10 +26,19 @@ EXPLORER = rank(5, "explorer")
 FIGURES = ("mismatch/k1", "mismatch/k3", "mismatch/mean", "mismatch/max", "mismatch/beyond")
 
 
-def token_rows(records: Sequence[Record], role: str = "trainer") -> dict[int | None, dict[str, float]]:
+def token_rows(
+    records: Sequence[Record], role: str = "trainer"
+) -> dict[int | None, dict[str, float]]:
     """Values of the last row of each step."""
-    rows = [row for row in rows_of(records) if row.role == role and any("tokens/" in key for key in row.values)]
-    return {row.step: {key.removeprefix("tokens/"): value for key, value in values_of(row).items()} for row in rows}
+    rows = [
+        row
+        for row in rows_of(records)
+        if row.role == role and any("tokens/" in key for key in row.values)
+    ]
+    return {
+        row.step: {key.removeprefix("tokens/"): value for key, value in values_of(row).items()}
+        for row in rows
+    }
 
 
 def figures_shown(records: Sequence[Record]) -> dict[str, dict[str, float]]:
@@ -37,19 +46,29 @@ def figures_shown(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     figures: dict[str, dict[str, float]] = {}
     for record in records:
         if isinstance(record, RolloutRecord):
-            parts = {key: value for key, value in record.rewards.items() if key.startswith("tokens/")}
+            parts = {
+                key: value for key, value in record.rewards.items() if key.startswith("tokens/")
+            }
             figures.setdefault(record.id, {}).update(parts)
-        elif isinstance(record, Evaluation) and record.name.startswith("tokens/") and record.value is not None:
+        elif (
+            isinstance(record, Evaluation)
+            and record.name.startswith("tokens/")
+            and record.value is not None
+        ):
             figures.setdefault(record.rollout_id, {})[record.name] = record.value
     return figures
 
 
 def deliver(bench: Bench, frames: Sequence[tuple[SegmentInfo, tuple[int, bytes]]]) -> None:
     for sender, (signal, payload) in frames:
-        bench.records += bench.translator.frame(sender, signal, payload, False, bench.now_ns, bench.now_ns)
+        bench.records += bench.translator.frame(
+            sender, signal, payload, False, bench.now_ns, bench.now_ns
+        )
 
 
-def sent(run: MemoryRun, sender: SegmentInfo = TRAINER) -> list[tuple[SegmentInfo, tuple[int, bytes]]]:
+def sent(
+    run: MemoryRun, sender: SegmentInfo = TRAINER
+) -> list[tuple[SegmentInfo, tuple[int, bytes]]]:
     """The frames that *run* has appended since."""
     frames, run.records = run.records, []
     return [(sender, frame) for frame in frames]
@@ -107,14 +126,18 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(bench: Bench, run: Memor
         for percent in (1, 10, 50, 90, 99):
             # Log-probabilities above 0, which only noise gives, count by their distance from it.
             true = np.quantile(-abs(numbers), percent / 100)
-            assert values[f"logprob/{side}/p{percent:02d}"] == pytest.approx(true, rel=0.02, abs=0.002)
+            assert values[f"logprob/{side}/p{percent:02d}"] == pytest.approx(
+                true, rel=0.02, abs=0.002
+            )
     positions = np.concatenate([10 * np.arange(length) // max(length, 1) for length in lengths])
     for tenth in range(10):
         chosen = np.concatenate(entropies)[positions == tenth]
         assert values[f"entropy/tenth_{tenth + 1:02d}"] == pytest.approx(chosen.mean(), rel=1e-5)
 
 
-def test_tokens_that_were_certain_have_a_log_probability_of_zero(bench: Bench, run: MemoryRun) -> None:
+def test_tokens_that_were_certain_have_a_log_probability_of_zero(
+    bench: Bench, run: MemoryRun
+) -> None:
     annotate(run, "a", {"logprobs": [0.0, -0.0, -1.0]}, TokensCall(3))
 
     deliver(bench, sent(run))
@@ -122,7 +145,9 @@ def test_tokens_that_were_certain_have_a_log_probability_of_zero(bench: Bench, r
     assert token_rows(bench.close())[3]["logprob/engine/p90"] == 0.0
 
 
-def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_either_order(bench: Bench) -> None:
+def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_either_order(
+    bench: Bench,
+) -> None:
     explorer = MemoryRun(RUN, "explorer")
     trainer = MemoryRun(RUN)
     engine = {"a": [-1.0, -2.0], "b": [-0.5, -0.5, -3.0]}
@@ -138,7 +163,9 @@ def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_eith
         other.restart()
         deliver(other, order[1:])
         rows = token_rows(other.close())
-        expected = truth(np.array([-1.0, -2.0, -0.5, -0.5, -3.0]), np.array([-1.5, -2.0, -0.25, -0.5, -2.0]))
+        expected = truth(
+            np.array([-1.0, -2.0, -0.5, -0.5, -3.0]), np.array([-1.5, -2.0, -0.25, -0.5, -2.0])
+        )
         assert {name: rows[4][name] for name in FIGURES} == pytest.approx(expected)
         assert "mismatch/k1" not in token_rows(other.records, "explorer")[2]
         assert other.counts() == {}
@@ -151,7 +178,12 @@ def test_each_shown_rollout_has_the_same_figures_as_the_row_also_when_it_comes_l
         annotate(run, name, {"entropies": [entropy, entropy]}, TokensCall(3))
     deliver(bench, sent(run))
     bench.tick(60)
-    log_rollouts(run, run.rollout_options, [Rollout("q", id=name, step=3) for name in "ab"], RolloutDefaults())
+    log_rollouts(
+        run,
+        run.rollout_options,
+        [Rollout("q", id=name, step=3) for name in "ab"],
+        RolloutDefaults(),
+    )
     deliver(bench, sent(run))
     bench.restart()
     bench.tick(60)
@@ -159,12 +191,17 @@ def test_each_shown_rollout_has_the_same_figures_as_the_row_also_when_it_comes_l
 
     shown = figures_shown(bench.records)
 
-    assert {name: shown[trace_id_of(RUN, name)]["tokens/entropy"] for name in "ab"} == {"a": 1.0, "b": 2.0}
+    assert {name: shown[trace_id_of(RUN, name)]["tokens/entropy"] for name in "ab"} == {
+        "a": 1.0,
+        "b": 2.0,
+    }
     assert set(shown) == {trace_id_of(RUN, name) for name in "ab"}
     assert token_rows(bench.records)[3]["entropy"] == 2.0
 
 
-def test_rollouts_that_are_annotated_twice_in_a_step_count_once_and_are_counted(bench: Bench, run: MemoryRun) -> None:
+def test_rollouts_that_are_annotated_twice_in_a_step_count_once_and_are_counted(
+    bench: Bench, run: MemoryRun
+) -> None:
     annotate(run, ["a", "b"], {"entropies": [[1.0], [2.0]]}, TokensCall(3))
     annotate(run, ["b", "c"], {"entropies": [[50.0], [3.0]]}, TokensCall(3))
     annotate(run, ["b"], {"advantages": [[1.0]]}, TokensCall(3))
@@ -190,7 +227,9 @@ def test_halves_of_another_length_are_counted_and_named(bench: Bench, run: Memor
     assert bench.state.get("dropkey/tokens/length") == trace_id_of(RUN, "a")
 
 
-def test_streams_beyond_the_limit_are_forgotten_and_a_half_that_waits_is_counted(run: MemoryRun) -> None:
+def test_streams_beyond_the_limit_are_forgotten_and_a_half_that_waits_is_counted(
+    run: MemoryRun,
+) -> None:
     bench = Bench(TranslationOptions(run_id=RUN, token_bytes=3_000))
     bench.open(TRAINER)
     for name in "abcd":
@@ -258,19 +297,28 @@ def asynchronous_job(seed: int) -> tuple[Truth, list[tuple[SegmentInfo, tuple[in
     for step in range(6):
         ids = [f"{seed}-{step}-{index}" for index in range(24)]
         rollouts = [Rollout("q", id=name, step=step, reward=float(draw.random())) for name in ids]
-        job.engine |= {name: -draw.exponential(0.5, draw.integers(0, 60)).astype("f4") for name in ids}
+        job.engine |= {
+            name: -draw.exponential(0.5, draw.integers(0, 60)).astype("f4") for name in ids
+        }
         log_rollouts(explorer, explorer.rollout_options, rollouts, RolloutDefaults())
         annotate(explorer, ids, {"logprobs": [job.engine[name] for name in ids]}, TokensCall(step))
         frames += sent(explorer, EXPLORER)
         if step < 2:
             continue
-        chosen = list(draw.choice([name for name in job.engine if int(name.split("-")[1]) >= step - 2], 36, False))
+        chosen = list(
+            draw.choice(
+                [name for name in job.engine if int(name.split("-")[1]) >= step - 2], 36, False
+            )
+        )
         job.trained[step] = {
-            name: (job.engine[name] + draw.normal(0, 0.4, len(job.engine[name]))).astype("f4") for name in chosen
+            name: (job.engine[name] + draw.normal(0, 0.4, len(job.engine[name]))).astype("f4")
+            for name in chosen
         }
         for number in range(3):
             part = chosen[12 * number : 12 * number + 12]
-            streams: dict[str, object] = {"trainer_logprobs": [job.trained[step][name] for name in part]}
+            streams: dict[str, object] = {
+                "trainer_logprobs": [job.trained[step][name] for name in part]
+            }
             if number:
                 streams["logprobs"] = [job.engine[name] for name in part]
             annotate(trainer, part, streams, TokensCall(step))
@@ -301,21 +349,32 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
     for step, trained in job.trained.items():
         engine = np.concatenate([job.engine[name] for name in trained])
         trainer = np.concatenate(list(trained.values()))
-        assert {name: rows[step][name] for name in FIGURES} == pytest.approx(truth(engine, trainer), rel=1e-4)
+        assert {name: rows[step][name] for name in FIGURES} == pytest.approx(
+            truth(engine, trainer), rel=1e-4
+        )
         assert rows[step]["count"] == len(engine)
     kept = {record.id for record in bench.records if isinstance(record, RolloutRecord)}
-    shown = {trace_id: figures for trace_id, figures in figures_shown(bench.records).items() if figures}
+    shown = {
+        trace_id: figures for trace_id, figures in figures_shown(bench.records).items() if figures
+    }
     names = {trace_id_of(RUN, name): name for name in job.engine}
     trained_last = {
-        name: step for step, trained in sorted(job.trained.items()) for name in trained if len(trained[name])
+        name: step
+        for step, trained in sorted(job.trained.items())
+        for name in trained
+        if len(trained[name])
     }
-    assert {names[trace_id] for trace_id in shown} >= {names[trace_id] for trace_id in kept} & trained_last.keys()
+    assert {names[trace_id] for trace_id in shown} >= {
+        names[trace_id] for trace_id in kept
+    } & trained_last.keys()
     assert set(shown) <= kept
     for trace_id, figures in shown.items():
         name = names[trace_id]
         if name in trained_last:
             expected = truth(job.engine[name], job.trained[trained_last[name]][name])
-            assert {key: figures[f"tokens/{key}"] for key in FIGURES} == pytest.approx(expected, rel=1e-4)
+            assert {key: figures[f"tokens/{key}"] for key in FIGURES} == pytest.approx(
+                expected, rel=1e-4
+            )
 
 
 def test_rows_of_tokens_are_not_rows_of_the_program(bench: Bench, run: MemoryRun) -> None:

@@ -55,7 +55,9 @@ def job(run: MemoryRun, *, first: str) -> None:
 
 def deliver(bench: Bench, run: MemoryRun) -> None:
     for signal, payload in run.records:
-        bench.records += bench.translator.frame(SENDER, signal, payload, False, bench.now_ns, bench.now_ns)
+        bench.records += bench.translator.frame(
+            SENDER, signal, payload, False, bench.now_ns, bench.now_ns
+        )
     run.records = []
 
 
@@ -80,7 +82,11 @@ def test_the_page_of_a_rollout_has_its_turns_its_tokens_and_their_values(first: 
     assert (record.key, record.step, record.role) == ("trainer/rollouts/tokens", 3, "trainer")
     assert record.id == f"k:{trace_id_of(RUN, 'a')}:0"
     assert view is not None
-    assert (view.title, view.facts["reward"], view.facts["tokens/mismatch/max"]) == ("a", "1.0", "0.5")
+    assert (view.title, view.facts["reward"], view.facts["tokens/mismatch/max"]) == (
+        "a",
+        "1.0",
+        "0.5",
+    )
     assert view.tokens == TEXTS
     assert view.overlays["mismatch"] == [0.0, -0.5, 0.0, 0.0, 0.25]
     assert view.overlays["entropy"] == [0.5, None, 0.25, 0.5, 0.5]

@@ -66,7 +66,9 @@ class TableRecorder:
             counts.not_captured(f"{_CALL}: rows beyond {MAX_ROWS}", beyond)
             self._run.count_drop("not_captured", beyond, f"{key}: rows beyond {MAX_ROWS}")
         role, step = place
-        new = self._seen.new_rows(key, table, rows[:MAX_ROWS], step, own_step=has_step(table.columns))
+        new = self._seen.new_rows(
+            key, table, rows[:MAX_ROWS], step, own_step=has_step(table.columns)
+        )
         for cell in new.completed:
             self._complete(rollout_table, cell, role, count)
         if _WANDB in self._run.facts.choice.names and (new.rows or new.completed):
@@ -79,13 +81,19 @@ class TableRecorder:
             self._count(rollouts, own_step, role, split)
             metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
             keyed = [{**(facts or {}), _KEY: key} for facts in metadata]
-            self._run.log_generations(**rollouts.columns, metadata=keyed, step=own_step, split=split, role=role)
+            self._run.log_generations(
+                **rollouts.columns, metadata=keyed, step=own_step, split=split, role=role
+            )
         return True
 
-    def _complete(self, table: RolloutTable, cell: CompletedCell, role: str | None, count: CountCell) -> None:
+    def _complete(
+        self, table: RolloutTable, cell: CompletedCell, role: str | None, count: CountCell
+    ) -> None:
         """Record a number or text that a recorded row has got since as an evaluation of its rollout."""
         name = table.evaluation_of(cell.column)
-        if name is None or not (isinstance(cell.value, str) or coerce.number(cell.value) is not None):
+        if name is None or not (
+            isinstance(cell.value, str) or coerce.number(cell.value) is not None
+        ):
             count(cell.column, f"{type(cell.value).__name__} added to a recorded row")
         else:
             self._run.log_reward(cell.row_id, cell.value, name, role=role)
@@ -103,5 +111,7 @@ class TableRecorder:
             counts.captured(_CALL, kept, run=self._run)
         if number > kept:
             of_eval = split == EVAL and options.cap_eval != options.cap
-            setting = settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
+            setting = (
+                settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
+            )
             counts.not_captured(f"{_CALL} beyond {setting.name}={limit}", number - kept)

@@ -60,7 +60,12 @@ class ValueSorter:
         return logged
 
     def _sort(
-        self, values: Mapping[Any, Any], prefix: str, logged: LoggedValues, budget: ReadBudget, depth: int
+        self,
+        values: Mapping[Any, Any],
+        prefix: str,
+        logged: LoggedValues,
+        budget: ReadBudget,
+        depth: int,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the part of *values* for the row and what the summary shows; add media and texts to *logged*."""
         row = dict(values) if _TEXTS.issuperset(map(type, values)) else by_text(values, self._drop)
@@ -98,7 +103,9 @@ class ValueSorter:
         known = self._special.get(kind)
         if known is None:
             histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
-            known = (f"{kind.__module__}.".startswith(_OBJECTS) and not histogram) or kind.__name__ == _FRAME
+            known = (
+                f"{kind.__module__}.".startswith(_OBJECTS) and not histogram
+            ) or kind.__name__ == _FRAME
             if len(self._special) < _MAX_TYPES:
                 self._special[kind] = known
         return known

@@ -18,7 +18,9 @@ class ShownSummaries:
         self._keys: dict[str, KeySummary] = {}
         self._set: set[str] = set()
 
-    def define(self, name: str, kinds: Collection[str], shown: Mapping[str, Any], *, replace: bool) -> list[str]:
+    def define(
+        self, name: str, kinds: Collection[str], shown: Mapping[str, Any], *, replace: bool
+    ) -> list[str]:
         """Note the summaries of a key or glob.
 
         Args:
@@ -68,7 +70,11 @@ class ShownSummaries:
     def kinds_of(self, name: str) -> str:
         """Return the kinds of a key or glob for trackers, with commas; the last value is shown by them anyway."""
         kinds = self._definitions.kinds_of(name)
-        return "" if NO_SUMMARY in kinds else ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
+        return (
+            ""
+            if NO_SUMMARY in kinds
+            else ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
+        )
 
     def _added(self, key: str, value: Any) -> KeySummary:
         known = self._keys.get(key)

@@ -18,9 +18,16 @@ _MAX_LIST: Final = 32
 """Most numbers of an array that W&B keeps as a list."""
 _MAX_SHOWN: Final = 10_000
 """Most entries of a list, or numbers of an array, that the summary shows."""
-_RULES: Final = ReadingRules(number=lambda number: number, entries=_MAX_SHOWN, array_numbers=_MAX_LIST)
+_RULES: Final = ReadingRules(
+    number=lambda number: number, entries=_MAX_SHOWN, array_numbers=_MAX_LIST
+)
 _BINS: Final = 32
-_FILES: Final = {"Image": "image-file", "Audio": "audio-file", "Video": "video-file", "Html": "html-file"}
+_FILES: Final = {
+    "Image": "image-file",
+    "Audio": "audio-file",
+    "Video": "video-file",
+    "Html": "html-file",
+}
 _SEVERAL: Final = {"Image": "images/separated", "Audio": "audio", "Video": "videos", "Html": "html"}
 
 
@@ -73,11 +80,17 @@ def _described(value: Any) -> dict[str, Any] | None:
         return {"_type": "histogram", "values": list(value.histogram), "bins": list(value.bins)}
     if hasattr(value, "columns") and hasattr(value, "data"):
         return {"_type": "table-file", "ncols": len(value.columns), "nrows": len(value.data)}
-    kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(type(value).__name__)
+    kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(
+        type(value).__name__
+    )
     if kind is None:
         return None
-    facts = {fact: getattr(value, f"_{fact}", None) for fact in ("width", "height", "format", "caption")}
-    return {"_type": str(kind)} | {fact: shown for fact, shown in facts.items() if shown is not None}
+    facts = {
+        fact: getattr(value, f"_{fact}", None) for fact in ("width", "height", "format", "caption")
+    }
+    return {"_type": str(kind)} | {
+        fact: shown for fact, shown in facts.items() if shown is not None
+    }
 
 
 def _histogram(value: Any) -> dict[str, Any] | None:
@@ -90,7 +103,11 @@ def _histogram(value: Any) -> dict[str, Any] | None:
     counts = [0] * _BINS
     for number in numbers:
         counts[min(_BINS - 1, int((number - low) / size))] += 1
-    return {"_type": "histogram", "values": counts, "bins": [low + size * index for index in range(_BINS + 1)]}
+    return {
+        "_type": "histogram",
+        "values": counts,
+        "bins": [low + size * index for index in range(_BINS + 1)],
+    }
 
 
 def _ignore(_reason: str, _number: int, _key: str) -> None:

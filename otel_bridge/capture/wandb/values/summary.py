@@ -63,7 +63,10 @@ class RecordedSummary(AttributeDict):
         for key, value in new.items():
             plain: Any = value if type(value) in _PLAIN else shown_value(value)
             super().__setitem__(
-                key, self._nested(key, cast("dict[str, Any]", plain)) if isinstance(plain, dict) else plain
+                key,
+                self._nested(key, cast("dict[str, Any]", plain))
+                if isinstance(plain, dict)
+                else plain,
             )
         self.record(new)
 

@@ -34,14 +34,23 @@ def test_a_row_has_its_values_its_axis_and_its_time() -> None:
 
 
 def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_not_a_line() -> None:
-    assert payload_of(row({"loss": 0.5}, step=None), histogram) == {"trainer/loss": 0.5, "_timestamp": TIME_S}
+    assert payload_of(row({"loss": 0.5}, step=None), histogram) == {
+        "trainer/loss": 0.5,
+        "_timestamp": TIME_S,
+    }
     assert payload_of(row({}), histogram) is None
 
 
 def test_keys_that_are_the_axis_or_wandbs_own_are_shown_under_another_name() -> None:
     line = payload_of(row({"step": 7.0, "_step": 1.0, "_timestamp": 2.0}, role=None), histogram)
 
-    assert line == {"step_value": 7.0, "_step_value": 1.0, "_timestamp_value": 2.0, "step": 3, "_timestamp": TIME_S + 3}
+    assert line == {
+        "step_value": 7.0,
+        "_step_value": 1.0,
+        "_timestamp_value": 2.0,
+        "step": 3,
+        "_timestamp": TIME_S + 3,
+    }
 
 
 @pytest.mark.parametrize("value", ["text", None, 1j, object(), 10**400])
@@ -67,7 +76,11 @@ def test_a_row_beyond_wandbs_line_limit_is_refused_instead_of_skipped_in_silence
         (samples.distribution(), [4, 3, 3], [0.5, 2.0, 4.0, 5.5]),
         (Distribution(3, 6.0, 1.0, 3.0), [3], [1.0, 3.0]),
         (Distribution(0, 0.0, math.nan, math.nan), [0], [0.0, 0.0]),
-        (Distribution(2, 3.0, math.nan, math.nan, (0.0, 1.0, 2.0, 3.0), (0, 2, 0)), [2], [1.0, 2.0]),
+        (
+            Distribution(2, 3.0, math.nan, math.nan, (0.0, 1.0, 2.0, 3.0), (0, 2, 0)),
+            [2],
+            [1.0, 2.0],
+        ),
     ],
 )
 def test_a_distribution_shows_its_minimum_and_maximum(
@@ -81,7 +94,13 @@ def test_a_distribution_of_many_buckets_is_merged_to_what_wandb_takes() -> None:
 
     counts, edges = bins_of(many)
 
-    assert (len(counts), len(edges), sum(counts), edges[0], edges[-1]) == (500, 501, 1500, 0.25, 1499.5)
+    assert (len(counts), len(edges), sum(counts), edges[0], edges[-1]) == (
+        500,
+        501,
+        1500,
+        0.25,
+        1499.5,
+    )
     assert edges[1:4] == [3.0, 6.0, 9.0]
 
 

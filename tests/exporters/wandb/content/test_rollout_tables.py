@@ -18,7 +18,13 @@ from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_backend.state import artifact_name
 from support.trackers.wandb_online_runs import open_run, rows
 
-server, run, memory, opened, limits = online.server, online.run, online.memory, online.opened, online.limits
+server, run, memory, opened, limits = (
+    online.server,
+    online.run,
+    online.memory,
+    online.opened,
+    online.limits,
+)
 
 
 def traces(server: WandbServer, run: RunInfo, key: str = "explorer/rollouts") -> list[object]:
@@ -63,7 +69,10 @@ def test_evaluations_that_had_to_wait_for_room_stand_in_the_table_once(
 
 
 def test_rollouts_whose_logging_failed_stand_in_the_table_once(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer = opened()
     first, second = samples.placed([samples.rollout(n, step=n) for n in (1, 2)])
@@ -77,7 +86,10 @@ def test_rollouts_whose_logging_failed_stand_in_the_table_once(
     writer.end(Status.FINISHED)
 
     assert traces(server, run) == [first.id, second.id]
-    assert [row["explorer/rollouts"]["increment_num"] for row in server.run(run.id).history] == [0, 1]
+    assert [row["explorer/rollouts"]["increment_num"] for row in server.run(run.id).history] == [
+        0,
+        1,
+    ]
 
 
 def test_each_rollout_stands_once_on_the_page_and_once_in_the_last_artifact(
@@ -92,7 +104,9 @@ def test_each_rollout_stands_once_on_the_page_and_once_in_the_last_artifact(
     # Every version of the artifact names the files of the earlier ones too: only the last one counts.
     latest = server.store.latest(artifact_name(run.id, "explorer/rollouts"))
     assert latest is not None
-    tables = [json.loads(server.store.blobs[str(entry["digest"])]) for entry in latest.entries.values()]
+    tables = [
+        json.loads(server.store.blobs[str(entry["digest"])]) for entry in latest.entries.values()
+    ]
     stored = [row[table["columns"].index("trace")] for table in tables for row in table["data"]]
     assert traces(server, run) == [rollout.id for rollout in rollouts]
     assert sorted(stored) == sorted(rollout.id for rollout in rollouts)

@@ -14,7 +14,13 @@ from otel_bridge_wandb.writer import WandbRunWriter
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
 
-server, run, memory, limits, opened = online.server, online.run, online.memory, online.limits, online.opened
+server, run, memory, limits, opened = (
+    online.server,
+    online.run,
+    online.memory,
+    online.limits,
+    online.opened,
+)
 
 
 class KilledTable(MemoryTable):

@@ -41,7 +41,9 @@ def init(server: WandbServer, tmp_path: Path) -> Callable[..., Any]:
 
 
 def post(url: str, body: object) -> tuple[int, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return answer.status, json.loads(answer.read())
@@ -59,8 +61,18 @@ def test_it_records_what_the_sdk_sends(server: WandbServer, init: Callable[..., 
 
     held = server.run("r")
     (line,) = held.history
-    assert (str(line["x/loss"]), line["x/step"], line["_timestamp"], line["_step"]) == ("nan", 4, 5.0, 0)
-    assert (held.config, held.display_name, held.tags, held.group) == ({"a": {"b": 1}}, "nice", ["t"], "g")
+    assert (str(line["x/loss"]), line["x/step"], line["_timestamp"], line["_step"]) == (
+        "nan",
+        4,
+        5.0,
+        0,
+    )
+    assert (held.config, held.display_name, held.tags, held.group) == (
+        {"a": {"b": 1}},
+        "nice",
+        ["t"],
+        "g",
+    )
     assert held.metrics == {
         "x/step": MetricDefinition("x/step", "", hidden=True),
         "x/*": MetricDefinition("x/*", "x/step", hidden=False, glob=True),
@@ -69,7 +81,9 @@ def test_it_records_what_the_sdk_sends(server: WandbServer, init: Callable[..., 
     assert held.upserts[0].metrics == {}
 
 
-def test_a_resumed_run_goes_on_at_the_line_count(server: WandbServer, init: Callable[..., Any]) -> None:
+def test_a_resumed_run_goes_on_at_the_line_count(
+    server: WandbServer, init: Callable[..., Any]
+) -> None:
     for turn in range(2):
         run = init()
         starts = run.starting_step
@@ -78,7 +92,11 @@ def test_a_resumed_run_goes_on_at_the_line_count(server: WandbServer, init: Call
         run.finish()
 
     held = server.run("r")
-    assert (starts, [row["n"] for row in held.history], held.overwritten) == (3, [0, 1, 2, 3, 4, 5], [])
+    assert (starts, [row["n"] for row in held.history], held.overwritten) == (
+        3,
+        [0, 1, 2, 3, 4, 5],
+        [],
+    )
     api = wandb.Api(overrides={"base_url": server.url})
     assert api.run(f"{run.entity}/p/r").lastHistoryStep == 5
 
@@ -97,7 +115,9 @@ def test_two_writers_of_one_run_overwrite_each_other_as_they_do_at_wandb(
     assert (held.history, len(held.overwritten)) == ([{"who": "second"}], 1)
 
 
-def test_an_incremental_table_is_kept_whole_over_a_resume(server: WandbServer, init: Callable[..., Any]) -> None:
+def test_an_incremental_table_is_kept_whole_over_a_resume(
+    server: WandbServer, init: Callable[..., Any]
+) -> None:
     for turn in range(2):
         run = init()
         table = wandb.Table(columns=["n"], log_mode="INCREMENTAL")
@@ -137,7 +157,9 @@ def test_it_refuses_and_listens_again_on_the_same_address(server: WandbServer) -
 
 
 @pytest.mark.parametrize("take", [False, True])
-def test_it_drops_a_connection_before_or_after_it_took_the_request(server: WandbServer, take: bool) -> None:
+def test_it_drops_a_connection_before_or_after_it_took_the_request(
+    server: WandbServer, take: bool
+) -> None:
     upsert = {"query": "mutation UpsertBucket { x }", "variables": {"name": "r", "project": "p"}}
     server.drop(what="UpsertBucket", times=1, take=take)
 

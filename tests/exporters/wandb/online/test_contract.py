@@ -40,14 +40,18 @@ class TestOnlineWandb(WriterContract):
         run_id = run_id_of("contract", name)
         rows = [record for record in [*samples.job(), *samples.rows(1)] if isinstance(record, Row)]
         keys = {key: str(row.axis) for row in rows for key in row.values}
-        return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id, keys=keys)
+        return RunInfo(
+            id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id, keys=keys
+        )
 
     @pytest.fixture
     def exporter(self) -> Exporter:
         return wandb_exporter
 
     @pytest.fixture
-    def environment(self, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    def environment(
+        self, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+    ) -> Mapping[str, str]:
         environment = {
             **server.environment(),
             "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
@@ -63,13 +67,22 @@ class TestOnlineWandb(WriterContract):
             held = server.run(run.id)
             tables = {
                 key: server.table(run.id, key)
-                for key in {re.sub(r"_\d+$", "", key) for row in held.history for key in row if "rollouts" in key}
+                for key in {
+                    re.sub(r"_\d+$", "", key)
+                    for row in held.history
+                    for key in row
+                    if "rollouts" in key
+                }
             }
             axes = {name: metric.axis for name, metric in held.metrics.items()}
             status = None if held.exit_code is None else STATUSES[held.exit_code]
             contents = contents_of(held.history, axes, tables, held.config, status)
-            contents.alerts.extend((alert["title"], alert["severity"].lower()) for alert in held.alerts)
-            contents.summary.update({key: scalar_text(value) for key, value in held.summary.items()})
+            contents.alerts.extend(
+                (alert["title"], alert["severity"].lower()) for alert in held.alerts
+            )
+            contents.summary.update(
+                {key: scalar_text(value) for key, value in held.summary.items()}
+            )
             return contents
 
         return read

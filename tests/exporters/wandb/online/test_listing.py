@@ -58,7 +58,9 @@ def test_a_run_ends_at_a_server_that_lists_no_artifacts_and_sends_its_rollouts_a
         done = ended(writer)
     lines = server.lines(run.id)
 
-    again = online.open_run(server, run, memory, STALL_S="300")  # a later start goes on, and sends nothing twice
+    again = online.open_run(
+        server, run, memory, STALL_S="300"
+    )  # a later start goes on, and sends nothing twice
     held = again.durable()
     more = samples.placed([samples.rollout(4, step=4)], 4)
     deliver(again, more, held=held)
@@ -81,7 +83,9 @@ def test_a_run_that_goes_on_for_long_at_such_a_server_gets_a_safe_mark_too(
 ) -> None:
     server.resolver.lists_artifacts = False
     given = samples.placed([samples.rollout(1, step=1)])
-    for turn in range(MAX_UNSEEN):  # each is closed because its upload seems to stand still, or at a restart
+    for turn in range(
+        MAX_UNSEEN
+    ):  # each is closed because its upload seems to stand still, or at a restart
         writer = opened()
         deliver(writer, given, held=writer.durable())
         until(lambda lines=turn + 1: server.lines(run.id) == lines)
@@ -102,7 +106,9 @@ def _stalled(writer: RunWriter) -> bool:
     return False
 
 
-def test_at_a_server_that_lists_versions_a_missing_one_is_sent_again_and_a_kill_does_not_count() -> None:
+def test_at_a_server_that_lists_versions_a_missing_one_is_sent_again_and_a_kill_does_not_count() -> (
+    None
+):
     memory = MemoryTable()
     lines = LineLedger(memory, 0)
     lines.announce_table("t", [1], 100)

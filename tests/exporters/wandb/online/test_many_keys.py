@@ -39,7 +39,10 @@ def wide_rows(count: int, each: int) -> list[Row]:
 
 
 def axes_of(rows: list[Row]) -> dict[str, MetricDefinition]:
-    expected = {f"{role}/step": MetricDefinition(f"{role}/step", "", hidden=True) for role in ("trainer", "explorer")}
+    expected = {
+        f"{role}/step": MetricDefinition(f"{role}/step", "", hidden=True)
+        for role in ("trainer", "explorer")
+    }
     for row in rows:
         expected |= {key: MetricDefinition(key, str(row.axis), hidden=False) for key in row.values}
     return expected
@@ -50,7 +53,13 @@ def entries(server: WandbServer, run: RunInfo) -> list[tuple[object, ...]]:
     sent = server.run(run.id).internal_config["m"]
     names = [entry["1"] for entry in sent]
     return sorted(
-        (entry["1"], names[entry["5"] - 1] if "5" in entry else "", sorted(entry["6"]), sorted(entry)) for entry in sent
+        (
+            entry["1"],
+            names[entry["5"] - 1] if "5" in entry else "",
+            sorted(entry["6"]),
+            sorted(entry),
+        )
+        for entry in sent
     )
 
 
@@ -109,7 +118,11 @@ def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: P
 def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
     server: WandbServer, tmp_path: Path
 ) -> None:
-    memory, run, rows = MemoryTable(), run_of(tmp_path, "slow"), samples.placed([samples.row(1, {"loss": 1.0})])
+    memory, run, rows = (
+        MemoryTable(),
+        run_of(tmp_path, "slow"),
+        samples.placed([samples.row(1, {"loss": 1.0})]),
+    )
     server.slow(1.2, what="UpsertBucket")
     tries = 0
     while True:
@@ -128,7 +141,9 @@ def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
     assert memory.get("online/given-up") is None
 
 
-def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_again_when_one_sufficed() -> None:
+def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_again_when_one_sufficed() -> (
+    None
+):
     memory, limits = MemoryTable(), UploadLimits(finish_timeout_s=20.0, stall_s=120.0)
 
     def waits() -> tuple[float, float]:

@@ -23,7 +23,15 @@ from otel_bridge_wandb import exporter
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
-from support.trackers.wandb_online_runs import FAST, blocked, losses, made, open_run, rows, settings_at
+from support.trackers.wandb_online_runs import (
+    FAST,
+    blocked,
+    losses,
+    made,
+    open_run,
+    rows,
+    settings_at,
+)
 from support.trackers.wandb_writing import WritingJob, keys_of, long_job, rollout_ids
 
 IMPATIENT = {"STALL_S": "4", "INIT_TIMEOUT_S": "3", "FINISH_TIMEOUT_S": "3"}
@@ -125,7 +133,9 @@ def test_an_outage_of_the_upload_loses_and_doubles_nothing(
     before = uploads(server)
     deliver(writer, rows(3, 4))
     if fault == "refuse":
-        time.sleep(1.2)  # the upload tries once a second, and nobody can see a connection that is refused
+        time.sleep(
+            1.2
+        )  # the upload tries once a second, and nobody can see a connection that is refused
     else:
         until(lambda: uploads(server) > before)
     server.heal()
@@ -174,7 +184,8 @@ def test_too_many_rows_without_the_servers_word_are_pushed_back(
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, BlockedError), (403, BlockedError), (404, BlockedError), (503, RetryableError)]
+    ("status", "kind"),
+    [(401, BlockedError), (403, BlockedError), (404, BlockedError), (503, RetryableError)],
 )
 def test_an_answer_at_opening_is_blocked_or_retryable(
     server: WandbServer, run: RunInfo, memory: MemoryTable, status: int, kind: type[Exception]
@@ -207,7 +218,9 @@ def test_a_run_that_the_server_refuses_without_a_reason_is_blocked_with_what_to_
     assert refused.value.help.startswith(help_)
 
 
-def test_a_server_that_refuses_at_opening_is_retryable(server: WandbServer, run: RunInfo, memory: MemoryTable) -> None:
+def test_a_server_that_refuses_at_opening_is_retryable(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
     settings = settings_at(server, run.folder, **IMPATIENT)
     server.refuse()
 
@@ -218,7 +231,9 @@ def test_a_server_that_refuses_at_opening_is_retryable(server: WandbServer, run:
 def test_rollouts_whose_artifact_never_came_are_sent_again_and_rows_are_not(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
-    records: list[Record] = samples.placed([*rows(1, 1), samples.rollout(1), samples.row(2, {"loss": 2})])
+    records: list[Record] = samples.placed(
+        [*rows(1, 1), samples.rollout(1), samples.row(2, {"loss": 2})]
+    )
     server.answer(400, what="CommitArtifact")
     writer = opened()
     deliver(writer, records)
@@ -236,10 +251,19 @@ def test_rollouts_whose_artifact_never_came_are_sent_again_and_rows_are_not(
 
 
 @pytest.mark.long
-def test_kills_at_any_time_lose_nothing_and_double_nothing(server: WandbServer, tmp_path: Path) -> None:
+def test_kills_at_any_time_lose_nothing_and_double_nothing(
+    server: WandbServer, tmp_path: Path
+) -> None:
     records = long_job(150, rollouts_every=7)
     run = made(run_info(tmp_path, "kills", keys=keys_of(records)))
-    job = WritingJob({**server.environment(), **FAST}, run, tmp_path / "memory.db", records, window=5, pause_s=0.05)
+    job = WritingJob(
+        {**server.environment(), **FAST},
+        run,
+        tmp_path / "memory.db",
+        records,
+        window=5,
+        pause_s=0.05,
+    )
     file, dice = tmp_path / "job", random.Random(2)
     file.write_bytes(pickle.dumps(job))
 
@@ -248,11 +272,13 @@ def test_kills_at_any_time_lose_nothing_and_double_nothing(server: WandbServer, 
     _write(file, kill_after_s=None)
 
     held = server.run(run.id)
-    tables = sorted({key for row in held.history for key in row if key.startswith("explorer/rollouts")})
-    assert (losses(server, run), held.overwritten) == ([float(n) for n in range(1, 151)], [])
-    assert sorted(str(row["trace"]) for key in tables for row in server.table(run.id, key)) == sorted(
-        rollout_ids(records)
+    tables = sorted(
+        {key for row in held.history for key in row if key.startswith("explorer/rollouts")}
     )
+    assert (losses(server, run), held.overwritten) == ([float(n) for n in range(1, 151)], [])
+    assert sorted(
+        str(row["trace"]) for key in tables for row in server.table(run.id, key)
+    ) == sorted(rollout_ids(records))
 
 
 def _write(job: Path, *, kill_after_s: float | None) -> None:
@@ -268,4 +294,7 @@ def _write(job: Path, *, kill_after_s: float | None) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
         rest = process.stdout.read()
-    assert (first.split()[:1], process.returncode) in ((["open"], 0), (["open"], -signal.SIGKILL)), first + rest
+    assert (first.split()[:1], process.returncode) in (
+        (["open"], 0),
+        (["open"], -signal.SIGKILL),
+    ), first + rest

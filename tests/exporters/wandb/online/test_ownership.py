@@ -198,9 +198,15 @@ def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_a_
     server: WandbServer, run: RunInfo, tmp_path: Path
 ) -> None:
     shown: list[str] = []
-    joined = dataclasses.replace(made(dataclasses.replace(run, folder=tmp_path / "joined")), name=run.id)
+    joined = dataclasses.replace(
+        made(dataclasses.replace(run, folder=tmp_path / "joined")), name=run.id
+    )
     named, generated = run, dataclasses.replace(joined, name_generated=True)
-    for each, memory in ((generated, MemoryTable()), (named, MemoryTable()), (generated, MemoryTable())):
+    for each, memory in (
+        (generated, MemoryTable()),
+        (named, MemoryTable()),
+        (generated, MemoryTable()),
+    ):
         open_run(server, each, memory).end(Status.FINISHED)
         shown.append(server.run(run.id).display_name)
 
@@ -231,7 +237,12 @@ def test_a_trial_goes_on_in_the_empty_run_that_the_server_made_for_it(
     write(open_run(server, second, memory), 1, 2)
 
     held = server.run(run.id)
-    assert (losses(server, run), held.state, held.sweep, held.config) == ([1, 2], "finished", "s", {"lr": 0.5})
+    assert (losses(server, run), held.state, held.sweep, held.config) == (
+        [1, 2],
+        "finished",
+        "s",
+        {"lr": 0.5},
+    )
     assert [upsert.config["lr"] for upsert in held.upserts[:1]] == [{"value": 0.5}]
 
 

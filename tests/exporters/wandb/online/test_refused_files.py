@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from support.trackers.wandb_backend.server import WandbServer
-from support.trainers.command_runs import environment, only_folder, otel_bridge, program, report_of, runs
+from support.trainers.command_runs import (
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    runs,
+)
 from support.trainers.sweep_runs import FAST
 
 TRAIN = """
@@ -40,21 +47,44 @@ def test_files_that_are_refused_are_counted_by_reason(
     env = environment(tmp_path, **server.environment(), **FAST)
 
     done = otel_bridge(
-        "run", "--exporters", "wandb", "--", "python", program(tmp_path, "t.py", TRAIN), cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "t.py", TRAIN),
+        cwd=tmp_path,
+        env=env,
     )
     shown = otel_bridge("status", cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
     assert report_of(runs(tmp_path)).exporters["wandb"].left_out == reason
     assert all(text in shown.stdout for text in reason)
-    assert len([row for row in server.run(only_folder(runs(tmp_path)).run_id).history if "page" in row]) == 2
+    assert (
+        len(
+            [row for row in server.run(only_folder(runs(tmp_path)).run_id).history if "page" in row]
+        )
+        == 2
+    )
 
 
-def test_addresses_of_files_that_are_refused_are_counted(server: WandbServer, tmp_path: Path) -> None:
+def test_addresses_of_files_that_are_refused_are_counted(
+    server: WandbServer, tmp_path: Path
+) -> None:
     server.answer(403, what="CreateRunFiles")
     env = environment(tmp_path, **server.environment(), **FAST)
 
-    otel_bridge("run", "--exporters", "wandb", "--", "python", program(tmp_path, "t.py", TRAIN), cwd=tmp_path, env=env)
+    otel_bridge(
+        "run",
+        "--exporters",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "t.py", TRAIN),
+        cwd=tmp_path,
+        env=env,
+    )
 
     (reason,) = report_of(runs(tmp_path)).exporters["wandb"].left_out
     assert reason == "requests to upload files that W&B refused (HTTP 403); media may be missing"

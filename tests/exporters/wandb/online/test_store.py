@@ -20,7 +20,13 @@ from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
 
-server, run, memory, limits, opened = online.server, online.run, online.memory, online.limits, online.opened
+server, run, memory, limits, opened = (
+    online.server,
+    online.run,
+    online.memory,
+    online.limits,
+    online.opened,
+)
 
 
 def test_the_end_of_a_run_does_not_wait_for_the_next_question_at_the_server(
@@ -56,16 +62,27 @@ def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge
     writer.end(Status.FAILED)
 
     held = server.run(run.id)
-    lines = [{key: value for key, value in row.items() if key != "_runtime"} for row in held.history]
+    lines = [
+        {key: value for key, value in row.items() if key != "_runtime"} for row in held.history
+    ]
     assert lines == [
-        {"_step": n - 1, "trainer/loss": n, "trainer/step": n, "_timestamp": samples.START_UNIX_NS / 1e9 + n}
+        {
+            "_step": n - 1,
+            "trainer/loss": n,
+            "trainer/step": n,
+            "_timestamp": samples.START_UNIX_NS / 1e9 + n,
+        }
         for n in (1, 2)
     ]
     assert {name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()} == {
         "trainer/step": ("", True),
         "trainer/loss": ("trainer/step", False),
     }
-    assert (held.config, held.state, held.exit_code) == ({"trainer": {"lr": 0.1, "nan": "nan"}}, "failed", 1)
+    assert (held.config, held.state, held.exit_code) == (
+        {"trainer": {"lr": 0.1, "nan": "nan"}},
+        "failed",
+        1,
+    )
     assert (held.display_name, held.project) == (run.name, run.project)
     assert sorted(held.uploaded) == ["config.yaml", "wandb-summary.json"]
 
@@ -73,9 +90,21 @@ def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge
 def test_identity_comes_from_the_run_and_never_from_the_bridges_environment(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("WANDB_RUN_GROUP", "WANDB_NAME", "WANDB_NOTES", "WANDB_TAGS", "WANDB_RUN_ID", "WANDB_JOB_TYPE"):
+    for name in (
+        "WANDB_RUN_GROUP",
+        "WANDB_NAME",
+        "WANDB_NOTES",
+        "WANDB_TAGS",
+        "WANDB_RUN_ID",
+        "WANDB_JOB_TYPE",
+    ):
         monkeypatch.setenv(name, "of-the-bridge")
-    identity = {"rl.wandb.run_id": "chosen", "rl.wandb.project": "a/b", "rl.wandb.tags": "x, y", "rl.wandb.notes": "n"}
+    identity = {
+        "rl.wandb.run_id": "chosen",
+        "rl.wandb.project": "a/b",
+        "rl.wandb.tags": "x, y",
+        "rl.wandb.notes": "n",
+    }
     run = made(run_info(tmp_path, "identity", group="grouped", job_type="train", identity=identity))
 
     open_run(server, run, MemoryTable()).end(Status.FINISHED)
@@ -90,20 +119,35 @@ def test_identity_comes_from_the_run_and_never_from_the_bridges_environment(
     )
 
 
-def test_every_known_key_is_bound_again_after_a_resume_before_any_row(server: WandbServer, tmp_path: Path) -> None:
-    keys = {"trainer/loss": "trainer/step", "explorer/reward/mean": "explorer/step", "plain": "step", "a*b": "step"}
+def test_every_known_key_is_bound_again_after_a_resume_before_any_row(
+    server: WandbServer, tmp_path: Path
+) -> None:
+    keys = {
+        "trainer/loss": "trainer/step",
+        "explorer/reward/mean": "explorer/step",
+        "plain": "step",
+        "a*b": "step",
+    }
     run, memory = made(run_info(tmp_path, "resumed", keys=keys)), MemoryTable()
 
     for _ in range(2):
         open_run(server, run, memory).close()
 
-    axes = {name: metric.axis for name, metric in server.run(run.id).metrics.items() if not metric.hidden}
+    axes = {
+        name: metric.axis
+        for name, metric in server.run(run.id).metrics.items()
+        if not metric.hidden
+    }
     assert axes == keys
     assert server.run(run.id).state == ("running" if can_leave_open() else "finished")
 
 
 def test_without_a_key_the_writer_is_blocked_with_the_command_that_helps(
-    server: WandbServer, run: RunInfo, memory: MemoryTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: WandbServer,
+    run: RunInfo,
+    memory: MemoryTable,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -139,7 +183,9 @@ def test_many_runs_in_one_process_do_not_mix(server: WandbServer, tmp_path: Path
     for writer in writers:
         writer.end(Status.FINISHED)
 
-    assert [losses(server, run) for run in runs] == [[n * 10, n * 10 + 1, n * 10 + 2] for n in range(4)]
+    assert [losses(server, run) for run in runs] == [
+        [n * 10, n * 10 + 1, n * 10 + 2] for n in range(4)
+    ]
 
 
 def test_the_table_of_rollouts_goes_on_after_a_resume(
@@ -187,7 +233,12 @@ def test_media_are_lines_of_the_history_with_their_files_and_a_restart_goes_on_b
 
     assert (held, second.durable()) == (4, 7)
     stored = server.run(run.id)
-    shown = {key: value for line in stored.history for key, value in line.items() if isinstance(value, dict)}
+    shown = {
+        key: value
+        for line in stored.history
+        for key, value in line.items()
+        if isinstance(value, dict)
+    }
     assert losses(server, run) == [1, 2, 5, 6]
     assert {key: value["_type"] for key, value in shown.items() if key != "_wandb"} == {
         "trainer/one": "image-file", "trainer/t": "table-file", "trainer/page": "html-file",

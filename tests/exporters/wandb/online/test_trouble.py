@@ -66,7 +66,12 @@ def test_after_a_fault_the_run_is_whole(
 ) -> None:
     writer = opened()
     writer.write_config("trainer", {"lr": 0.1})
-    server.answer(status, what=what, times=1 if status == 403 else 3, retry_after_s=1 if status == 429 else None)
+    server.answer(
+        status,
+        what=what,
+        times=1 if status == 403 else 3,
+        retry_after_s=1 if status == 429 else None,
+    )
     deliver(writer, rows(1, 5))
     if (status, what) == (403, "filestream"):  # one such answer ends wandb's upload for good
         until(lambda: blocked(writer, "403"))
@@ -105,19 +110,28 @@ def test_a_wrong_key_blocks_and_once_mended_all_arrives(
     assert whole(server, run) == expected([1, 2, 3])
 
 
-def test_a_rewound_job_shows_both_attempts(server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]) -> None:
+def test_a_rewound_job_shows_both_attempts(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
     writer = opened()
     deliver(writer, rows(150, 154, at=1))
     writer.end(Status.KILLED)
     again = opened()
     again.write_config("trainer", {"attempt": 2})
-    second = [samples.row(step, {"attempt": 2, "loss": -step}, attempt=2) for step in range(100, 103)]
+    second = [
+        samples.row(step, {"attempt": 2, "loss": -step}, attempt=2) for step in range(100, 103)
+    ]
     deliver(again, samples.placed(second, 6), held=again.durable())
     again.end(Status.FINISHED)
 
     held = server.run(run.id)
-    shown = [(row["trainer/step"], row["trainer/loss"], row.get("trainer/attempt")) for row in held.history]
-    assert shown == [(step, step, None) for step in range(150, 155)] + [(s, -s, 2) for s in range(100, 103)]
+    shown = [
+        (row["trainer/step"], row["trainer/loss"], row.get("trainer/attempt"))
+        for row in held.history
+    ]
+    assert shown == [(step, step, None) for step in range(150, 155)] + [
+        (s, -s, 2) for s in range(100, 103)
+    ]
     assert (held.config, held.state) == ({"trainer": {"attempt": 2}}, "finished")
     assert held.metrics["trainer/attempt"].axis == "trainer/step"
 
@@ -144,7 +158,12 @@ def test_a_trainer_that_opens_our_run_itself_blocks_us_until_it_is_done(
     command = [sys.executable, "-c", OTHER_RUN, run.id, run.project]
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=run.folder
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=run.folder,
     ) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "logged\n"
@@ -201,7 +220,9 @@ def test_a_config_of_ten_thousand_entries_arrives(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
     keys = [f"key.{number}/{'x' * 20}" for number in range(10_000)]
-    config: dict[str, Json] = {key: {"deep": [at, float("inf"), None, "é\ud800"]} for at, key in enumerate(keys)}
+    config: dict[str, Json] = {
+        key: {"deep": [at, float("inf"), None, "é\ud800"]} for at, key in enumerate(keys)
+    }
     writer = opened()
     writer.write_config("trainer", config)
     writer.end(Status.FINISHED)
@@ -222,7 +243,9 @@ def test_a_config_of_ten_thousand_entries_arrives(
 def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
     server: WandbServer, run: RunInfo, memory: MemoryTable, job: str, bridge: str, said: str
 ) -> None:
-    settings = exporter.read_settings({**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder)
+    settings = exporter.read_settings(
+        {**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder
+    )
     run = dataclasses.replace(run, identity={"rl.wandb.resume": job} if job else {})
     if not said:
         open_writer(exporter, run, settings, memory).end(Status.FINISHED)

@@ -23,14 +23,18 @@ pytestmark = pytest.mark.long
 
 def rows_of(run: WandbRun, role: str, key: str = "loss") -> list[tuple[object, object]]:
     """Step and value of each line of a role, in the order of the run."""
-    return [(row[f"{role}/step"], row[f"{role}/{key}"]) for row in run.history if f"{role}/{key}" in row]
+    return [
+        (row[f"{role}/step"], row[f"{role}/{key}"]) for row in run.history if f"{role}/{key}" in row
+    ]
 
 
 def steps(first: int, last: int) -> list[tuple[object, object]]:
     return [(step, step) for step in range(first, last + 1)]
 
 
-def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: WandbServer, begin: Begin) -> None:
+def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(
+    server: WandbServer, begin: Begin
+) -> None:
     trainer, explorer = begin("a", 0), begin("b", 1)
     trainer.do('config trainer {"lr": 1}')
     explorer.do('config explorer {"n": 8}')
@@ -43,10 +47,17 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: W
     trainer.do("end")
 
     run = server.run(ID)
-    assert (rows_of(run, "trainer"), rows_of(run, "explorer", "reward/mean")) == (steps(1, 20), steps(1, 20))
+    assert (rows_of(run, "trainer"), rows_of(run, "explorer", "reward/mean")) == (
+        steps(1, 20),
+        steps(1, 20),
+    )
     assert [row["_step"] for row in run.history] == list(range(40))
     assert (run.own_steps, len(run.clients), run.overwritten) == (0, 2, [])
-    assert (open_after, run.state, run.config) == ("running", "finished", {"trainer": {"lr": 1}, "explorer": {"n": 8}})
+    assert (open_after, run.state, run.config) == (
+        "running",
+        "finished",
+        {"trainer": {"lr": 1}, "explorer": {"n": 8}},
+    )
     visible = {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
     assert visible == {
         "trainer/*": "trainer/step",
@@ -59,7 +70,14 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: W
 def tables(server: WandbServer) -> dict[str, list[object]]:
     """The shared run's tables: key, without the writer's name, to the ids of the rollouts of each writer."""
     found: dict[str, list[object]] = {}
-    for key in sorted({key for row in server.run(ID).history for key, value in row.items() if isinstance(value, dict)}):
+    for key in sorted(
+        {
+            key
+            for row in server.run(ID).history
+            for key, value in row.items()
+            if isinstance(value, dict)
+        }
+    ):
         name = re.sub(r"_[0-9a-f]{8}$", "_<writer>", key)
         found.setdefault(name, []).append([row["trace"] for row in server.table(ID, key)])
     return {name: sorted(each, key=str) for name, each in found.items()}
@@ -109,7 +127,9 @@ def test_every_upload_of_every_writer_but_its_first_declares_the_axes_of_all_rol
     assert server.run(ID).state == "finished"
 
 
-def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(server: WandbServer, begin: Begin) -> None:
+def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(
+    server: WandbServer, begin: Begin
+) -> None:
     trainer, explorer = begin("a", 0), begin("b", 1)
     trainer.do("rows trainer 1 30")
     explorer.do("rows explorer 1 20")
@@ -127,7 +147,10 @@ def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(server: Wan
     trainer.do("end")
 
     assert opened == {"durable": 20}
-    assert (rows_of(server.run(ID), "explorer"), rows_of(server.run(ID), "trainer")) == (steps(1, 40), steps(1, 30))
+    assert (rows_of(server.run(ID), "explorer"), rows_of(server.run(ID), "trainer")) == (
+        steps(1, 40),
+        steps(1, 30),
+    )
 
 
 def test_a_primary_that_died_leaves_the_run_to_the_others_and_ends_it_when_it_is_back(
@@ -141,15 +164,22 @@ def test_a_primary_that_died_leaves_the_run_to_the_others_and_ends_it_when_it_is
     explorer.do("end")
     without = server.run(ID).state
     trainer = begin("a", 0)
-    trainer.do("rows trainer 4 8")  # from a checkpoint: the second attempt goes over steps 4 and 5 again
+    trainer.do(
+        "rows trainer 4 8"
+    )  # from a checkpoint: the second attempt goes over steps 4 and 5 again
     trainer.do("end")
 
     run = server.run(ID)
     assert (without, run.state) == ("running", "finished")
-    assert (rows_of(run, "trainer"), rows_of(run, "explorer")) == (steps(1, 5) + steps(4, 8), steps(1, 5))
+    assert (rows_of(run, "trainer"), rows_of(run, "explorer")) == (
+        steps(1, 5) + steps(4, 8),
+        steps(1, 5),
+    )
 
 
-def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(server: WandbServer, begin: Begin) -> None:
+def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(
+    server: WandbServer, begin: Begin
+) -> None:
     machine = begin("a", 0)
     machine.do("rows trainer 1 3")
     machine.do("rows critic 1 4")
@@ -162,7 +192,11 @@ def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(server
     machine.do("end")
     said = machine.said()
 
-    shared, critic, unnamed = server.run(ID), server.run(f"{ID}-critic"), server.run(f"{ID}-unnamed")
+    shared, critic, unnamed = (
+        server.run(ID),
+        server.run(f"{ID}-critic"),
+        server.run(f"{ID}-unnamed"),
+    )
     assert (rows_of(shared, "trainer"), rows_of(critic, "critic")) == (steps(1, 4), steps(1, 6))
     assert [(row["step"], row["loss"]) for row in unnamed.history] == steps(1, 2)
     assert (critic.group, critic.display_name, unnamed.group) == (ID, "shared (critic)", ID)
@@ -186,7 +220,9 @@ def test_a_role_may_be_the_primary_wherever_it_runs(server: WandbServer, begin: 
     assert [rows_of(run, role) for role in ("explorer", "judge", "trainer")] == [steps(1, 3)] * 3
 
 
-def test_an_outage_while_two_write_loses_and_doubles_nothing(server: WandbServer, begin: Begin) -> None:
+def test_an_outage_while_two_write_loses_and_doubles_nothing(
+    server: WandbServer, begin: Begin
+) -> None:
     trainer, explorer = begin("a", 0), begin("b", 1)
     server.answer(503, what="filestream", times=2)
     trainer.do("rows trainer 1 10")
@@ -201,7 +237,9 @@ def test_an_outage_while_two_write_loses_and_doubles_nothing(server: WandbServer
     assert counted == dict.fromkeys(steps(1, 10), 2)
 
 
-def test_offline_and_newer_versions_of_wandb_do_not_share(server: WandbServer, begin: Begin, tmp_path: Path) -> None:
+def test_offline_and_newer_versions_of_wandb_do_not_share(
+    server: WandbServer, begin: Begin, tmp_path: Path
+) -> None:
     offline = begin("off", 1, WANDB_MODE="offline")
     offline.do("rows trainer 1 2")
     offline.do("end")
@@ -222,7 +260,10 @@ DEEP = {
     "explorer": "explorer/reward/mean/math",
     "judge": "judge/score/by/group",
 }
-AXES = {**{key: f"{role}/step" for role, key in DEEP.items()}, **{f"{role}/*": f"{role}/step" for role in DEEP}}
+AXES = {
+    **{key: f"{role}/step" for role, key in DEEP.items()},
+    **{f"{role}/*": f"{role}/step" for role in DEEP},
+}
 CONFIGS = {role: {"of": role} for role in DEEP}
 
 
@@ -238,7 +279,9 @@ def three(begin: Begin) -> dict[str, Machine]:
     return {role: begin(role, rank) for rank, role in enumerate(DEEP)}
 
 
-@pytest.mark.parametrize("order", [("explorer", "judge", "trainer"), ("trainer", "judge", "explorer")])
+@pytest.mark.parametrize(
+    "order", [("explorer", "judge", "trainer"), ("trainer", "judge", "explorer")]
+)
 def test_three_roles_keep_one_anothers_axes_and_config_the_one_that_ends_first(
     server: WandbServer, begin: Begin, order: tuple[str, ...]
 ) -> None:
@@ -252,7 +295,9 @@ def test_three_roles_keep_one_anothers_axes_and_config_the_one_that_ends_first(
 
     run = server.run(ID)
     assert (visible(run), run.config) == (AXES, CONFIGS)
-    assert [rows_of(run, role, key.removeprefix(f"{role}/")) for role, key in DEEP.items()] == [steps(1, 6)] * 3
+    assert [rows_of(run, role, key.removeprefix(f"{role}/")) for role, key in DEEP.items()] == [
+        steps(1, 6)
+    ] * 3
     assert run.state == "finished" or order[-1] != "trainer"  # the primary should end last
 
 
@@ -260,7 +305,9 @@ def test_a_config_of_a_writer_that_ends_at_once_survives_the_next_upload_of_a_wr
     server: WandbServer, begin: Begin
 ) -> None:
     trainer, explorer = begin("a", 0), begin("b", 1)
-    trainer.do('config trainer {"lr": 1}')  # wandb uploads it five seconds later, with all that this writer knows
+    trainer.do(
+        'config trainer {"lr": 1}'
+    )  # wandb uploads it five seconds later, with all that this writer knows
     explorer.do('config explorer {"n": 8}')
     assert explorer.do("end") is None
     until(lambda: any("trainer" in upsert.config for upsert in server.run(ID).upserts))
@@ -269,7 +316,9 @@ def test_a_config_of_a_writer_that_ends_at_once_survives_the_next_upload_of_a_wr
     assert server.run(ID).config == {"trainer": {"lr": 1}, "explorer": {"n": 8}}
 
 
-def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(server: WandbServer, begin: Begin) -> None:
+def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(
+    server: WandbServer, begin: Begin
+) -> None:
     machines = three(begin)
     for role, machine in machines.items():
         machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
@@ -308,7 +357,9 @@ def test_a_changed_config_is_not_replaced_by_the_copy_that_another_writer_carrie
         machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
         deep_rows(machine, role, 1, 1)
         machine.settle()
-        until(lambda role=role: role in server.run(ID).config)  # wandb uploads configs apart from rows, and later
+        until(
+            lambda role=role: role in server.run(ID).config
+        )  # wandb uploads configs apart from rows, and later
     machines["explorer"].do('config explorer {"of": "explorer", "n": 2}')
     for role in ("judge", "explorer", "trainer"):
         machines[role].do("end")

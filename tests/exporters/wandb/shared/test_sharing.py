@@ -59,7 +59,10 @@ def test_a_shared_run_has_one_id_on_every_machine_and_no_group_of_its_own(tmp_pa
     second = run_info(tmp_path, "job", node_rank=1)
 
     assert (run_id_of(second, settings()), group_of(second, settings())) == (second.id, None)
-    assert (is_other_node(second, settings()), is_other_node(second, WandbSettings())) == (False, True)
+    assert (is_other_node(second, settings()), is_other_node(second, WandbSettings())) == (
+        False,
+        True,
+    )
 
 
 def test_the_primary_is_node_rank_0_or_who_is_named(tmp_path: Path) -> None:
@@ -111,7 +114,9 @@ def test_what_others_declared_is_read_from_a_stored_config() -> None:
         {"1": "astray", "5": 9},
     ]
 
-    assert definitions_in({"_wandb": {"value": {"m": definitions}}}) == [("trainer/a.b/c", "trainer/step")]
+    assert definitions_in({"_wandb": {"value": {"m": definitions}}}) == [
+        ("trainer/a.b/c", "trainer/step")
+    ]
     assert definitions_in({"_wandb": {"m": definitions}}) == [("trainer/a.b/c", "trainer/step")]
     assert (definitions_in({}), definitions_in({"_wandb": {"value": {}}})) == ([], [])
 
@@ -154,8 +159,12 @@ class _Watched:
         return Stored(self.stored)
 
 
-@pytest.mark.parametrize("former", [{}, {"explorer": {"value": {"n": 1}}}], ids=["missing", "stale"])
-def test_a_new_config_that_another_writer_replaces_soon_after_the_end_is_lacking(former: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "former", [{}, {"explorer": {"value": {"n": 1}}}], ids=["missing", "stale"]
+)
+def test_a_new_config_that_another_writer_replaces_soon_after_the_end_is_lacking(
+    former: dict[str, object],
+) -> None:
     writer = _Watched({7.0: {"trainer": {"value": {}}, **former}})
     writer.write(1)
     writer.write(2)

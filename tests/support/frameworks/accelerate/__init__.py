@@ -18,7 +18,9 @@ class Accelerator:
                 self.trackers.append(tracker)
             else:
                 self.trackers.append(
-                    LOGGER_TYPE_TO_CLASS[tracker](project_name, **(init_kwargs or {}).get(tracker, {}))
+                    LOGGER_TYPE_TO_CLASS[tracker](
+                        project_name, **(init_kwargs or {}).get(tracker, {})
+                    )
                 )
         for tracker in self.trackers:
             tracker.start()

@@ -30,14 +30,21 @@ class GRPOTrainer:
     num_generations, num_generations_eval, reward_weights = 2, None, (1.0, 0.5)
 
     def __init__(self, callbacks=(), batch=4, main=True, stateful_callbacks=None, **arguments):
-        defaults = {"report_to": "none", "project": "huggingface", "run_name": None, "output_dir": "out"}
+        defaults = {
+            "report_to": "none",
+            "project": "huggingface",
+            "run_name": None,
+            "output_dir": "out",
+        }
         self.args = Arguments(**{**defaults, **arguments})
         made = list(callbacks)
         if self.args.report_to != "none":
             made.append(INTEGRATION_TO_CALLBACK[self.args.report_to]())
         self.callback_handler = CallbackHandler(made)
         self.state = SimpleNamespace(
-            global_step=0, is_world_process_zero=main, stateful_callbacks=dict(stateful_callbacks or {})
+            global_step=0,
+            is_world_process_zero=main,
+            stateful_callbacks=dict(stateful_callbacks or {}),
         )
         self.model = SimpleNamespace(config={"hidden_size": 16}, num_parameters=lambda: 7)
         self.event("on_init_end")
@@ -64,7 +71,9 @@ class GRPOTrainer:
         self.event("on_train_end")
 
     def event(self, name, **kwargs):
-        self.callback_handler.call_event(name, self.args, self.state, None, model=self.model, **kwargs)
+        self.callback_handler.call_event(
+            name, self.args, self.state, None, model=self.model, **kwargs
+        )
 
     def generate(self, *prompts, completion=""):
         """Generate two completions for each prompt."""

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from support.trackers.wandb_backend.introspection import introspected
-from support.trackers.wandb_backend.state import Upsert, WandbArtifact, WandbRun, WandbStore, definitions_of
+from support.trackers.wandb_backend.state import (
+    Upsert,
+    WandbArtifact,
+    WandbRun,
+    WandbStore,
+    definitions_of,
+)
 from support.trackers.wandb_backend.sweeps import Sweeps
 
 Variables: TypeAlias = dict[str, Any]
@@ -32,7 +38,9 @@ class Resolver:
         clock_s: Seconds since the server began.
     """
 
-    def __init__(self, store: WandbStore, url: Callable[[], str], clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, store: WandbStore, url: Callable[[], str], clock_s: Callable[[], float]
+    ) -> None:
         self._store, self._url, self._clock_s = store, url, clock_s
         self.features: tuple[str, ...] = ()
         """Server features that are switched on, e.g. ``EXPAND_DEFINED_METRIC_GLOBS``."""
@@ -48,7 +56,9 @@ class Resolver:
             "ServerFeaturesQuery": self._server_features,
             "OrganizationCoreWeaveOrganizationID": lambda _: {"entity": {"organization": None}},
             "OrgFeatureFlags": lambda _: {"organization": None},
-            "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": _CLI_VERSION, "latestLocalVersionInfo": None}},
+            "ServerInfo": lambda _: {
+                "serverInfo": {"cliVersionInfo": _CLI_VERSION, "latestLocalVersionInfo": None}
+            },
             "": _viewer,  # up to wandb 0.27: `query { viewer { id } }`, to validate a key
             "Viewer": _viewer,
             "GetDefaultEntity": _viewer,
@@ -89,7 +99,10 @@ class Resolver:
         known = self._known.get(operation)
         if known is None:
             self.unknown.append((operation, query))
-            return {"data": None, "errors": [{"message": f"the stand-in does not know the operation {operation!r}"}]}
+            return {
+                "data": None,
+                "errors": [{"message": f"the stand-in does not know the operation {operation!r}"}],
+            }
         with self._store.lock:
             return {"data": known(variables)}
 
@@ -99,7 +112,9 @@ class Resolver:
         run_id = str(given.get("name") or f"run{len(self._store.runs)}")
         key = (str(entity), str(project), run_id)
         inserted = key not in self._store.runs
-        run = self._store.runs.setdefault(key, WandbRun(*key, storage_id=f"storage-{'-'.join(key)}"))
+        run = self._store.runs.setdefault(
+            key, WandbRun(*key, storage_id=f"storage-{'-'.join(key)}")
+        )
         if given.get("config"):  # a writer attaches or goes on
             run.state, run.exit_code = "running", None
         run.heartbeat_unix_s = time.time()
@@ -109,13 +124,20 @@ class Resolver:
     def _resume_status(self, given: Variables) -> Answer:
         run = self._find(given)
         entity, project = given.get("entity") or ENTITY, given.get("project") or ""
-        model = {"id": "model", "name": project, "entity": {"id": "entity", "name": entity}, "bucket": None}
+        model = {
+            "id": "model",
+            "name": project,
+            "entity": {"id": "entity", "name": entity},
+            "bucket": None,
+        }
         if run is None:
             return {"model": model}
         return {"model": {**model, "bucket": _bucket(run)}}
 
     def _stopped_status(self, given: Variables) -> Answer:
-        run = self._store.find(str(given.get("entityName")), str(given.get("projectName")), str(given.get("runId")))
+        run = self._store.find(
+            str(given.get("entityName")), str(given.get("projectName")), str(given.get("runId"))
+        )
         return {"project": {"run": {"stopped": bool(run and run.stopped)}}}
 
     def _run(self, given: Variables) -> Answer:
@@ -124,7 +146,11 @@ class Resolver:
 
     def _full_history(self, given: Variables) -> Answer:
         run = self._find(given)
-        found = None if run is None else {**_bucket(run), "history": [line for line in run.lines if line is not None]}
+        found = (
+            None
+            if run is None
+            else {**_bucket(run), "history": [line for line in run.lines if line is not None]}
+        )
         return {"project": {"internalId": "1", "run": found}}
 
     def _sampled_history(self, given: Variables) -> Answer:
@@ -137,7 +163,11 @@ class Resolver:
         return {"project": {"run": {"sampledHistory": sampled}}}
 
     def _server_features(self, _: Variables) -> Answer:
-        return {"serverInfo": {"features": [{"name": name, "isEnabled": True} for name in self.features]}}
+        return {
+            "serverInfo": {
+                "features": [{"name": name, "isEnabled": True} for name in self.features]
+            }
+        }
 
     def _runs(self, given: Variables) -> Answer:
         wanted = (given.get("entity") or ENTITY, given.get("project"))
@@ -147,20 +177,28 @@ class Resolver:
         runs = [
             run
             for key, run in self._store.runs.items()
-            if key[:2] == wanted and name in {None, run.id} and sweep in {None, run.sweep, f"sweep-of-{run.sweep}"}
+            if key[:2] == wanted
+            and name in {None, run.id}
+            and sweep in {None, run.sweep, f"sweep-of-{run.sweep}"}
         ]
         edges = [{"node": _bucket(run), "cursor": run.id} for run in runs]
         found = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
-        return {"project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}}
+        return {
+            "project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}
+        }
 
     def _alert(self, given: Variables) -> Answer:
-        run = self._store.find(str(given["entityName"] or ENTITY), str(given["projectName"]), str(given["runName"]))
+        run = self._store.find(
+            str(given["entityName"] or ENTITY), str(given["projectName"]), str(given["runName"])
+        )
         if run is not None:
             run.alerts.append(dict(given))
         return {"notifyScriptableRunAlert": {"success": run is not None}}
 
     def _find(self, given: Variables) -> WandbRun | None:
-        return self._store.find(str(given.get("entity") or ENTITY), str(given.get("project")), str(given.get("name")))
+        return self._store.find(
+            str(given.get("entity") or ENTITY), str(given.get("project")), str(given.get("name"))
+        )
 
     def _create_run_files(self, given: Variables) -> Answer:
         files: list[Answer] = []
@@ -188,7 +226,11 @@ class Resolver:
         latest = self._store.latest(artifact.name)
         self._store.artifacts[artifact.id] = artifact
         sequence = {"id": artifact.name, "latestArtifact": {"id": latest.id} if latest else None}
-        return {"createArtifact": {"artifact": {"id": artifact.id, "state": "PENDING", "artifactSequence": sequence}}}
+        return {
+            "createArtifact": {
+                "artifact": {"id": artifact.id, "state": "PENDING", "artifactSequence": sequence}
+            }
+        }
 
     def _create_manifest(self, given: Variables) -> Answer:
         artifact = self._store.artifacts[given["artifactID"]]
@@ -202,16 +244,33 @@ class Resolver:
         return {"updateArtifactManifest": {"artifactManifest": self._manifest(artifact)}}
 
     def _manifest(self, artifact: WandbArtifact) -> Answer:
-        file = {"id": "file", "name": "wandb_manifest.json", "uploadUrl": self._address(artifact.manifest_key)}
-        return {"id": f"of-{artifact.id}", "file": {**file, "displayName": file["name"], "uploadHeaders": []}}
+        file = {
+            "id": "file",
+            "name": "wandb_manifest.json",
+            "uploadUrl": self._address(artifact.manifest_key),
+        }
+        return {
+            "id": f"of-{artifact.id}",
+            "file": {**file, "displayName": file["name"], "uploadHeaders": []},
+        }
 
     def _create_artifact_files(self, given: Variables) -> Answer:
         edges: list[Answer] = []
         asked = given.get("input") or given  # wandb 0.31 and before
         for spec in asked["artifactFiles"]:
             key = _digest_of(spec)
-            upload: Answer = {"uploadUrl": self._address(key), "uploadHeaders": [], "uploadMultipartUrls": None}
-            node: Answer = {"id": key, "name": spec["name"], "displayName": spec["name"], "storagePath": key, **upload}
+            upload: Answer = {
+                "uploadUrl": self._address(key),
+                "uploadHeaders": [],
+                "uploadMultipartUrls": None,
+            }
+            node: Answer = {
+                "id": key,
+                "name": spec["name"],
+                "displayName": spec["name"],
+                "storagePath": key,
+                **upload,
+            }
             node["artifact"] = {"id": spec["artifactID"]}
             edges.append({"node": node})
         return {"createArtifactFiles": {"files": {"edges": edges}}}
@@ -249,8 +308,15 @@ class Resolver:
             return {"project": {"artifactType": {"artifactCollection": None}}}
         newest = sorted(committed, key=lambda artifact: -artifact.version)
         after = int(given.get("cursor") or 0)
-        edges = [{"version": f"v{found.version}", "node": _artifact(found)} for found in newest[after : after + first]]
-        page = {"__typename": "PageInfo", "endCursor": str(after + first), "hasNextPage": after + first < len(newest)}
+        edges = [
+            {"version": f"v{found.version}", "node": _artifact(found)}
+            for found in newest[after : after + first]
+        ]
+        page = {
+            "__typename": "PageInfo",
+            "endCursor": str(after + first),
+            "hasNextPage": after + first < len(newest),
+        }
         listed = {"totalCount": len(newest), "edges": edges, "pageInfo": page}
         held = {"__typename": "ArtifactSequence", "artifacts": listed}
         return {"project": {"artifactType": {"artifactCollection": held}}}
@@ -299,20 +365,37 @@ def _bucket(run: WandbRun) -> Answer:
         "eventsLineCount": 0,
         "historyTail": json.dumps(last),
         "eventsTail": "[]",
-        "historyKeys": {"lastStep": len(run.lines) - 1, "sets": [], "keys": {key: {} for key in keys}},
+        "historyKeys": {
+            "lastStep": len(run.lines) - 1,
+            "sets": [],
+            "keys": {key: {} for key in keys},
+        },
         "user": {"name": ENTITY, "username": ENTITY},
-        "project": {"id": "project", "name": run.project, "entity": {"id": "entity", "name": run.entity}},
+        "project": {
+            "id": "project",
+            "name": run.project,
+            "entity": {"id": "entity", "name": run.entity},
+        },
         "files": {"edges": []},
         "metrics": sorted(definitions_of(run.raw_config)),
     }
 
 
 def _artifact(artifact: WandbArtifact) -> Answer:
-    project = {"id": "project", "internalId": "1", "name": artifact.project, "entity": {"name": artifact.entity}}
+    project = {
+        "id": "project",
+        "internalId": "1",
+        "name": artifact.project,
+        "entity": {"name": artifact.entity},
+    }
     return {
         "__typename": "Artifact",
         "id": artifact.id,
-        "artifactSequence": {"__typename": "ArtifactSequence", "name": artifact.name, "project": project},
+        "artifactSequence": {
+            "__typename": "ArtifactSequence",
+            "name": artifact.name,
+            "project": project,
+        },
         "versionIndex": artifact.version,
         "artifactType": {"name": artifact.type},
         "description": None,

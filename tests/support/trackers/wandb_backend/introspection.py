@@ -29,5 +29,7 @@ def introspected(query: str, variables: Mapping[str, Any]) -> dict[str, Any] | N
     for alias, name, variable in _ASKED.findall(query):
         fields = _FIELDS.get(name or str(variables.get(variable)))
         listed: list[dict[str, Any]] = [{"name": field, "args": []} for field in fields or ()]
-        found[alias or "__type"] = None if fields is None else {"name": name, "fields": listed, "inputFields": listed}
+        found[alias or "__type"] = (
+            None if fields is None else {"name": name, "fields": listed, "inputFields": listed}
+        )
     return found or None

@@ -90,7 +90,10 @@ class WandbServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -121,7 +124,12 @@ class WandbServer:
 
     # --- faults -------------------------------------------------------------------------------------------------------
     def answer(
-        self, status: int, *, what: str = "", times: float = float("inf"), retry_after_s: float | None = None
+        self,
+        status: int,
+        *,
+        what: str = "",
+        times: float = float("inf"),
+        retry_after_s: float | None = None,
     ) -> None:
         """Answer requests with an HTTP status.
 
@@ -208,7 +216,9 @@ class _Http(ThreadingHTTPServer):
         self.owner = owner
         self._connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), _Handler)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), name="wandb-stand-in", daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(0.02,), name="wandb-stand-in", daemon=True
+        )
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -247,7 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.startswith("/graphql"):
             asked = cast("dict[str, Any]", json.loads(body))
             found = _OPERATION.search(str(asked.get("query", "")))
-            self._serve("graphql", str(asked.get("operationName") or (found[1] if found else "")), asked)
+            self._serve(
+                "graphql", str(asked.get("operationName") or (found[1] if found else "")), asked
+            )
         elif self.path.endswith("/file_stream"):
             self._serve("filestream", self.path, cast("dict[str, Any]", json.loads(body)))
         else:
@@ -283,7 +295,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return self._act(owner, what, name, asked, upload)
         except NoSweepError as exc:
-            return 404, json.dumps({"errors": [{"message": f"could not find sweep {exc}"}]}).encode()
+            return 404, json.dumps(
+                {"errors": [{"message": f"could not find sweep {exc}"}]}
+            ).encode()
         except Exception:  # noqa: BLE001  # a fault of the stand-in: shown to the test, not hidden behind retries
             owner.errors.append(f"{what} {name}: {traceback.format_exc()}")
             return 400, b'{"errors": [{"message": "the stand-in failed"}]}'
@@ -293,11 +307,19 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> tuple[int, bytes]:
         if what == "graphql" and asked is not None:
             variables = cast("dict[str, Any]", asked.get("variables") or {})
-            return 200, json.dumps(owner.resolver.answer(name, str(asked.get("query", "")), variables)).encode()
+            return 200, json.dumps(
+                owner.resolver.answer(name, str(asked.get("query", "")), variables)
+            ).encode()
         with owner.store.lock:
             if what == "filestream" and asked is not None:
-                return _stream(owner.store, name, asked, self.headers.get("X-WANDB-ASYNC-CLIENT-ID") or "")
-            key = bytes.fromhex(name.rpartition("/")[2]).decode() if name.startswith("/storage/") else ""
+                return _stream(
+                    owner.store, name, asked, self.headers.get("X-WANDB-ASYNC-CLIENT-ID") or ""
+                )
+            key = (
+                bytes.fromhex(name.rpartition("/")[2]).decode()
+                if name.startswith("/storage/")
+                else ""
+            )
             if self.command == "PUT":
                 owner.store.put_blob(key, upload)
                 return 200, b""
@@ -340,12 +362,16 @@ def _close(connection: socket.socket) -> None:
 def main() -> None:
     """Serve until a signal or the end of standard input; the first line says the variables that lead here."""
     with WandbServer(int(sys.argv[1]) if len(sys.argv) > 1 else 0) as server:
-        sys.stdout.write(" ".join(f"{name}={value}" for name, value in server.environment().items()) + "\n")
+        sys.stdout.write(
+            " ".join(f"{name}={value}" for name, value in server.environment().items()) + "\n"
+        )
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             sys.stdin.read()
         for run in server.store.runs.values():
-            sys.stdout.write(f"{run.entity}/{run.project}/{run.id}: {len(run.lines)} lines, {run.state}\n")
+            sys.stdout.write(
+                f"{run.entity}/{run.project}/{run.id}: {len(run.lines)} lines, {run.state}\n"
+            )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ class WandbRun:
     @property
     def history(self) -> list[dict[str, Json]]:
         """The history lines, parsed; ``NaN`` and infinities as floats."""
-        return [cast("dict[str, Json]", json.loads(line)) for line in self.lines if line is not None]
+        return [
+            cast("dict[str, Json]", json.loads(line)) for line in self.lines if line is not None
+        ]
 
     @property
     def config(self) -> dict[str, Json]:
@@ -203,7 +205,9 @@ class WandbStore:
         """Return the one run with this id, in whatever project; raises `KeyError`."""
         found = [run for (_, _, name), run in self.runs.items() if name == run_id]
         if len(found) != 1:
-            raise KeyError(f"{len(found)} runs are called {run_id!r}; known: {sorted(key[2] for key in self.runs)}")
+            raise KeyError(
+                f"{len(found)} runs are called {run_id!r}; known: {sorted(key[2] for key in self.runs)}"
+            )
         return found[0]
 
     def put_blob(self, key: str, content: bytes) -> None:
@@ -221,7 +225,11 @@ class WandbStore:
         artifact.entries = inherited | cast("dict[str, Any]", manifest.get("contents", {}))
         artifact.version = sum(other.committed for other in self.sequence(artifact.name))
         artifact.committed = True
-        whole: dict[str, Any] = {"version": 1, "storagePolicy": "wandb-storage-policy-v1", "storagePolicyConfig": {}}
+        whole: dict[str, Any] = {
+            "version": 1,
+            "storagePolicy": "wandb-storage-policy-v1",
+            "storagePolicyConfig": {},
+        }
         self.blobs[f"manifest-{artifact.id}"] = json.dumps(
             manifest | whole | {"contents": artifact.entries}
         ).encode()  # fmt: skip
@@ -250,7 +258,9 @@ class WandbStore:
 
     def _increment(self, path: str) -> list[dict[str, Json]]:
         client_id, _, name = path.removeprefix("wandb-client-artifact://").partition("/")
-        found = [artifact for artifact in self.artifacts.values() if artifact.client_id == client_id]
+        found = [
+            artifact for artifact in self.artifacts.values() if artifact.client_id == client_id
+        ]
         if not found or not found[0].committed:
             return []
         table: Any = json.loads(self.blobs[str(found[0].entries[name]["digest"])])
@@ -263,7 +273,9 @@ def artifact_name(run_id: str, key: str) -> str:
     cleaned = re.sub(r"[^a-zA-Z0-9_\-.]+", "", name)
     if cleaned == name:
         return name
-    suffix = base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    suffix = (
+        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    )
     return f"{cleaned}-{suffix}"
 
 
@@ -288,4 +300,8 @@ def definitions_of(config: dict[str, Any]) -> dict[str, MetricDefinition]:
 
 
 def _value(item: object) -> Json:
-    return cast("Json", cast("dict[str, Any]", item).get("value")) if isinstance(item, dict) else cast("Json", item)
+    return (
+        cast("Json", cast("dict[str, Any]", item).get("value"))
+        if isinstance(item, dict)
+        else cast("Json", item)
+    )

@@ -74,7 +74,10 @@ class Sweeps:
         """Make or change a sweep (``UpsertSweep``)."""
         held = next((sweep for sweep in self.sweeps.values() if sweep.id == given.get("id")), None)
         if held is None:
-            entity, project = given.get("entityName") or self._entity, given.get("projectName") or "uncategorized"
+            entity, project = (
+                given.get("entityName") or self._entity,
+                given.get("projectName") or "uncategorized",
+            )
             held = WandbSweep(f"sweep{len(self.sweeps)}", str(entity), str(project), {})
             self.sweeps[held.name] = held
         if given.get("config"):
@@ -82,8 +85,17 @@ class Sweeps:
         held.state = str(given.get("state") or held.state)
         held.controller = str(given.get("controller") or held.controller)
         held.display_name = str(given.get("displayName") or held.display_name)
-        project_of = {"id": "project", "name": held.project, "entity": {"id": "entity", "name": held.entity}}
-        return {"upsertSweep": {"sweep": {"name": held.name, "project": project_of}, "configValidationWarnings": []}}
+        project_of = {
+            "id": "project",
+            "name": held.project,
+            "entity": {"id": "entity", "name": held.entity},
+        }
+        return {
+            "upsertSweep": {
+                "sweep": {"name": held.name, "project": project_of},
+                "configValidationWarnings": [],
+            }
+        }
 
     def create_agent(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Register an agent (``CreateAgent``)."""
@@ -121,10 +133,19 @@ class Sweeps:
         sweep.trials[run_id] = params
         args = {key: {"value": value} for key, value in params.items()}
         key = (sweep.entity, sweep.project, run_id)
-        made = WandbRun(*key, storage_id=f"storage-{'-'.join(key)}", state=self.initial_state, sweep=sweep.name)
+        made = WandbRun(
+            *key, storage_id=f"storage-{'-'.join(key)}", state=self.initial_state, sweep=sweep.name
+        )
         made.display_name, made.raw_config = f"fair-sweep-{len(sweep.trials)}", args
         self._store.runs[key] = made
-        return [{"type": "run", "run_id": run_id, "program": sweep.config.get("program", ""), "args": args}]
+        return [
+            {
+                "type": "run",
+                "run_id": run_id,
+                "program": sweep.config.get("program", ""),
+                "args": args,
+            }
+        ]
 
     def _next(self, sweep: WandbSweep) -> Params | None:
         parameters = cast("dict[str, dict[str, Any]]", sweep.config["parameters"])
@@ -132,9 +153,13 @@ class Sweeps:
         if number >= int(sweep.config.get("run_cap") or 1_000):
             return None
         if method == "grid":
-            values = [one["values"] if "values" in one else [one["value"]] for one in parameters.values()]
+            values = [
+                one["values"] if "values" in one else [one["value"]] for one in parameters.values()
+            ]
             found = list(itertools.product(*values))
-            return dict(zip(parameters, found[number], strict=True)) if number < len(found) else None
+            return (
+                dict(zip(parameters, found[number], strict=True)) if number < len(found) else None
+            )
         if method == "bayes" and number:
             return self._after_best(sweep)
         return {key: _drawn(one, random.Random(number)) for key, one in parameters.items()}
@@ -172,7 +197,11 @@ class Sweeps:
 def _drawn(parameter: Mapping[str, Any], source: random.Random) -> Any:
     if "values" in parameter:
         return source.choice(cast("list[Any]", parameter["values"]))
-    return parameter["value"] if "value" in parameter else source.uniform(parameter["min"], parameter["max"])
+    return (
+        parameter["value"]
+        if "value" in parameter
+        else source.uniform(parameter["min"], parameter["max"])
+    )
 
 
 def _trial(run: WandbRun) -> dict[str, Any]:

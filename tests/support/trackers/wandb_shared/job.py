@@ -40,7 +40,9 @@ class Machine:
         self.summaries: dict[str, dict[str, float]] = {}
         self.sent: list[Record] = []
         if self._records.exists():
-            self.position, self.keys, self.configs, self.summaries = json.loads(self._records.read_text())
+            self.position, self.keys, self.configs, self.summaries = json.loads(
+                self._records.read_text()
+            )
         self.writer = self.open()
 
     def open(self) -> RunWriter:
@@ -67,10 +69,14 @@ class Machine:
         cast("WritesSummary", self.writer).write_summary(role, self.summaries[role])
 
     def save(self) -> None:
-        self._records.write_text(json.dumps([self.position, self.keys, self.configs, self.summaries]))
+        self._records.write_text(
+            json.dumps([self.position, self.keys, self.configs, self.summaries])
+        )
 
     def rows(self, role: str, first: int, last: int, key: str = "loss") -> None:
-        rows = [samples.row(step, {key: step}, role=role or None) for step in range(first, last + 1)]
+        rows = [
+            samples.row(step, {key: step}, role=role or None) for step in range(first, last + 1)
+        ]
         for row in rows:
             self.keys |= {name: str(row.axis) for name in row.values}
         self.write(rows)
@@ -130,11 +136,21 @@ def _media(role: str, step: int) -> Iterator[MediaRecord]:
     page, film = f"<p>{step}</p>".encode(), b"\0\0\0\x18ftyp" + bytes([step])
     table = json.dumps({"columns": ["film"], "rows": [[{"media": 0}]]}).encode()
     cell = MediaItem("video", "video/mp4", film, hashlib.sha256(film).hexdigest())
-    for key, kind, mime, data in (("page", "html", "text/html", page), ("films", "table", "application/json", table)):
+    for key, kind, mime, data in (
+        ("page", "html", "text/html", page),
+        ("films", "table", "application/json", table),
+    ):
         item = MediaItem(kind, mime, data, hashlib.sha256(data).hexdigest())
         axis, cells = axis_of(role), [cell] if kind == "table" else []
         yield MediaRecord(
-            f"media:{role}:{step}:{key}", role, f"{role}/{key}", step, axis, samples.START_UNIX_NS, [item], cells
+            f"media:{role}:{step}:{key}",
+            role,
+            f"{role}/{key}",
+            step,
+            axis,
+            samples.START_UNIX_NS,
+            [item],
+            cells,
         )
 
 
@@ -149,7 +165,9 @@ def main() -> None:
     print(json.dumps({"durable": machine.writer.durable()}), flush=True)
     for line in sys.stdin:
         try:
-            said: object = machine.answer(line.split(maxsplit=2) if line.startswith("config") else line.split())
+            said: object = machine.answer(
+                line.split(maxsplit=2) if line.startswith("config") else line.split()
+            )
         except ExporterError as exc:
             said = {"error": f"{type(exc).__name__}: {exc}"}
         print(json.dumps(said), flush=True)

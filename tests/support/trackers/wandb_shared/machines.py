@@ -32,11 +32,17 @@ ROLES = {"trainer/step", "trainer/*", "explorer/step", "explorer/*", "judge/step
 class Machine:
     """A process of `support.trackers.wandb_shared.job`."""
 
-    def __init__(self, server: WandbServer, folder: Path, node_rank: int, python: Path, **more: str) -> None:
+    def __init__(
+        self, server: WandbServer, folder: Path, node_rank: int, python: Path, **more: str
+    ) -> None:
         environment = {**server.environment(), **SHARED, **more}
         job = {"id": ID, "folder": str(folder), "node_rank": node_rank, "environment": environment}
         paths = os.pathsep.join(str(ROOT / name) for name in ("", "exporters", "tests"))
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "OTEL"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("WANDB", "OTEL"))
+        }
         self.process = subprocess.Popen(
             [python, "-m", "support.trackers.wandb_shared.job", json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

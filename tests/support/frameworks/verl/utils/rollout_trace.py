@@ -14,9 +14,20 @@ class RolloutTraceConfig:
         return cls._instance
 
     @classmethod
-    def init(cls, project_name, experiment_name, backend, token2text=False, max_samples_per_step_per_worker=None):
+    def init(
+        cls,
+        project_name,
+        experiment_name,
+        backend,
+        token2text=False,
+        max_samples_per_step_per_worker=None,
+    ):
         config = cls.get_instance()
-        config.project_name, config.experiment_name, config.backend = project_name, experiment_name, backend
+        config.project_name, config.experiment_name, config.backend = (
+            project_name,
+            experiment_name,
+            backend,
+        )
 
     @classmethod
     def get_backend(cls):
@@ -25,7 +36,12 @@ class RolloutTraceConfig:
 
 @contextlib.contextmanager
 def rollout_trace_attr(
-    sample_index=None, step=None, rollout_n=None, name="rollout_trace", validate=False, trace: bool = True
+    sample_index=None,
+    step=None,
+    rollout_n=None,
+    name="rollout_trace",
+    validate=False,
+    trace: bool = True,
 ):
     yield
 

@@ -13,7 +13,15 @@ class BasePPOExp:
         self.cfg = cfg
 
     def get_trainer(
-        self, cfg, tracker, tokenizer, train_dataset, eval_dataset, inference_engine_client, generator, colocate_pg
+        self,
+        cfg,
+        tracker,
+        tokenizer,
+        train_dataset,
+        eval_dataset,
+        inference_engine_client,
+        generator,
+        colocate_pg,
     ):
         raise NotImplementedError
 

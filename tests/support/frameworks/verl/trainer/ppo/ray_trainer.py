@@ -14,4 +14,6 @@ class RayPPOTrainer:
             dump_path=rollout_data_dir,
         )
 
-    def _dump_generations(self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path): ...
+    def _dump_generations(
+        self, inputs, outputs, gts, scores, reward_extra_infos_dict, dump_path
+    ): ...
