@@ -138,10 +138,10 @@ class Run(RecordedFacts):
             The rollout, a `LiveRollout`, as a context manager. An exception of the block passes through.
         """
         try:
-            from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
+            from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API
 
-            return calls.open_rollout(self, **fields)
-        except any_error():  # as where no file can be opened to import it
+            return LiveRollout(self, fields)
+        except any_error():  # code of the user's fields, or no file can be opened for the import
             self.count_drop(INTERNAL_ERROR)
             return cast("LiveRollout", _UnopenedRollout())
 
@@ -165,9 +165,9 @@ class Run(RecordedFacts):
             state: Why the trainer does not use them, e.g. ``filtered``: they count under this name, apart from the
                 others of their split.
         """
-        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
+        from otel_bridge.emit.rollouts.batch import log_rollouts  # noqa: PLC0415  # few programs have rollouts
 
-        calls.log_rollouts(self, finished, step=step, split=split, role=role, state=state)
+        log_rollouts(self, finished, step=step, split=split, role=role, state=state)
 
     @counts_unknown
     def log_generations(
@@ -186,12 +186,9 @@ class Run(RecordedFacts):
                 ``finish_reasons``, ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
                 ``model``. The reference of the documentation has all of them. An unknown name is counted as a drop.
         """
-        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
+        from otel_bridge.emit.rollouts.generations import log_generations  # noqa: PLC0415
 
-        columns |= {"prompts": prompts, "responses": responses, "rewards": rewards}
-        calls.log_generations(
-            self, **{name: column for name, column in columns.items() if column is not None}
-        )
+        log_generations(self, prompts=prompts, responses=responses, rewards=rewards, **columns)
 
     @counts_unknown
     def log_reward(
@@ -214,11 +211,9 @@ class Run(RecordedFacts):
             role: Role of the rollout, when it is not this run's.
             step: Step of the rollout, when known.
         """
-        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
+        from otel_bridge.emit.rollouts.events import EvaluationContext, log_values  # noqa: PLC0415
 
-        calls.log_reward(
-            self, rollout_id, value, name=name, explanation=explanation, role=role, step=step
-        )
+        log_values(self, [(rollout_id, value)], EvaluationContext(name, role, step, explanation))
 
     @counts_unknown
     def log_rewards(
@@ -237,9 +232,12 @@ class Run(RecordedFacts):
             role: Role of the rollouts, when it is not this run's.
             step: Step of the rollouts, when known.
         """
-        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
+        from otel_bridge.emit.rollouts.events import EvaluationContext, log_values  # noqa: PLC0415
 
-        calls.log_rewards(self, values, name=name, role=role, step=step)
+        if isinstance(values, Mapping):
+            log_values(self, list(values.items()), EvaluationContext(name, role, step))
+        else:
+            self.count_drop("evaluation_not_a_mapping")
 
     @counts_unknown
     def train_on(

@@ -15,7 +15,6 @@ from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.user_function import redact_by_setting, redact_with
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
-from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts, open_rollout
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.text.secret_patterns import REDACTED, redact_assigned
@@ -24,7 +23,10 @@ from support.trainers.emit_rollout_doubles import (
     CONVERSATION,
     MemoryRun,
     attributes,
+    log_reward,
+    log_rollouts,
     message,
+    open_rollout,
     span_messages,
 )
 

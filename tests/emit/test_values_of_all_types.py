@@ -17,12 +17,11 @@ from otel_bridge.emit.encode.coerce import name
 from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.emit.encode.values import flatten
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.rollouts.calls import log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.values.plain import CountKeyedDrop
 from otel_bridge.translation.metrics.configs import TOO_LARGE, Configs
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
 
 class Place(enum.Enum):

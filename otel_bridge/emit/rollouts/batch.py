@@ -8,27 +8,20 @@ from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
-from otel_bridge.emit.rollouts.events import (
-    SampledColumns,
-    named_rollouts,
-    sampled_out_event,
-    staleness_of,
-)
+from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
 from otel_bridge.emit.values.reading import is_text
 from otel_bridge.errors import any_error
+from otel_bridge.journal.frames import Signal
 from otel_bridge.sampling_rule import choose_columns
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 TRAIN: Final = "train"
-TRACES: Final = 2
-LOGS: Final = 3
 _NOTHING: Final = {type(None)}
 _TEXT_OR_NOTHING: Final = {str, type(None)}
 
@@ -43,10 +36,12 @@ class RolloutDefaults(NamedTuple):
 
 def log_rollouts(
     run: EmitRun,
-    options: RolloutOptions,
     rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
-    defaults: RolloutDefaults,
-    state: str | None = None,
+    *,
+    step: int | None = None,
+    split: str | None = None,
+    role: str | None = None,
+    state: object = None,
 ) -> None:
     """Sample, build and append *rollouts*; each step and split among them has its own seats.
 
@@ -56,7 +51,8 @@ def log_rollouts(
     entries = _entries(run, rollouts)
     if not entries:
         return
-    own = defaults_of(run, *defaults)
+    call_defaults = defaults_of(run, step, split, role)
+    state_name = coerce.name(state)
     given_columns = _columns_of(entries)
 
     def build(index: int) -> Rollout:
@@ -69,14 +65,14 @@ def log_rollouts(
         given = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
         return given or str(index)
 
-    for of_group, indices in _by_defaults(run, given_columns, own).items():
+    for of_group, indices in _by_defaults(run, given_columns, call_defaults).items():
         columns = _columns(
             run,
             given_columns if len(indices) == len(entries) else given_columns.of(indices),
             indices,
         )
-        defaults_of_group = of_group if state is None else _of_state(of_group, state)
-        emit(run, options, defaults_of_group, columns, build=build, key=key)
+        defaults_of_group = of_group if state_name is None else _of_state(of_group, state_name)
+        emit(run, defaults_of_group, columns, build=build, key=key)
         if defaults_of_group.split in {None, TRAIN}:
             _annotate(run, [entries[index] for index in indices], defaults_of_group)
 
@@ -259,7 +255,6 @@ def _with_index(rollout: Rollout, index: int) -> Rollout:
 
 def emit(
     run: EmitRun,
-    options: RolloutOptions,
     defaults: RolloutDefaults,
     columns: SampledColumns,
     *,
@@ -270,12 +265,12 @@ def emit(
 
     Args:
         run: The run.
-        options: Seats, rule and limits.
         defaults: Step, split and role.
         columns: Facts for sampling.
         build: Callable from an index in the call to the rollout; called for kept rollouts only.
         key: Callable from an index in the call to a stable id.
     """
+    options = run.rollout_options
     kept = choose_columns(
         columns.rewards,
         columns.groups,
@@ -286,41 +281,28 @@ def emit(
         rule=options.rule,
         seed=f"{run.id}/{defaults.step}",
     )
-    role = defaults.role if defaults.role != run.role else None
-    still_open = open_steps(track_of(run, defaults))
-    if kept:
-        frame = CallContext(
-            run.id, defaults.step, defaults.split, role, options, caller_link(), still_open
-        )
-        for index in kept:
-            _emit_one(run, frame, build, columns.indices[index])
+    call = CallContext(
+        run.id,
+        defaults.step,
+        defaults.split,
+        role=None if defaults.role == run.role else defaults.role,
+        options=options,
+        link=caller_link(),
+        open_steps=open_steps(track_of(run, defaults)),
+    )
+    for index in kept:
+        _emit_one(run, call, build, columns.indices[index])
     if len(kept) < len(columns.indices):
-        where = (defaults.step, defaults.split, role)
-        stale = staleness_of(columns.versions, defaults.step, kept) if columns.versions else None
-        named = named_rollouts(columns, kept) if columns.ids else None
-        seq = run.next_event_seq()
-        event = sampled_out_event(
-            columns.rewards,
-            columns.groups,
-            kept,
-            where,
-            seq,
-            staleness=stale,
-            named=named,
-            open_steps=still_open,
-        )
-        run.append(LOGS, event)
+        append_sampled_out(run, columns, kept, call)
 
 
-def _emit_one(
-    run: EmitRun, frame: CallContext, build: Callable[[int], Rollout], index: int
-) -> None:
+def _emit_one(run: EmitRun, call: CallContext, build: Callable[[int], Rollout], index: int) -> None:
     try:
-        encoded = encode_rollout(build(index), frame, time.time_ns())
+        encoded = encode_rollout(build(index), call, time.time_ns())
     except any_error():  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
     if encoded.unread:
         run.count_drop("rollout_message", encoded.unread)
     encoded.losses.report(run.count_drop)
-    run.append(TRACES, encoded.payload)
+    run.append(Signal.TRACES, encoded.payload)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
@@ -48,28 +47,30 @@ _A_SAMPLE: Final = (
 )
 
 
-def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, Any]) -> None:
+def log_generations(run: EmitRun, /, **columns: Any) -> None:
     """Sample, decode, build and append rollouts.
 
     Args:
         run: The run.
-        options: Seats, rule and limits.
-        given: The lists by name, with names of `COLUMNS`; see `Generations`.
+        columns: The lists by name, with names of `COLUMNS`; see `Generations`.
     """
-    unknown = given.keys() - COLUMNS
+    unknown = columns.keys() - COLUMNS
     if unknown:
-        run.count_drop("rollout_unknown_column", len(unknown), min(map(str, unknown)))
-    generations = Generations(run, given)
-    columns = generations.columns()
-    if columns.indices:
-        defaults = batch.defaults_of(run, given.get("step"), given.get("split"), given.get("role"))
-        batch.emit(run, options, defaults, columns, build=generations.build, key=generations.key)
-        if given.get("logprobs") is not None and defaults.split in {None, batch.TRAIN}:
-            from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # few programs have them
-            from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
+        run.count_drop("rollout_unknown_column", len(unknown), min(unknown))
+    generations = Generations(run, columns)
+    sampled = generations.columns()
+    if not sampled.indices:
+        return
+    defaults = batch.defaults_of(
+        run, columns.get("step"), columns.get("split"), columns.get("role")
+    )
+    batch.emit(run, defaults, sampled, build=generations.build, key=generations.key)
+    if columns.get("logprobs") is not None and defaults.split in {None, batch.TRAIN}:
+        from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # few programs have them
+        from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
 
-            call = TokensCall(defaults.step, defaults.role, given.get("decode"))
-            annotate_turns(run, generations.tokens(columns.indices), call)
+        call = TokensCall(defaults.step, defaults.role, columns.get("decode"))
+        annotate_turns(run, generations.tokens(sampled.indices), call)
 
 
 class Generations:

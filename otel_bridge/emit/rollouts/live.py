@@ -15,20 +15,14 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
 from otel_bridge.emit.messages.limits import Content
-from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
+from otel_bridge.emit.rollouts.batch import RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.context import with_rollout
-from otel_bridge.emit.rollouts.events import (
-    SampledColumns,
-    named_rollouts,
-    sampled_out_event,
-    staleness_of,
-)
+from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
@@ -69,12 +63,11 @@ class LiveRollout(Rollout):
     """
 
     # Many attributes beside the public ones, because users set the fields of the rollout on this object itself.
-    def __init__(self, run: EmitRun, options: RolloutOptions, fields: Mapping[str, object]) -> None:
+    def __init__(self, run: EmitRun, fields: Mapping[str, object]) -> None:
         """Prepare a rollout.
 
         Args:
             run: The run.
-            options: Settings of rollouts.
             fields: Fields of `Rollout`, and ``role``; other keys become metadata.
         """
         super().__init__()
@@ -88,7 +81,9 @@ class LiveRollout(Rollout):
         self.id = given or self.trace_id
         note_kept(bytes.fromhex(self.trace_id))
         self._carried = self._instrumented = False
-        self._run, self._options, self._role = run, options, defaults.role
+        self._run = run
+        self._options = run.rollout_options
+        self._role = defaults.role
         self._lock = threading.Lock()
         self._children = self._open_children = 0
         self._pid = os.getpid()
@@ -212,7 +207,7 @@ class LiveRollout(Rollout):
         """End the root with its id alone, because its children need the root."""
         if self._tracer is not None:
             pairs = identity_attributes(
-                self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id
+                self._context(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id
             )
             self._tracer.end(
                 self._span,
@@ -220,11 +215,14 @@ class LiveRollout(Rollout):
                 now,
             )
 
-    def _frame(self, defaults: RolloutDefaults) -> CallContext:
-        role = defaults.role if defaults.role != self._run.role else None
-        still_open = open_steps(self._track)
+    def _context(self, defaults: RolloutDefaults) -> CallContext:
         return CallContext(
-            self._run.id, defaults.step, defaults.split, role, self._options, open_steps=still_open
+            self._run.id,
+            defaults.step,
+            defaults.split,
+            role=None if defaults.role == self._run.role else defaults.role,
+            options=self._options,
+            open_steps=open_steps(self._track),
         )
 
     def _close(self, now: int) -> None:
@@ -237,7 +235,7 @@ class LiveRollout(Rollout):
         content = rollout_content(self, self._options.limits)
         if content.conversation.unread:
             self._run.count_drop("rollout_message", content.conversation.unread)
-        pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)
+        pairs = identity_attributes(self._context(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
         spans = (
             []
@@ -269,27 +267,15 @@ class LiveRollout(Rollout):
         return child_spans(self, content, SpanParent(trace_id, root_id, start, now), ids)
 
     def _count_as_sampled_out(self, defaults: RolloutDefaults) -> None:
-        reward, group = coerce.number(self.reward), coerce.name(self.group)
-        where = (
-            defaults.step,
-            defaults.split,
-            defaults.role if defaults.role != self._run.role else None,
-        )
-        stale = staleness_of([self.policy_version], defaults.step, [])
         columns = SampledColumns(
             [0],
-            [reward],
-            [group],
+            [coerce.number(self.reward)],
+            [coerce.name(self.group)],
             versions=[self.policy_version],
             ids=[self.id],
             datasets=[self.dataset],
         )
-        named, still_open = named_rollouts(columns, []), open_steps(self._track)
-        seq = self._run.next_event_seq()
-        event = sampled_out_event(
-            [reward], [group], [], where, seq, staleness=stale, named=named, open_steps=still_open
-        )
-        self._run.append(LOGS, event)
+        append_sampled_out(self._run, columns, [], self._context(defaults))
 
     # --- children -----------------------------------------------------------------------------------------------------
     def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:

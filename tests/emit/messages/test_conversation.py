@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import encode, fast_message
-from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from support.trainers.emit_rollout_doubles import (
@@ -24,6 +23,8 @@ from support.trainers.emit_rollout_doubles import (
     RESULT,
     MemoryRun,
     attributes,
+    log_reward,
+    log_rollouts,
     message,
     span_messages,
 )

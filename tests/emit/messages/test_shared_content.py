@@ -13,11 +13,16 @@ import pytest
 
 from otel_bridge.capture.tables import RolloutTable
 from otel_bridge.capture.trackio_traces import rollout_of_trace
-from otel_bridge.emit.rollouts.calls import log_generations, log_reward, log_rollouts, open_rollout
 from otel_bridge.emit.rollouts.live_spans import ChatSpan
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.values.scalars import any_text
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import (
+    MemoryRun,
+    log_generations,
+    log_reward,
+    log_rollouts,
+    open_rollout,
+)
 
 
 def _array(entries: list[object]) -> object:

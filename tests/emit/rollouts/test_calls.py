@@ -10,13 +10,6 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
 from otel_bridge import semconv
-from otel_bridge.emit.rollouts.calls import (
-    log_generations,
-    log_reward,
-    log_rewards,
-    log_rollouts,
-    open_rollout,
-)
 from otel_bridge.emit.rollouts.live import chat
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
@@ -28,7 +21,12 @@ from support.trainers.emit_rollout_doubles import (
     MemoryRun,
     SpanMessages,
     attributes,
+    log_generations,
+    log_reward,
+    log_rewards,
+    log_rollouts,
     message,
+    open_rollout,
     plain,
     span_messages,
 )

@@ -11,9 +11,14 @@ import pytest
 from PIL import Image as Pillow
 
 from otel_bridge import Image
-from otel_bridge.emit.rollouts.calls import log_generations
 from otel_bridge.emit.rollouts.columns import PromptGroups
-from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, span_messages
+from support.trainers.emit_rollout_doubles import (
+    MemoryRun,
+    attributes,
+    log_generations,
+    message,
+    span_messages,
+)
 
 
 def texts(run: MemoryRun) -> list[tuple[str | None, str | None]]:

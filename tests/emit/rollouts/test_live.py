@@ -21,7 +21,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_bridge import semconv
-from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.rollouts.context import attach_context, get_context
 from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
 from otel_bridge.records import trace_id_of
@@ -30,6 +29,7 @@ from support.trainers.emit_rollout_doubles import (
     MemoryRun,
     attributes,
     message,
+    open_rollout,
     plain,
     span_messages,
 )

@@ -21,12 +21,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import Status, StatusCode
 
 from otel_bridge.content.user_function import redact_with
-from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.connect import AppendingLogProcessor, AppendingSpanProcessor
 from otel_bridge.text.secret_patterns import REDACTED
 from support.trainers.emit_otel_programs import run_program, written
-from support.trainers.emit_rollout_doubles import MemoryRun, attributes, plain
+from support.trainers.emit_rollout_doubles import MemoryRun, attributes, open_rollout, plain
 
 KEY = "sk-" + "A1" * 16
 SDK_TAKES_MAPS = "key" in BoundedAttributes(attributes={"key": {"a": 1}})

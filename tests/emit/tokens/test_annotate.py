@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from otel_bridge import Rollout
-from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
-from otel_bridge.emit.rollouts.calls import log_generations
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_generations, log_rollouts
 from support.trainers.emit_samples import run_in
 
 ENGINE = [-0.5, -1.0, -0.25]
@@ -139,9 +137,7 @@ def test_what_names_no_rollout_is_counted() -> None:
 def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -> None:
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="2")
     ids = [f"kept-{index}" for index in range(6)]
-    log_rollouts(
-        run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults()
-    )
+    log_rollouts(run, [Rollout("q", id=name, step=1) for name in ids])
     kept = {span.trace_id.hex() for span in run.spans if span.name == "rollout"}
 
     annotate(run, ids, {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6}, TokensCall())
@@ -159,9 +155,7 @@ def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_
 ):
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="1")
     ids = [f"joined-{index}" for index in range(4)]
-    log_rollouts(
-        run, run.rollout_options, [Rollout("q", id=name, step=1) for name in ids], RolloutDefaults()
-    )
+    log_rollouts(run, [Rollout("q", id=name, step=1) for name in ids])
 
     annotate(
         run, ids, {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4}, TokensCall()
@@ -182,9 +176,7 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
     messages = [
         {"role": role, "content": "a"} for role in ("user", "assistant", "tool", "assistant")
     ]
-    log_rollouts(
-        run, run.rollout_options, [Rollout(messages, id="turns", turns=turns)], RolloutDefaults(4)
-    )
+    log_rollouts(run, [Rollout(messages, id="turns", turns=turns)], step=4)
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}

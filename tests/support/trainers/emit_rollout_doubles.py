@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.rollouts.live_spans import LiveTracer
+from otel_bridge.emit.run import Run
 
 
 @dataclass
@@ -94,6 +95,14 @@ class MemoryRun:
             if signal == 3
             for record in ScopeLogs.FromString(payload).log_records
         ]
+
+
+# The calls of a run itself, given a run in memory.
+open_rollout: Any = Run.rollout
+log_rollouts: Any = Run.log_rollouts
+log_generations: Any = Run.log_generations
+log_reward: Any = Run.log_reward
+log_rewards: Any = Run.log_rewards
 
 
 def plain(value: AnyValue) -> Any:

@@ -11,14 +11,12 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.emit.lineage.train_on import train_on
-from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
-from otel_bridge.emit.rollouts.calls import log_reward
 from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation import span_steps, step_rows
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench, row
 from support.otlp.phase_samples import rank, rows_of, values_of
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_reward, log_rollouts
 
 SENDER = rank(0)
 
@@ -79,7 +77,7 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(
         rollout(i, 4, reward=reward, dataset="math" if i else "code")
         for i, reward in enumerate(rewards)
     ]
-    log_rollouts(run, run.rollout_options, rollouts, RolloutDefaults())
+    log_rollouts(run, rollouts)
     train_on(run, 6, rollouts[:2])
 
     deliver(bench, run)
@@ -101,9 +99,7 @@ def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: Me
     for step in (0, 1):
         log_rollouts(
             run,
-            run.rollout_options,
             [rollout(i, step, reward=1.0) for i in range(8)],
-            RolloutDefaults(),
         )
     train_on(
         run, 0, [f"0-{i}" for i in range(4)], unused={"filtered": ["0-4", "0-5"], "stale": ["0-6"]}
@@ -124,7 +120,7 @@ def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: Me
 def test_a_rollout_shows_every_step_that_consumed_it_also_hours_later(
     bench: Bench, run: MemoryRun
 ) -> None:
-    log_rollouts(run, run.rollout_options, [rollout(0, 0), rollout(1, 0)], RolloutDefaults())
+    log_rollouts(run, [rollout(0, 0), rollout(1, 0)])
     deliver(bench, run)
     train_on(run, 0, ["0-0"])
     deliver(bench, run)
@@ -146,9 +142,7 @@ def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run:
     train_on(run, 3, ["3-0", "3-1"], unused={"cap": ["3-2"]})
     deliver(bench, run)
     first = values_of(lineage_rows(bench.tick(60))[3])
-    log_rollouts(
-        run, run.rollout_options, [rollout(i, 3, reward=1.0) for i in range(3)], RolloutDefaults()
-    )
+    log_rollouts(run, [rollout(i, 3, reward=1.0) for i in range(3)])
     deliver(bench, run)
     bench.tick(1)
     later = values_of(lineage_rows(bench.tick(60))[3])
@@ -170,7 +164,7 @@ def test_the_row_of_a_step_does_not_come_due_while_no_bridge_receives(
     bench.restart(away_s=7200)
 
     assert lineage_rows(bench.tick(2)) == {}
-    log_rollouts(run, run.rollout_options, [rollout(0, 3, reward=1.0)], RolloutDefaults())
+    log_rollouts(run, [rollout(0, 3, reward=1.0)])
     deliver(bench, run)
     bench.tick(1)
     assert "lineage/unknown" not in values_of(lineage_rows(bench.tick(600))[3])
@@ -182,7 +176,7 @@ def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_c
     train_on(run, 3, ["3-0"])
     deliver(bench, run)
     bench.tick(60)
-    log_rollouts(run, run.rollout_options, [rollout(0, 3, reward=1.0)], RolloutDefaults())
+    log_rollouts(run, [rollout(0, 3, reward=1.0)])
     deliver(bench, run)
 
     bench.restart()
@@ -198,7 +192,7 @@ def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_c
 def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(
     bench: Bench, run: MemoryRun
 ) -> None:
-    log_rollouts(run, run.rollout_options, [rollout(0, 3)], RolloutDefaults())
+    log_rollouts(run, [rollout(0, 3)])
     train_on(run, 3, ["3-0"])
     deliver(bench, run)
     log_reward(run, "3-0", 0.25)
@@ -212,10 +206,8 @@ def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(
 def test_rollouts_of_an_evaluation_are_not_among_those_that_training_left_unused(
     bench: Bench, run: MemoryRun
 ) -> None:
-    log_rollouts(
-        run, run.rollout_options, [rollout(i, 0) for i in range(2)], RolloutDefaults(split="eval")
-    )
-    log_rollouts(run, run.rollout_options, [rollout(9, 1)], RolloutDefaults())
+    log_rollouts(run, [rollout(i, 0) for i in range(2)], split="eval")
+    log_rollouts(run, [rollout(9, 1)])
     train_on(run, 1, ["1-9"])
 
     deliver(bench, run)
@@ -294,7 +286,7 @@ def replay_job(run: MemoryRun, seed: int) -> Truth:
         ]
         truth.rewards |= {str(each.id): float(each.reward) for each in rollouts}  # type: ignore[arg-type]
         truth.versions |= {str(each.id): int(each.policy_version or 0) for each in rollouts}
-        log_rollouts(run, run.rollout_options, rollouts, RolloutDefaults())
+        log_rollouts(run, rollouts)
         if step >= 2:
             ids = [name for name in truth.rewards if int(name.split("-")[0]) >= step - 4]
             truth.consumed[step] = draw.sample(ids, 48)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_bridge.emit.rollouts.calls import log_rollouts, open_rollout
 from otel_bridge.emit.rollouts.rollout import Rollout
 from support.otlp.trace_samples import rollouts_in
 from support.otlp.translation_bench import bench_of, explorers, frame, points
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts, open_rollout
 
 
 def late_by_threads(run: MemoryRun, batch: Callable[[], None]) -> None:

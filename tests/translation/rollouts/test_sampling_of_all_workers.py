@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge.emit.rollouts.calls import log_generations, log_rollouts
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, rows_in
 from support.otlp.translation_bench import ids
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_generations, log_rollouts
 
 _SAMPLES = st.lists(
     st.tuples(

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from otel_bridge import Rollout
-from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation import step_rows
@@ -19,7 +18,7 @@ from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.translator import SegmentInfo
 from support.otlp.otlp_samples import RUN, Bench
 from support.otlp.phase_samples import rank, rows_of, values_of
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
 TRAINER = rank(0)
 EXPLORER = rank(5, "explorer")
@@ -180,9 +179,7 @@ def test_each_shown_rollout_has_the_same_figures_as_the_row_also_when_it_comes_l
     bench.tick(60)
     log_rollouts(
         run,
-        run.rollout_options,
         [Rollout("q", id=name, step=3) for name in "ab"],
-        RolloutDefaults(),
     )
     deliver(bench, sent(run))
     bench.restart()
@@ -300,7 +297,7 @@ def asynchronous_job(seed: int) -> tuple[Truth, list[tuple[SegmentInfo, tuple[in
         job.engine |= {
             name: -draw.exponential(0.5, draw.integers(0, 60)).astype("f4") for name in ids
         }
-        log_rollouts(explorer, explorer.rollout_options, rollouts, RolloutDefaults())
+        log_rollouts(explorer, rollouts)
         annotate(explorer, ids, {"logprobs": [job.engine[name] for name in ids]}, TokensCall(step))
         frames += sent(explorer, EXPLORER)
         if step < 2:

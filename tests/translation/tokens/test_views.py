@@ -13,14 +13,13 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.rollouts.batch import RolloutDefaults, log_rollouts
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import MediaRecord, Record, trace_id_of
 from otel_bridge.tokens.view import TokenView, view_in
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench
 from support.otlp.phase_samples import rank
-from support.trainers.emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
 SENDER = rank(0)
 TEXTS = ["The ", "answer", " is ", "<b>4</b>", "</script>"]
@@ -48,7 +47,7 @@ def job(run: MemoryRun, *, first: str) -> None:
     rollout = Rollout(CONVERSATION, id="a", step=3, reward=1.0)
     if first == "tokens":
         annotate(run, "a", streams, TokensCall(3))
-    log_rollouts(run, run.rollout_options, [rollout], RolloutDefaults())
+    log_rollouts(run, [rollout])
     if first == "rollout":
         annotate(run, "a", streams, TokensCall(3))
 
