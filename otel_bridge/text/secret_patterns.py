@@ -1,7 +1,7 @@
 """Finds secrets by the name of their key and by their shape, and replaces them.
 
 Which texts are searched is decided in `otel_bridge.content.policy`. Shapes follow the issuers' documentation (Hugging
-Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, Groq, xAI, JWT, PEM).
+Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, Groq, xAI, npm, PyPI, JWT, PEM).
 E-mail addresses are redacted on request. Pure.
 """
 
@@ -42,6 +42,7 @@ _SHAPES: Final = re.compile(
     | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,}
     | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[0-9A-Za-z_-]{30,} | \bya29\.[0-9A-Za-z_-]{20,} | \bdapi[0-9a-f]{32}
     | \bgsk_[A-Za-z0-9]{20,} | \bxai-[A-Za-z0-9]{20,} | \bnvapi-[A-Za-z0-9_-]{20,} | \bwandb_v[0-9]+_[A-Za-z0-9_]{20,}
+    | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[A-Za-z0-9_-]{30,}
     | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
     """,

@@ -19,11 +19,11 @@ _LOOKS: Final = tuple(
         (b"S", rb"S(?:ECRET|WORD)"),
         (
             b"-",
-            rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xai-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)",
+            rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xai-)|(?<=pypi-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)",
         ),
         (
             b"_",
-            rb"_(?:TOKEN|(?<=[bfgkopsurtI]_)(?:(?<=hf_)|(?<=gsk_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
+            rb"_(?:TOKEN|(?<=[bfgkmopsurtI]_)(?:(?<=hf_)|(?<=npm_)|(?<=gsk_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
         ),
         (b"J", rb"J(?<=eyJ)"),
         (b"9", rb"9(?<=ya29)\."),

@@ -45,7 +45,7 @@ def no_hook() -> Iterator[None]:
         KEY, "sk-proj-" + "a" * 30, "hf_" + "a" * 34, "AKIA" + "A" * 16, "ghp_" + "a" * 36, "github_pat_" + "a" * 30,
         "glpat-" + "a" * 20, "xoxb-" + "1" * 12, "AIza" + "a" * 35, f"eyJ{'a' * 12}.{'b' * 12}.{'c' * 12}",
         "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "dapi" + "0a" * 16,
-        "gsk_" + "a" * 24, "xai-" + "a" * 24,
+        "gsk_" + "a" * 24, "xai-" + "a" * 24, "npm_" + "a" * 36, "pypi-" + "a" * 40,
         "nvapi-" + "a" * 24, "wandb_v1_" + "a" * 24, "ya29." + "a" * 24, "api_org_" + "a" * 24,
     ],
 )  # fmt: skip
@@ -89,6 +89,8 @@ _SHAPES = "|".join(
             "dapi[0-9a-f]{32}",
             "nvapi-[a-z_-]{20}",
             "gsk_[a-z]{20}",
+            "npm_[a-z]{30}",
+            "pypi-[a-z]{30}",
             "xai-[a-z]{20}",
             "wandb_v1_[a-z]{20}",
             r"ya29\.[a-z_-]{20}",

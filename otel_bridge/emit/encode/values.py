@@ -335,7 +335,7 @@ def distribution(
         if math.prod(tuple(values.shape)) > MAX_NUMBERS:
             drop("too_many_numbers", 1)
             return None
-        doubles = _as_numpy(values)
+        doubles = _as_numpy(values, drop)
         if doubles is not None:
             finite_doubles = _finite_of(doubles)
             reported = _report(len(doubles), len(finite_doubles), drop)
@@ -361,16 +361,21 @@ def _report(count: int, finite: int, drop: CountDrop) -> bool:
     return finite > 0
 
 
-def _as_numpy(values: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+def _as_numpy(values: Array, drop: CountDrop) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """Return *values* as a flat array of doubles, when numpy is loaded and accepts them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     try:
-        found = numpy.asarray(values)
-        return found.astype(numpy.float64).ravel() if found.dtype.kind in "fiub" else None
+        if isinstance(values, numpy.ma.MaskedArray):
+            # asarray() would bring back what the user masked.
+            array = cast("np.ma.MaskedArray[Any, Any]", values).compressed()
+            drop("none", math.prod(tuple(values.shape)) - array.size)
+        else:
+            array = numpy.asarray(values)
     except any_error():  # a tensor on a device, or one that keeps a gradient
         return None
+    return array.astype(numpy.float64).ravel() if array.dtype.kind in "fiub" else None
 
 
 def _finite_of(

@@ -187,6 +187,15 @@ def test_numbers_that_no_bucket_holds_leave_a_distribution() -> None:
     assert dict(drops) == {"not_finite_in_distribution": 2, "text": 1, "none": 1}
 
 
+def test_masked_numbers_of_an_array_are_left_out_and_counted() -> None:
+    drops = Drops()
+
+    flat = flatten({"a": np.ma.array([1.0, 5.0, -3.0], mask=[False, True, False])}, drops)
+
+    assert flat == {"a": distribution_of([1.0, -3.0])}
+    assert dict(drops) == {"none": 1}
+
+
 def test_keys_of_a_row_beyond_their_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_bridge.emit.encode.values.MAX_KEYS", 3)
     drops: list[object] = []
