@@ -32,6 +32,7 @@ from otel_bridge.records import (
     Scalar,
     Status,
 )
+from otel_bridge.text.counts import counted
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
@@ -360,7 +361,7 @@ def _found(store: EntrySink, project: str) -> str:
     rows = store.rows()
     if not rows:
         return ""
-    size = f"{rows:,} row{'' if rows == 1 else 's'}"
+    size = counted(rows, "row")
     return f"the Trackio project {project} already holds this run with {size}, continuing it; {NEW_RUN_HINT}"
 
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
-from otel_bridge.cli.status.view import missed_line, owed_line, show
+from otel_bridge.cli.status.view import owed_line, show
 from otel_bridge.cli.terminal import Terminal
-from otel_bridge.emit.console import drain_command
+from otel_bridge.emit.console import drain_command, missed_line
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
+from otel_bridge.text.counts import counted, records_waiting
 
 NO_EXPORTER: Final = "no exporter is chosen; pass --exporters"
 
@@ -57,7 +58,7 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     lines = ["not everything is read yet"] if run.unread else []
     lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))
     if run.position and not run.exporters:
-        lines.append(f"{run.position} records, and no exporter is chosen")
+        lines.append(f"{counted(run.position, 'record')}, and no exporter is chosen")
     return lines
 
 
@@ -152,11 +153,11 @@ def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
     if count or exporter.state == "blocked":
         why = f": {exporter.reason}" if exporter.reason else ""
         help_text = f"; {exporter.help}" if exporter.help else ""
-        counted = "1 record waits" if count == 1 else f"{count} records wait"
         state = "which hangs" if name in hanging else exporter.state
-        return f"{counted} for {name}, {state}{why}{help_text}"
+        return f"{records_waiting(count)} for {name}, {state}{why}{help_text}"
     if not exporter.has_all(run.position):
         return f"{name} has not ended the run yet"
     if name in hanging and exporter.durable < exporter.written:
-        return f"{name} did not confirm in time that it holds the last {exporter.written - exporter.durable} records"
+        unconfirmed = counted(exporter.written - exporter.durable, "record")
+        return f"{name} did not confirm in time that it holds the last {unconfirmed}"
     return ""

@@ -31,8 +31,6 @@ from otel_bridge.text.wait_display import Amount, WaitDisplay, records_in_tracke
 PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
-_OPEN_ENDED: Final = "evaluator"
-"""The role whose number of steps is not known in advance."""
 _SILENCE_S: Final = 180.0
 """Seconds without progress in any tracker after which the demo stops waiting; a slow machine may take long in all."""
 _START_S: Final = 10.0
@@ -126,9 +124,9 @@ def _run(
     console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
-    from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
+    from otel_bridge.demo.job import Job, steps_of_roles  # noqa: PLC0415  # needs numpy
 
-    totals = {role: None if role == _OPEN_ENDED else steps for role in ROLES}
+    totals = steps_of_roles(steps)
     with (
         tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,
         console.wait_display() as display,
@@ -143,7 +141,7 @@ def _run(
     return failures
 
 
-def _amounts(report: Report | None, totals: Mapping[str, int | None]) -> dict[str, Amount]:
+def _amounts(report: Report | None, totals: Mapping[str, int]) -> dict[str, Amount]:
     """Return the steps of each role and the records of each tracker in *report*."""
     if report is None:
         return {"the start of the roles and the bridge": Amount()}

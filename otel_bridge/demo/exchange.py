@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,31 +26,23 @@ class Exchange:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._weights, self._stop = folder / "weights.npz", folder / "stop"
+        self._stop = folder / "stop"
 
     def put_policy(self, policy: Policy) -> None:
-        """Publish *policy* for explorer and evaluator."""
-        partial = self._folder / f"weights.{os.getpid()}.tmp.npz"
+        """Publish *policy* for explorer and evaluator, beside those before it."""
+        partial = self._folder / f"policy.{os.getpid()}.tmp.npz"
         np.savez(partial, weights=policy.weights, version=policy.version)
-        partial.replace(self._weights)
+        partial.replace(self._policy(policy.version))
 
     def policy(self) -> Policy | None:
         """Return the newest policy, ``None`` before the first."""
-        if not self._weights.exists():
-            return None
-        with np.load(self._weights) as stored:
-            return Policy(weights=stored["weights"], version=int(stored["version"]))
+        newest = max(self._folder.glob("policy-*.npz"), default=None)
+        return None if newest is None else _read_policy(newest)
 
-    def policies(self) -> Iterator[Policy]:
-        """Yield each policy as it comes, until the job stops; versions may be left out."""
-        seen = -1
-        while not self.stopped:
-            policy = self.policy()
-            if policy is None or policy.version <= seen:
-                time.sleep(_PAUSE_S)
-                continue
-            seen = policy.version
-            yield policy
+    def await_policy(self, version: int) -> Policy | None:
+        """Wait for the policy of *version* and return it; ``None`` when the job stops first."""
+        path = self._policy(version)
+        return _read_policy(path) if self._await(path) else None
 
     def put_batch(self, step: int, episodes: Sequence[Episode]) -> None:
         """Hand the batch of *step* to the trainer."""
@@ -61,10 +53,8 @@ class Exchange:
     def take_batch(self, step: int) -> tuple[Episode, ...] | None:
         """Wait for the batch of *step* and take it; ``None`` when the job stops first."""
         path = self._batch(step)
-        while not path.exists():
-            if self.stopped:
-                return None
-            time.sleep(_PAUSE_S)
+        if not self._await(path):
+            return None
         # Our own explorer wrote it, in an otel-bridge folder.
         episodes: tuple[Episode, ...] = pickle.loads(path.read_bytes())  # noqa: S301
         path.unlink()
@@ -89,5 +79,22 @@ class Exchange:
         """Return whether the job is over."""
         return self._stop.exists()
 
+    def _await(self, path: Path) -> bool:
+        """Wait until *path* exists; return whether it does, or the job stopped first."""
+        while not path.exists():
+            if self.stopped:
+                # Its process may have put it in place between the two looks, as its last act.
+                return path.exists()
+            time.sleep(_PAUSE_S)
+        return True
+
     def _batch(self, step: int) -> Path:
         return self._folder / f"batch-{step:06d}.pickle"
+
+    def _policy(self, version: int) -> Path:
+        return self._folder / f"policy-{version:06d}.npz"
+
+
+def _read_policy(path: Path) -> Policy:
+    with np.load(path) as stored:
+        return Policy(weights=stored["weights"], version=int(stored["version"]))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from otel_bridge.demo.exchange import Exchange
+from otel_bridge.demo.roles import evaluated_versions
 
 ROLES: Final = ("trainer", "explorer", "evaluator")
 _STOP_S: Final = 10.0
@@ -78,6 +79,12 @@ class Job:
         """Return each role that did not end well, with how it ended."""
         ends = {role: process.poll() for role, process in self._roles.items()}
         return {role: _end(code) for role, code in ends.items() if code not in {None, 0}}
+
+
+def steps_of_roles(steps: int) -> dict[str, int]:
+    """Return how many steps each role takes in a job of *steps* training steps."""
+    evaluations = len(evaluated_versions(steps))
+    return {role: evaluations if role == "evaluator" else steps for role in ROLES}
 
 
 def _end(code: int | None) -> str:

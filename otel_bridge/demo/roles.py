@@ -36,7 +36,7 @@ def explore(exchange: Exchange, steps: int, seed: int) -> None:
     with otel_bridge.init(
         role="explorer", config={"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
     ) as run:
-        policy = next(exchange.policies(), None)
+        policy = exchange.await_policy(0)
         for step in range(1, steps + 1):
             policy = exchange.policy() or policy
             if policy is None or exchange.stopped:
@@ -140,20 +140,21 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
 
 
 def evaluate(exchange: Exchange, steps: int, seed: int) -> None:
-    """Score every few policies, and the last one, on problems that were never trained on."""
+    """Score the `evaluated_versions` of the policy on problems that were never trained on."""
     held_out = problems(HELD_OUT, np.random.default_rng([seed, 2]))
     with otel_bridge.init(
         role="evaluator", config={"held_out": HELD_OUT, "every": EVALUATE_EVERY}
     ) as run:
-        step, scored = 0, -EVALUATE_EVERY
-        for policy in exchange.policies():
-            if policy.version < scored + EVALUATE_EVERY and policy.version < steps:
-                continue
-            step, scored = step + 1, policy.version
+        for step, version in enumerate(evaluated_versions(steps), 1):
+            policy = exchange.await_policy(version)
+            if policy is None:
+                return
             _evaluation(run, policy, held_out, step)
-        last = exchange.policy()
-        if last is not None and last.version > scored:
-            _evaluation(run, last, held_out, step + 1)
+
+
+def evaluated_versions(steps: int) -> Sequence[int]:
+    """Return the versions of the policy that a job of *steps* evaluates, one for each step of the evaluator."""
+    return [*range(0, steps, EVALUATE_EVERY), steps]
 
 
 def _evaluation(

@@ -16,6 +16,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.command_line import command_line
+from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable, shown
 from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.text.wait_display import WaitDisplay
@@ -136,13 +137,12 @@ def ended(
         report: The bridge's last report on the whole run, if any.
         remains: Statements on undelivered records; empty: everything is delivered.
     """
-    counts = f"{_number(own_rows, 'row')} logged by this process"
+    counts = f"{counted(own_rows, 'row')} logged by this process"
     if report is not None:
-        derived = "".join(
-            f", {count:,} of {source}" for source, count in report.derived_rows.items()
-        )
-        rollouts = f"{_number(report.rollouts, 'rollout')} and " if report.rollouts else ""
-        counts += f"; the run has {rollouts}{_number(report.rows, 'row')}{derived}"
+        derived = derived_counts(report)
+        rollouts = f"{counted(report.rollouts, 'rollout')} and " if report.rollouts else ""
+        counts += f"; the run has {rollouts}{counted(report.rows, 'row')}"
+        counts += f", {derived}" if derived else ""
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
         parts += [f"{label}: {text}" for label, text in view_links(report)]
@@ -155,6 +155,11 @@ def ended(
             parts.append(f"dropped: {', '.join(_drops(report))}")
         parts += without_messages(report)
     return [*parts, *remains]
+
+
+def derived_counts(report: Report) -> str:
+    """Return the numbers of rows that no process logged, by the data they are made of."""
+    return ", ".join(f"{count:,} of {source}" for source, count in report.derived_rows.items())
 
 
 def first_key(key: str) -> str:
@@ -227,19 +232,19 @@ def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
 
 def found(report: Report) -> Sequence[str]:
     """Return statements on content that trackers already held at the start, and on records that later ones miss."""
-    missed = [
-        f"{name} was named later: {_number(one.missed, 'record')} had been deleted by then"
-        for name, one in report.exporters.items()
-        if one.missed
-    ]
-    return [*(one.found for one in report.exporters.values() if one.found), *missed]
+    exporters = report.exporters.items()
+    missed = [missed_line(name, exporter.missed) for name, exporter in exporters if exporter.missed]
+    return [*(exporter.found for _, exporter in exporters if exporter.found), *missed]
+
+
+def missed_line(name: str, count: int) -> str:
+    """Return a statement on an exporter that was named after *count* records had been deleted."""
+    return (
+        f"{name} was named later: it lacks {counted(count, 'record')} that had been deleted by then"
+    )
 
 
 def degraded(report: Report) -> Sequence[str]:
     """Return sentences on features that the installed trackers lack, and on data left out as a result."""
     sentences = [sentence for one in report.exporters.values() for sentence in one.degraded]
     return [*dict.fromkeys(sentences), *sampled_out_lines(report)]
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

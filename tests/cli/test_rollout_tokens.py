@@ -84,6 +84,8 @@ def test_the_terminal_shows_the_tokens_by_a_value_and_those_with_the_largest(fol
     _, shown, _ = rollouts(folder, "r2", "--tokens", "entropy")
     lines = shown.splitlines()
 
+    assert "rewards" not in lines[2]
+    assert lines[3:5] == ["  tokens: advantage 0.3333, entropy 0.9167", "  user"]
     start = lines.index("  tokens by entropy, at most 2")
     assert lines[start + 1 : start + 3] == ["    It is 4", "    token 1 'is ': entropy 2"]
     assert (

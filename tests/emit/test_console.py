@@ -45,7 +45,10 @@ def test_what_waits_comes_by_itself() -> None:
     [
         (ExporterReport(), []),
         (ExporterReport(found="it holds 3 rows already"), ["it holds 3 rows already"]),
-        (ExporterReport(missed=1), ["trackio was named later: 1 record had been deleted by then"]),
+        (
+            ExporterReport(missed=1),
+            ["trackio was named later: it lacks 1 record that had been deleted by then"],
+        ),
     ],
 )
 def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(

@@ -68,7 +68,7 @@ class RecordCounts:
     Attributes:
         rows: Number of rows.
         rollouts: Number of rollouts.
-        rows_by_axis: Axis to the number of rows; an empty axis for rows without a step.
+        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows without a step.
         row_times: Axis to the time of the row committed last, in ns.
         derived_rows: Number of rows that the translation made, by the data they are made of.
     """
@@ -92,19 +92,22 @@ class RecordCounts:
 
     def plus(self, records: Iterable[Record]) -> RecordCounts:
         """Return these counts and *records* together."""
+        rows = self.rows
         rollouts = self.rollouts
         by_axis = Counter(self.rows_by_axis)
         times = dict(self.row_times)
         derived = Counter(self.derived_rows)
         for record in records:
             if isinstance(record, Row):
-                by_axis[record.axis or ""] += 1
+                rows += 1
                 times[record.axis or ""] = record.time_unix_ns
-                if record.derived_from:
+                if record.is_derived:
                     derived[record.derived_from] += 1
+                else:
+                    by_axis[record.axis or ""] += 1
             elif isinstance(record, RolloutRecord):
                 rollouts += 1
-        return RecordCounts(by_axis.total(), rollouts, dict(by_axis), times, dict(derived))
+        return RecordCounts(rows, rollouts, dict(by_axis), times, dict(derived))
 
 
 class Ledger:

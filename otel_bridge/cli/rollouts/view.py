@@ -6,7 +6,7 @@ Control characters are escaped, because a model's text must not control the term
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import orjson
@@ -16,8 +16,10 @@ from rich.text import Text
 from otel_bridge.cli.rollouts.source import Payload, entries
 from otel_bridge.journal.report import Report
 from otel_bridge.records import Json
+from otel_bridge.text.counts import counted
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
+from otel_bridge.translation.tokens.step_values import PREFIX as TOKENS
 
 _ROLES: Final = {
     "system": "magenta",
@@ -56,8 +58,8 @@ class RolloutView:
         messages = entries(payload.get("messages"))
         names = {
             str(call.get("id")): _function(call)[0]
-            for one in messages
-            for call in entries(one.get("tool_calls"))
+            for message in messages
+            for call in entries(message.get("tool_calls"))
         }
         for message in messages:
             self._message(message, names)
@@ -104,39 +106,59 @@ def _one_line(text: str) -> str:
 
 
 def _heading(payload: Payload) -> Text:
-    facts: list[tuple[str, str]] = [(str(payload.get("key") or "rollouts"), "bold")]
-    facts += [
-        (f"{name} {payload[key]}", "") for name, key in _NAMES if payload.get(key) not in {None, ""}
-    ]
-    if payload.get("reward") is not None:
-        facts.append(
-            (f"reward {_number(payload['reward'])}{_parts(payload.get('rewards'))}", "bold")
-        )
-    elif payload.get("rewards"):
-        facts.append((f"rewards{_parts(payload.get('rewards'))}", "bold"))
-    if payload.get("advantage") is not None:
-        facts.append((f"advantage {_number(payload['advantage'])}", ""))
-    for name, key in (("finish", "finish_reason"), ("policy", "policy_version")):
-        if payload.get(key) is not None:
-            facts.append((f"{name} {payload[key]}", ""))
-    facts += [(text, "") for text in (_duration(payload), _counts(payload)) if text]
-    facts.append((f"trace {payload['id']}", "dim"))
     heading = Text()
-    for number, (text, style) in enumerate(facts):
+    for number, (text, style) in enumerate(_facts(payload)):
         heading.append(" · " if number else "", style="dim")
         heading.append(_one_line(text), style=style)
     return heading
 
 
+def _facts(payload: Payload) -> Iterator[tuple[str, str]]:
+    """Yield each fact of a rollout's heading, with its style."""
+    yield str(payload.get("key") or "rollouts"), "bold"
+    yield from ((f"{name} {payload[key]}", "") for name, key in _NAMES if _is_set(payload, key))
+    reward = _reward(payload)
+    if reward:
+        yield reward, "bold"
+    if payload.get("advantage") is not None:
+        yield f"advantage {_number(payload['advantage'])}", ""
+    yield from ((f"{name} {payload[key]}", "") for name, key in _END_NAMES if _is_set(payload, key))
+    yield from ((text, "") for text in (_duration(payload), _counts(payload)) if text)
+    yield f"trace {payload['id']}", "dim"
+
+
 _NAMES: Final = (
     ("step", "step"), ("split", "split"), ("group", "group"), ("sample", "sample"), ("id", "rollout_id"),
 )  # fmt: skip
+_END_NAMES: Final = (("finish", "finish_reason"), ("policy", "policy_version"))
 
 
-def _parts(rewards: Json) -> str:
-    if not isinstance(rewards, dict) or not rewards:
+def _is_set(payload: Payload, key: str) -> bool:
+    return payload.get(key) not in {None, ""}
+
+
+def _reward(payload: Payload) -> str:
+    """Return the reward with its parts; empty when the rollout has neither."""
+    parts = _listed(payload.get("rewards"), lambda name: not name.startswith(TOKENS))
+    noted = f" ({parts})" if parts else ""
+    if payload.get("reward") is not None:
+        return f"reward {_number(payload['reward'])}{noted}"
+    return f"rewards{noted}" if parts else ""
+
+
+def _token_figures(payload: Payload) -> str:
+    """Return the figures over the tokens of a rollout; empty when its tokens were not annotated."""
+    return _listed(payload.get("rewards"), lambda name: name.startswith(TOKENS))
+
+
+def _listed(numbers: Json, takes: Callable[[str], bool]) -> str:
+    """Return the *numbers* whose name *takes* selects, by their name without the prefix of tokens."""
+    if not isinstance(numbers, dict):
         return ""
-    return f" ({', '.join(f'{name} {_number(value)}' for name, value in rewards.items())})"
+    selected = {name: number for name, number in numbers.items() if takes(name)}
+    return ", ".join(
+        f"{name.removeprefix(TOKENS)} {_number(number)}" for name, number in selected.items()
+    )
 
 
 def _number(value: Json) -> str:
@@ -144,7 +166,8 @@ def _number(value: Json) -> str:
 
 
 def _duration(payload: Payload) -> str:
-    start, end = payload.get("start_unix_ns"), payload.get("end_unix_ns")
+    start = payload.get("start_unix_ns")
+    end = payload.get("end_unix_ns")
     # A rollout that was logged without times has one nanosecond per span.
     if not isinstance(start, int) or not isinstance(end, int) or end - start < 1000:
         return ""
@@ -154,14 +177,12 @@ def _duration(payload: Payload) -> str:
 def _counts(payload: Payload) -> str:
     counts = ((payload.get("turns"), "turn"), (payload.get("tool_calls"), "tool call"))
     return ", ".join(
-        f"{count} {name}{'s' * (count != 1)}"
-        for count, name in counts
-        if isinstance(count, int) and count
+        counted(count, name) for count, name in counts if isinstance(count, int) and count
     )
 
 
 def _remarks(payload: Payload) -> Iterator[Text]:
-    """Yield a line for each error, each truncation and each evaluation."""
+    """Yield a line for each error and truncation, for the tokens, and for each evaluation."""
     if payload.get("error"):
         yield Text(_one_line(f"  error: {payload['error']}"), style="red")
     for span in entries(payload.get("spans")):
@@ -174,7 +195,12 @@ def _remarks(payload: Payload) -> Iterator[Text]:
         yield Text(
             f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow"
         )
+    figures = _token_figures(payload)
+    if figures:
+        yield Text(_one_line(f"  tokens: {figures}"))
     for value in entries(payload.get("evaluations")):
+        if str(value.get("name")).startswith(TOKENS):
+            continue
         parts = [
             str(value[key])
             for key in ("value", "label", "explanation")

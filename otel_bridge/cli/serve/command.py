@@ -34,6 +34,7 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import base_dir, run_folders
 from otel_bridge.journal.report import read_report, unread_bytes
 from otel_bridge.otlp.destination import signals_sent
+from otel_bridge.text.counts import counted
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -116,7 +117,7 @@ def earlier_runs_line(base: Path) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
-    runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+    runs = counted(len(folders), "run")
     follow = "follows" if len(names) == 1 else "follow"
     return (
         f"found {runs} in {base}, {len(names)} not wholly delivered, which {follow} now: "

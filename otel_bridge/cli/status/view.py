@@ -18,13 +18,20 @@ from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
 from otel_bridge.cli.status.source import Overview
 from otel_bridge.cli.status.unread import Unread, unread
 from otel_bridge.cli.terminal import Terminal
-from otel_bridge.emit.console import drain_command, first_key, without_messages
+from otel_bridge.emit.console import (
+    derived_counts,
+    drain_command,
+    first_key,
+    missed_line,
+    without_messages,
+)
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, Report, sampled_out_lines, view_links
 from otel_bridge.records import AXIS, axis_of
 from otel_bridge.text.command_line import command_line
+from otel_bridge.text.counts import counted, records_waiting
 from otel_bridge.text.printable import printable, shown
 
 _AWAITED_S: Final = 5.0
@@ -67,7 +74,8 @@ def run_table(
     )
     parts.append(_trackers(report, state, now_ns))
     parts += [
-        Text(line, style="dim") for line in (*_media(report), *_degraded(report), *_former(report))
+        Text(line, style="dim")
+        for line in (*_derived(report), *_media(report), *_degraded(report), *_former(report))
     ]
     parts += [
         Text(line, style="yellow") for line in (*_awaited(report, now_ns), *_alerts(report, now_ns))
@@ -97,12 +105,12 @@ def warnings(report: Report) -> Sequence[str]:
             lines.append(missed_line(name, exporter.missed))
         if exporter.dead_letters:
             lines.append(
-                f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list"
+                f"{name} refused {counted(exporter.dead_letters, 'record')} for good: "
+                "otel-bridge dead-letters list"
             )
     lines += sampled_out_lines(report)
     if report.lacks_exporter:
-        counted = "1 record waits" if report.position == 1 else f"{report.position:,} records wait"
-        lines.append(f"no exporter is chosen, and {counted} for one")
+        lines.append(f"no exporter is chosen, and {records_waiting(report.position)} for one")
     lines += [owed_line(name, count) for name, count in report.owed.items()]
     lines += [
         f"{name}: {_records(name, count)} were discarded with --discard"
@@ -127,14 +135,8 @@ def owed_line(name: str, count: int) -> str:
     return f"{name}, which the run requested, did not get {_records(name, count)}"
 
 
-def missed_line(name: str, count: int) -> str:
-    """Return the line about an exporter that was named after records had been deleted."""
-    return f"{name} was named later: it lacks {count} records that had been deleted by then"
-
-
 def _records(name: str, count: int) -> str:
-    what = "segment" if name == OTLP else "record"
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return counted(count, "segment" if name == OTLP else "record")
 
 
 def _meaning(reason: str) -> str:
@@ -274,7 +276,7 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
         return ""
     reports = [state.report for state in kept if state.report is not None]
     by_file = any("file" in report.former or "file" in report.exporters for report in reports)
-    runs = "1 ended run" if len(kept) == 1 else f"{len(kept)} ended runs"
+    runs = counted(len(kept), "ended run")
     holder = "file" if by_file else "files"
     return f"; {size(count)} of {runs} held by {holder}: delete their folders when you no longer need them"
 
@@ -425,6 +427,12 @@ def _awaited(report: Report, now_ns: int) -> Sequence[str]:
                 f"{role or 'the run'}: {others} for rank {rank['rank']} for {age(waited_s)}: {phase}"
             )
     return lines
+
+
+def _derived(report: Report) -> Sequence[str]:
+    """Return a line with the rows that no role logged, by what they are made of; nothing without any."""
+    counts = derived_counts(report)
+    return (f"rows made by the bridge: {counts}",) if counts else ()
 
 
 def _media(report: Report) -> Sequence[str]:

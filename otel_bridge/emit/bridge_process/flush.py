@@ -19,6 +19,7 @@ from otel_bridge.journal.report import (
     read_report,
     reason_of_end,
 )
+from otel_bridge.text.counts import counted
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 _POLL_S: Final = 0.02
@@ -195,8 +196,4 @@ def _remains(report: Report) -> tuple[str, ...]:
 def _to_go(name: str, one: ExporterReport, report: Report) -> str:
     """Return text on the number of records that the exporter lacks; empty for ``otlp``, which counts no records."""
     count = report.position - one.written
-    return (
-        ""
-        if name == OTLP or count <= 0
-        else f" with {count:,} record{'' if count == 1 else 's'} to go"
-    )
+    return "" if name == OTLP or count <= 0 else f" with {counted(count, 'record')} to go"

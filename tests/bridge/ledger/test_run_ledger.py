@@ -136,6 +136,7 @@ def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a
         3,
         {"rollout statistics": 1, "phases": 1},
     )
+    assert again.counts.rows_by_axis == {logged.axis: 1}
 
 
 def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(tmp_path: Path) -> None:

@@ -271,6 +271,15 @@ def test_a_run_without_roles_has_no_column_of_roles() -> None:
     assert lines[1:3] == ["last step rows processes", "2 2 1 of 1 alive"]
 
 
+def test_rows_that_no_role_logged_are_counted_apart() -> None:
+    report = Report(rows_by_axis={"step": 2}, derived_rows={"phases": 2, "engines": 1})
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    show(console, "9f2c", report)
+
+    assert "rows made by the bridge: 2 of phases, 1 of engines" in console.export_text()
+
+
 def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     runs = [

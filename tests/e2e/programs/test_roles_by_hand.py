@@ -75,6 +75,7 @@ def test_three_scripts_are_one_run_in_each_tracker(tmp_path: Path, start) -> Non
     assert mlflow.conversations == trackio.conversations
     assert wandb.roles == set(ROLES)
     assert wandb.steps("trainer") == wandb.steps("explorer") == list(range(1, STEPS + 1))
+    assert wandb.steps("evaluator") == [1, 2, 3]  # of the policies 0, 5 and 8
     assert wandb.status == mlflow.status
 
 

@@ -106,7 +106,7 @@ def test_what_only_an_earlier_start_named_is_not_said(
 
     assert (
         " → trackio\notel-bridge:   resuming\n"
-        "otel-bridge:   trackio was named later: 7 records had been deleted by then\n"
+        "otel-bridge:   trackio was named later: it lacks 7 records that had been deleted by then\n"
         "otel-bridge:   trackio: http://t\notel-bridge:   held in"
     ) in line
 
