@@ -7,7 +7,7 @@
     │   └── MissingExtraError       a tracker's package is not installed
     ├── JournalError                the run folder or one of its segments
     │   ├── JournalFullError        disk full, or the limit of the directory reached
-    │   ├── SegmentClosedError      the program closed the descriptor of its segment
+    │   ├── SegmentClosedError      the segment's descriptor was closed, or its folder moved
     │   ├── FormatVersionError      written by a newer otel-bridge
     │   ├── LedgerDamagedError      the ledger must be set aside and rebuilt
     │   └── FolderLockedError       another bridge holds the run folder
@@ -69,7 +69,7 @@ class JournalFullError(JournalError):
 
 
 class SegmentClosedError(JournalError):
-    """Raised when the program has closed the descriptor of its segment; the record fits into a new segment."""
+    """Raised when the open segment cannot be used any more; the record fits into a new segment."""
 
 
 class FormatVersionError(JournalError):

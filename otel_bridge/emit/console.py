@@ -203,26 +203,6 @@ def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -
     return f"{who} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
 
 
-def moved(folder: Path, place: Path) -> str:
-    """Return a sentence on a run folder that was moved from *folder* to *place* while this process appends to it."""
-    where = "" if place == folder else f" to {place}"
-    deliver = command_line("drain", place) if where else "`otel-bridge drain` of the moved folder"
-    return (
-        f"{folder} was moved{where} while it is in use; records are appended there and kept, but no bridge delivers"
-        f" them. To deliver them, move the folder back; or, after this process has ended, run: {deliver}"
-    )
-
-
-def moved_is_kept(folder: Path, place: Path) -> str:
-    """Return a sentence of ``finish()`` on a run folder that was moved from *folder* to *place*."""
-    deliver = (
-        "`otel-bridge drain` of the moved folder"
-        if place == folder
-        else command_line("drain", place)
-    )
-    return f"{folder} was moved while it was in use; everything is kept, deliver it with: {deliver}"
-
-
 def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
     """Return a sentence on the records of blocked exporters, which the bridge keeps when it ends."""
     lack = "lacks" if len(names) == 1 else "lack"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-from otel_bridge.emit.console import moved, notify
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
@@ -18,17 +17,12 @@ from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
 class Checkpoint(NamedTuple):
-    """Holds a position in a process's segments, with the number of rows appended before it.
-
-    Attributes:
-        moved_to: Where the run folder was moved to; ``None`` if it was not moved.
-    """
+    """Holds a position in a process's segments, with the number of rows appended before it."""
 
     instance_id: str
     number: int
     offset: int
     rows: int = 0
-    moved_to: Path | None = None
 
 
 MakeHeader = Callable[[str, bool], SegmentHeader]
@@ -57,11 +51,12 @@ class ProcessSegment:
         at_worker_end: Callable[[str], object],
     ) -> None:
         self.writer: SegmentWriter | None = None
-        self._folder, self._make_header, self._segment_bytes = folder, make_header, segment_bytes
+        self._folder = folder
+        self._make_header = make_header
+        self._segment_bytes = segment_bytes
         self._at_worker_end = at_worker_end
         self._liveness: LivenessLock | None = None
         self._spare: Spare | None = None
-        self._notified = False
 
     def open(self, *, forked: bool) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
@@ -88,42 +83,26 @@ class ProcessSegment:
 
     def reopen(self, *, forked: bool) -> bool:
         """Open the first segment of another new instance; return whether one is open. If not, `open` may retry."""
-        deleted = self.writer is not None and not self.writer.path.exists()
+        is_gone = self.writer is not None and not self.writer.path.exists()
         self.close()
-        if deleted:
-            notify(f"{self._folder.path} was deleted; continuing in a new folder", always=True)
+        if is_gone:
+            notify(
+                f"{self._folder.path} was moved or deleted; continuing in a new folder", always=True
+            )
         with contextlib.suppress(JournalError):
             self.open(forked=forked)
         return self.writer is not None
 
     def is_lost(self) -> bool:
-        """Return whether the open segment was deleted or its descriptor closed."""
+        """Return whether the open segment was moved or deleted, or its descriptor closed."""
         return self.writer is not None and not self.writer.linked()
-
-    def _moved_to(self) -> Path | None:
-        """Return where the run folder was moved to; ``None`` if it was not moved.
-
-        Where the system does not show paths of open files, the answer is the folder's old path.
-        """
-        if self.writer is None or not self.writer.moved():
-            return None
-        with contextlib.suppress(OSError):
-            return Path(os.readlink(f"/proc/self/fd/{self.writer.fileno()}")).parents[1]
-        return self._folder.path
-
-    def notify_move(self) -> None:
-        """Report once that the run folder was moved; its files are open, so that nothing is lost."""
-        place = self._moved_to()
-        if place is not None and not self._notified:
-            notify(moved(self._folder.path, place), always=True)
-        self._notified = place is not None
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
         """Return the current position, after *rows* rows; ``None``: no segment is open."""
         writer = self.writer
         if writer is None:
             return None
-        return Checkpoint(writer.instance_id, writer.number, writer.offset, rows, self._moved_to())
+        return Checkpoint(writer.instance_id, writer.number, writer.offset, rows)
 
     def make_room(self) -> bool:
         """Release some of the space reserved for drop counts and the end; return whether any was left."""
@@ -131,27 +110,21 @@ class ProcessSegment:
 
     def close(self) -> None:
         """Close the segment and release the liveness lock."""
-        writer, liveness, spare = self.writer, self._liveness, self._spare
-        self.writer = self._liveness = self._spare = None
-        if spare is not None:
-            spare.close()
-        if writer is not None:
-            _close(writer)
+        liveness = self._liveness
+        self.close_inherited()
         if liveness is not None:
             liveness.release()
 
     def close_inherited(self) -> None:
         """Close the parent's open files in a forked child; the parent's lock stays."""
-        writer, spare = self.writer, self._spare
-        self.writer = self._liveness = self._spare = None
+        writer = self.writer
+        spare = self._spare
+        # First, so that a signal handler that logs meanwhile opens a segment of its own.
+        self.writer = None
+        self._spare = None
+        self._liveness = None
         if spare is not None:
             spare.close()
         if writer is not None:
-            _close(writer)
-
-
-def _close(writer: SegmentWriter) -> None:
-    # Another file may have the descriptor's number by now (a program that closes all descriptors).
-    with contextlib.suppress(OSError, JournalError):
-        if writer.linked():
-            writer.close()
+            with contextlib.suppress(OSError):
+                writer.close()

@@ -271,6 +271,8 @@ class Recorder:
             if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
                 self._busy = False
                 self._encoder = RowEncoder()
+            if self._segment.is_lost():
+                self._reopen()
             self._drain_queue()
             count_unclosed(self.folder.run_id)
             self._ending = True
@@ -445,7 +447,6 @@ class Recorder:
             return
         if self._segment.is_lost():
             self._reopen()
-        self._segment.notify_move()
         self._use_room(due=True)
         self.starter.ensure()
         if self.drops.due():

@@ -417,18 +417,15 @@ class Run(RecordedFacts):
         self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float
     ) -> None:
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
-        remains = (*outcome.remains, *self._what_next(recorder, outcome, checkpoint))
+        remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.notify(
             *console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains)
         )
 
-    def _what_next(
-        self, recorder: Recorder, outcome: FlushOutcome, checkpoint: Checkpoint
-    ) -> list[str]:
+    def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""
-        folder, lines = recorder.folder, list[str]()
-        if checkpoint.moved_to is not None:
-            return [console.moved_is_kept(folder.path, checkpoint.moved_to)]
+        folder = recorder.folder
+        lines: list[str] = []
         if not outcome.written or outcome.retrying:
             delivered_by = recorder.starter.goes_on()
             report = self._report()
@@ -436,11 +433,9 @@ class Run(RecordedFacts):
             lines.append(console.rest_is_kept(folder, delivered_by, chosen=chosen))
             if delivered_by is None:
                 return lines
-        return (
-            [*lines, console.blocked_is_kept(folder.base, outcome.blocked)]
-            if outcome.blocked
-            else lines
-        )
+        if outcome.blocked:
+            lines.append(console.blocked_is_kept(folder.base, outcome.blocked))
+        return lines
 
     def __enter__(self) -> Run:
         return self

@@ -101,6 +101,7 @@ class SegmentWriter:
         self._header = header
         self._segment_bytes = segment_bytes
         self._fd = -1
+        self._closed_at = 0
         self._open(header)
 
     @property
@@ -135,14 +136,14 @@ class SegmentWriter:
 
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
-            SegmentClosedError: The program closed the descriptor; the frame was not written.
+            SegmentClosedError: The descriptor was closed, or the folder moved or deleted; the frame was not written.
             JournalError: Anything else; the frame was not written.
         """
         # Each row passes here, so the code of `encode_frame` is repeated instead of called.
         length = len(payload)
         size = HEAD_BYTES + length
         if self._size + size > self._limit and (self._size > self._header_size or self._limit < 0):
-            self._roll_unless_moved(append_unix_ns)
+            self._roll(append_unix_ns)
         if length > MAX_RECORD_BYTES:
             raise too_long(length)
         kind = signal | WHOLE if whole else signal
@@ -161,17 +162,20 @@ class SegmentWriter:
             self.append(signal, payload, append_unix_ns, whole=whole)
 
     def linked(self) -> bool:
-        """Return whether the open segment still exists in a folder, because writes into a deleted file succeed."""
+        """Return whether the open segment is at its path: writes into a moved or deleted file succeed."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity and self._is_open()
+
+    def _is_open(self) -> bool:
+        """Return whether the descriptor is that of the segment: a program may close it, and use its number again."""
         try:
             status = os.fstat(self._fd)
         except OSError:
             return False
-        # After a program closed all descriptors, the number may belong to another file.
-        return status.st_nlink > 0 and (status.st_dev, status.st_ino) == self._identity
-
-    def moved(self) -> bool:
-        """Return whether the open segment exists, but no longer at its path: its folder was moved or renamed."""
-        return self.linked() and not self._path.exists()
+        return (status.st_dev, status.st_ino) == self._identity
 
     def sync(self) -> None:
         """Wait until everything appended to the open segment is on the disk.
@@ -187,11 +191,11 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the open segment. May be called twice."""
-        if self._fd >= 0:
+        fd = self._fd
+        if fd >= 0 and self._is_open():
             self._closed_at = self.offset
-            fd = self._fd
-            self._fd = -1
             os.close(fd)
+        self._fd = -1
 
     def _open(self, header: SegmentHeader) -> None:
         """Create the segment of *header* and make it the open one; on an error nothing is changed."""
@@ -232,17 +236,15 @@ class SegmentWriter:
     def _roll(self, append_unix_ns: int) -> None:
         if self._fd < 0:
             raise JournalError(f"{self._path}: the segment is closed; open a new writer")
-        self._open(
-            replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns)
+        header = replace(
+            self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns
         )
-
-    def _roll_unless_moved(self, append_unix_ns: int) -> None:
-        """Begin the next segment; if the folder was moved, continue in the open one, beyond its size."""
         try:
-            self._roll(append_unix_ns)
-        except JournalError:
-            if self._limit < 0 or not self.moved():
+            self._open(header)
+        except JournalError as exc:
+            if self.linked():
                 raise
+            raise SegmentClosedError(f"{self._path} was moved or deleted; open another") from exc
 
     def _write_rest(self, frame: bytes, written: int) -> None:
         """Write the rest of a frame after its first *written* bytes; remove those bytes when the rest does not fit.
@@ -338,12 +340,12 @@ def _read(
 
 def _read_bytes(fd: int, offset: int, limit: int, size: int) -> tuple[SegmentHeader | None, bytes]:
     """Return the header, if *offset* is 0 and it is valid, and *limit* bytes; more if the header is larger."""
-    data = _pread(fd, min(limit, max(size - offset, 0)), offset)
+    data = os.pread(fd, min(limit, max(size - offset, 0)), offset)
     if offset > 0:
         return None, data
     header_bytes = announced_bytes(data)
     if len(data) < header_bytes <= size:
-        data = _pread(fd, min(header_bytes + HEAD_BYTES, size), 0)
+        data = os.pread(fd, min(header_bytes + HEAD_BYTES, size), 0)
     return _header(data), data
 
 
@@ -357,16 +359,6 @@ def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
             if exc.errno == errno.ENXIO:  # only a hole up to the end of the file
                 end = os.fstat(fd).st_size
     return ScanResult([], end, end - offset, 1)
-
-
-def _pread(fd: int, count: int, offset: int) -> bytes:
-    data = os.pread(fd, count, offset)
-    while 0 < len(data) < count:  # one call moves at most 2,147,479,552 bytes
-        rest = os.pread(fd, count - len(data), offset + len(data))
-        if not rest:
-            break
-        data += rest
-    return data
 
 
 def _header(data: bytes) -> SegmentHeader | None:

@@ -153,59 +153,43 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
         "rl.seq": 1,
         "rl.event.seq": 1,
     }
-    assert "was deleted; continuing in a new folder" in capsys.readouterr().err
+    assert "was moved or deleted; continuing in a new folder" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_moved_keeps_every_row_and_the_process_names_where_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("checks", [True, False], ids=["within a second", "later"])
+def test_of_a_folder_that_is_moved_no_row_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], checks: bool
 ) -> None:
-    with run_in(
-        tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096", "OTEL_BRIDGE_QUIET": "0"}
-    ) as run:
+    with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096"}) as run:
+        folder = tmp_path / "old" / run.id
         place = tmp_path / "new" / run.id
         run.log({"a": 1.0}, step=1)
         place.parent.mkdir()
-        (tmp_path / "old" / run.id).rename(place)
-        for step in range(2, 102):  # more than a segment, and no new one can be created
-            run._recorder._check_again = 0  # a second later
-            run.log({"a": 1.0}, step=step)
-        run.finish()
-
-    (seen,) = seen_in(tmp_path / "new")
-    assert [(row.step, row.seq) for row in seen.rows] == [(step, step) for step in range(1, 102)]
-    assert seen.event("rl.run.end").attributes["rl.run.status"] == "finished"
-    lines = capsys.readouterr().err.splitlines()
-    (moved,) = [line for line in lines if "while it is in use" in line]
-    old = tmp_path / "old" / run.id
-    assert moved.startswith(
-        f"otel-bridge: {old} was moved to {place} while it is in use; records are appended there"
-    )
-    assert moved.endswith(f"or, after this process has ended, run: otel-bridge drain {place}")
-    assert lines[-1].endswith(
-        f"{old} was moved while it was in use; everything is kept, deliver it with: otel-bridge drain {place}"
-    )
-
-
-def test_a_folder_that_is_moved_back_gets_its_next_segment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096"}) as run:
-        folder, place = tmp_path / "old" / run.id, tmp_path / "new"
-        run.log({"a": 1.0}, step=1)
         folder.rename(place)
-        for step in range(2, 102):
+        for step in range(2, 102):  # more than a segment
+            if checks:
+                run._recorder._check_again = 0  # a second later
             run.log({"a": 1.0}, step=step)
-        place.rename(folder)
-        run.log({"a": 1.0}, step=102)
+        assert run._recorder.drops.counts == {}
         run.finish()
 
-    assert sorted(path.name[-10:] for path in (folder / "segments").iterdir()) == [
-        "000000.seg",
-        "000001.seg",
-    ]
+    (moved,) = seen_in(tmp_path / "new")
     (seen,) = seen_in(tmp_path / "old")
-    assert [row.step for row in seen.rows] == list(range(1, 103))
-    assert "was moved" not in capsys.readouterr().err
+    assert moved.steps + seen.steps == list(range(1, 102))
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "finished"
+    line = f"otel-bridge: {folder} was moved or deleted; continuing in a new folder"
+    assert capsys.readouterr().err.splitlines().count(line) == 1
+
+
+def test_a_folder_that_was_moved_before_the_end_has_its_end_in_a_new_one(tmp_path: Path) -> None:
+    with run_in(tmp_path / "old") as run:
+        run.log({"a": 1.0}, step=1)
+        (tmp_path / "old").rename(tmp_path / "new")
+        run.finish()
+
+    (moved,) = seen_in(tmp_path / "new")
+    (seen,) = seen_in(tmp_path / "old")
+    assert (moved.steps, [event.name for event in seen.events]) == ([1], ["rl.run.end"])
 
 
 def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raises(

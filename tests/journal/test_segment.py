@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.errors import FormatVersionError, JournalError
+from otel_bridge.errors import FormatVersionError, JournalError, SegmentClosedError
 from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, ScanResult, Signal
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
@@ -143,20 +143,20 @@ def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(
     assert [frame.payload for frame in all_frames(folder)] == [b"one", b"three"]
 
 
-def test_a_segment_that_was_moved_grows_until_the_next_can_be_made(tmp_path: Path) -> None:
+def test_a_segment_that_was_moved_takes_frames_until_it_is_full(tmp_path: Path) -> None:
     folder, away = run_folder(tmp_path), tmp_path / "away"
     writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
-    writer.append(Signal.METRICS, b"one", 1)
-    before = writer.moved()
+    before = writer.linked()
 
     folder.segments_dir.rename(away)
-    writer.append(Signal.METRICS, b"two", 2)
-    after = writer.moved(), writer.number
+    writer.append(Signal.METRICS, b"one", 1)
+    after = writer.linked()
+    with pytest.raises(SegmentClosedError, match="was moved or deleted"):
+        writer.append(Signal.METRICS, b"two", 2)
     away.rename(folder.segments_dir)
-    writer.append(Signal.METRICS, b"three", 3)
 
-    assert (before, after, writer.number) == (False, (True, 0), 1)
-    assert [frame.payload for frame in all_frames(folder)] == [b"one", b"two", b"three"]
+    assert (before, after, writer.linked()) == (True, False, True)
+    assert [frame.payload for frame in all_frames(folder)] == [b"one"]
 
 
 def test_a_closed_writer_says_where_it_was_and_takes_nothing(tmp_path: Path) -> None:
