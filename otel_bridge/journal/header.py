@@ -11,9 +11,9 @@ import base64
 import os
 import struct
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, cast
 from zlib import crc32
 
 import orjson
@@ -95,7 +95,9 @@ class SegmentHeader:
         generated: tuple[str, ...] = (),
     ) -> SegmentHeader:
         """Return the header of a segment that this process writes for itself; it requests no exporter."""
-        host, pid, started_ns = this_host(), os.getpid(), time.time_ns()
+        host = this_host()
+        pid = os.getpid()
+        started_ns = time.time_ns()
         return cls(
             instance_id=instance_id,
             run_id=run_id,
@@ -117,37 +119,8 @@ class SegmentHeader:
 
     def to_bytes(self) -> bytes:
         """Return the whole header frame."""
-        body = orjson.dumps(
-            {
-                "instance_id": self.instance_id,
-                "run_id": _plain(self.run_id),
-                "project": _plain(self.project),
-                "run_name": _plain(self.run_name),
-                "kind": self.kind,
-                "resource": base64.b64encode(self.resource).decode(),
-                "exporters": {signal: list(names) for signal, names in self.exporters.items()},
-                "destinations": {
-                    name: {key: _plain(value) for key, value in variables.items()}
-                    for name, variables in self.destinations.items()
-                },
-                "host": self.host,
-                "boot_id": self.boot_id,
-                "pid": self.pid,
-                "start_ticks": self.start_ticks,
-                "created_unix_ns": self.created_unix_ns,
-                "started_unix_ns": self.started_unix_ns,
-                "started_monotonic_ns": self.started_monotonic_ns,
-                "number": self.number,
-                "role": None if self.role is None else _plain(self.role),
-                "hold": self.hold,
-                "launcher": self.launcher,
-                "system_metrics_s": self.system_metrics_s,
-                "scrape": [_plain(address) for address in self.scrape],
-                "scrape_s": self.scrape_s,
-                "message_content": dict(self.message_content),
-                "generated": list(self.generated),
-            }
-        )
+        values = {name: _storable(getattr(self, name)) for name in _STORED}
+        body = orjson.dumps(values)
         crc = crc32(body, crc32(_CHECKED.pack(self.format, len(body))))
         return _PREFIX.pack(HEADER_MAGIC, self.format, len(body), crc) + body
 
@@ -170,10 +143,10 @@ class SegmentHeader:
                 f"segment of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge to read it"
             )
         try:
-            return _from_json(
-                cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end])), version
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            body = cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end]))
+            values = {name: read(body[name]) for name, read in _STORED.items() if name in body}
+            return cls(**values, format=version)
+        except (TypeError, ValueError, AttributeError) as exc:
             raise InvalidRecordError(
                 f"segment header with a field missing or of the wrong type: {exc!r}"
             ) from exc
@@ -199,39 +172,49 @@ def header_end(data: bytes) -> int | None:
     return end if checksum == crc else None
 
 
-def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
-    exporters = cast("dict[str, list[str]]", body["exporters"])
-    destinations = cast("dict[str, dict[str, str]]", body["destinations"])
-    role = body["role"]
-    return SegmentHeader(
-        instance_id=str(body["instance_id"]),
-        run_id=str(body["run_id"]),
-        project=str(body["project"]),
-        run_name=str(body["run_name"]),
-        kind=str(body["kind"]),
-        resource=base64.b64decode(str(body["resource"]), validate=True),
-        exporters={signal: tuple(names) for signal, names in exporters.items()},
-        destinations={name: dict(variables) for name, variables in destinations.items()},
-        host=str(body["host"]),
-        boot_id=str(body["boot_id"]),
-        pid=int(cast("int", body["pid"])),
-        start_ticks=int(cast("int", body["start_ticks"])),
-        created_unix_ns=int(cast("int", body["created_unix_ns"])),
-        started_unix_ns=int(cast("int", body["started_unix_ns"])),
-        started_monotonic_ns=int(cast("int", body["started_monotonic_ns"])),
-        number=int(cast("int", body["number"])),
-        format=version,
-        role=None if role is None else str(role),
-        hold=bool(body["hold"]),
-        launcher=str(body["launcher"]),
-        system_metrics_s=float(cast("float", body["system_metrics_s"])),
-        scrape=tuple(cast("list[str]", body.get("scrape", ()))),
-        scrape_s=float(cast("float", body.get("scrape_s", 0.0))),
-        message_content=dict(cast("dict[str, str]", body["message_content"])),
-        generated=tuple(cast("list[str]", body["generated"])),
-    )
+def _storable(value: object) -> object:
+    """Return the value of a field as JSON data. Names of the environment that are not UTF-8 have question marks."""
+    if isinstance(value, str):
+        # orjson refuses lone surrogates, which os.environ gives for bytes that are not UTF-8.
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, tuple):
+        return [_storable(item) for item in cast("tuple[object, ...]", value)]
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, object]", value)
+        return {key: _storable(item) for key, item in entries.items()}
+    return value
 
 
-def _plain(text: str) -> str:
-    # orjson refuses lone surrogates, which os.environ gives for bytes that are not UTF-8.
-    return text.encode("utf-8", "replace").decode()
+def _texts_by_name(value: Any) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(texts) for name, texts in value.items()}
+
+
+def _variables_by_name(value: Any) -> dict[str, dict[str, str]]:
+    return {name: dict(variables) for name, variables in value.items()}
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+_BY_TYPE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "str": str,
+    "str | None": _text_or_none,
+    "bytes": base64.b64decode,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "tuple[str, ...]": tuple,
+    "Mapping[str, str]": dict,
+    "Mapping[str, tuple[str, ...]]": _texts_by_name,
+    "Mapping[str, Mapping[str, str]]": _variables_by_name,
+}
+"""Type of a field of a header to what reads its value from JSON data."""
+_STORED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    stored.name: _BY_TYPE[str(stored.type)]
+    for stored in fields(SegmentHeader)
+    if stored.name != "format"
+}
+"""Fields of a header that its body holds, each with what reads it; the format is in the prefix."""
