@@ -111,9 +111,9 @@ class ContentPolicy:
         )
         return redacted if self.limit is None else cut(redacted, self.limit)
 
-    def redact(self, text: str, *, secrets: bool = True) -> str:
-        """Return *text*, of a message, after redaction; without *secrets*, after the other redactions alone."""
-        if secrets and self.secrets and may_hold_secret(text.encode("utf-8", "replace")):
+    def redact(self, text: str) -> str:
+        """Return *text*, of a message, after redaction."""
+        if self._may_hold_secret(text):
             text = redact_message(text)
         if self.email:
             text = redact_emails(text)
@@ -125,14 +125,12 @@ class ContentPolicy:
             text = REDACTED if secret_by_name(name, text) else redact_text(text)
         return redact_emails(text) if self.email else text
 
-    def may_redact(self, text: str, *, secrets: bool = True) -> bool:
+    def may_redact(self, text: str) -> bool:
         """Return whether `redact` may change *text*, or a text within its JSON; false is certain."""
-        searched = secrets and self.secrets
-        return (
-            hooked()
-            or self.email
-            or (searched and may_hold_secret(text.encode("utf-8", "replace")))
-        )
+        return hooked() or self.email or self._may_hold_secret(text)
+
+    def _may_hold_secret(self, text: str) -> bool:
+        return self.secrets and may_hold_secret(text.encode("utf-8", "replace"))
 
 
 DEFAULT_POLICY: Final = ContentPolicy()

@@ -44,10 +44,10 @@ _FEW: Final = 8
 
 def may_hold_secret(data: bytes) -> bool:
     """Return whether UTF-8 text, or JSON, may hold a secret that `redact_message` redacts; false is certain."""
-    return may_have_shape(data) or may_name_secret(data)
+    return _may_have_shape(data) or may_name_secret(data)
 
 
-def may_have_shape(data: bytes) -> bool:
+def _may_have_shape(data: bytes) -> bool:
     """Return the result of `may_hold_secret` without secrets that only a name in JSON reveals."""
     for anchor, literals in _LOOKS:
         at = data.find(anchor)

@@ -21,13 +21,7 @@ from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.emit.values.scalars import number_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import (
-    MARGIN_CHARS,
-    may_be_secret,
-    may_name_secret,
-    redact_text,
-    scrubbed,
-)
+from otel_bridge.text.secret_patterns import MARGIN_CHARS, redact_text, scrubbed
 
 _RULES: Final = ReadingRules()
 
@@ -43,9 +37,6 @@ class ContentFilter:
         off: Whether no text leaves.
         clipped_bytes: Number of bytes that were cut.
         losses: Values within data that are not recorded.
-        secrets: Whether each text is searched for secrets; a caller that checks all texts at once with
-            `may_have_shape` switches this off.
-        named: In that case, whether a text that passed may be a secret by its name.
     """
 
     __slots__ = (
@@ -54,17 +45,13 @@ class ContentFilter:
         "_policy",
         "clipped_bytes",
         "losses",
-        "named",
         "off",
-        "secrets",
     )
 
     def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
         self._policy = policy
         self._limit = max_chars if policy.limit is None else min(policy.limit, max_chars)
         self.off = policy.off
-        self.secrets = policy.secrets
-        self.named = False
         self.clipped_bytes = 0
         self.losses = Losses()
         self._budget = ReadBudget(_RULES.entries)
@@ -73,12 +60,10 @@ class ContentFilter:
         """Return the part of *text* that may leave, with a mark at a cut."""
         if self.off:
             return ""
-        if not self.secrets and '"' in text:
-            self._look_at_names(text)
         limit = self._limit
         if len(text) <= limit:
-            return self._policy.redact(text, secrets=self.secrets)
-        kept = self._policy.redact(text[: limit + MARGIN_CHARS], secrets=self.secrets)[:limit]
+            return self._policy.redact(text)
+        kept = self._policy.redact(text[: limit + MARGIN_CHARS])[:limit]
         left = len(text) - limit
         # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
         self.clipped_bytes += left
@@ -86,24 +71,14 @@ class ContentFilter:
 
     def error(self, text: str) -> str:
         """Return the part of an error's text that may leave; like a config, this text names addresses and settings."""
-        return self.text(redact_text(text) if self.secrets else text)
+        return self.text(redact_text(text) if self._policy.secrets else text)
 
     def leaves(self, text: str) -> bool:
         """Return whether *text* would leave unchanged."""
-        if self.off or len(text) > self._limit:
+        # A ``--flag`` in a list of arguments may name the next one a secret.
+        if self.off or len(text) > self._limit or '"--' in text:
             return False
-        if not self.secrets:
-            self._look_at_names(text)
-        elif '"--' in text:
-            return False
-        return not self._policy.may_redact(text, secrets=self.secrets)
-
-    def _look_at_names(self, text: str) -> None:
-        """Search for names by which `json` redacts: of a key, or of a ``--flag`` in a list of arguments."""
-        self.named = self.named or (
-            self._policy.secrets
-            and ('"--' in text or may_name_secret(text.encode("utf-8", "replace")))
-        )
+        return not self._policy.may_redact(text)
 
     def blob(self, content: str) -> str:
         """Return base64 *content* whole, or nothing: a cut would break it."""
@@ -123,9 +98,9 @@ class ContentFilter:
             number = _number_or_none(value)
             return "" if number is None else number
         plain = self._reader().read(value, name)
-        if not self.secrets or not (name or isinstance(plain, (dict, list))):
-            return plain
-        return scrubbed(plain, name, shapes=False)
+        if self._policy.secrets and (name or isinstance(plain, (dict, list))):
+            return scrubbed(plain, name, shapes=False)
+        return plain
 
     def facts(self, values: object, name: str) -> dict[str, Json]:
         """Return free facts by key; without content only the numbers among them.
@@ -171,13 +146,7 @@ class ContentFilter:
         return items_of(collection, share)
 
     def _reader(self) -> PlainReader:
-        return PlainReader(_RULES, self._nested_text, self.losses.add, self._budget)
-
-    def _nested_text(self, text: str) -> str:
-        """Return the part of a key, or of a text within data, that may leave."""
-        if not self.secrets and (text.startswith("--") or may_be_secret(text)):
-            self.named = True
-        return self.text(text)
+        return PlainReader(_RULES, self.text, self.losses.add, self._budget)
 
 
 def _number_or_none(value: object) -> Json:

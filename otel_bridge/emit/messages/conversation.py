@@ -166,7 +166,7 @@ class Conversation:
 
 
 def replayable(entry: object) -> object:
-    """Return *entry* with its generators as lists: a message with a secret or a cut is encoded again."""
+    """Return *entry* with its generators as lists: a message that is cut is encoded again."""
     if type(entry) is not dict:
         return list(cast("Iterator[object]", entry)) if isinstance(entry, Iterator) else entry
     message = cast("dict[str, object]", entry)

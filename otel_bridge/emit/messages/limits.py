@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.content.user_function import hooked
 from otel_bridge.emit.messages.attachments import attached, parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import Conversation, EncodedMessage, encode, replayable
 from otel_bridge.emit.messages.reader import messages_of
-from otel_bridge.text.secret_search import may_have_shape
 
 _COPIES: Final = 2
 """Copies of each message in a tracker: in the root's span and in a child's."""
@@ -84,18 +82,7 @@ def content_of(
 def _conversation_encoded(
     entries: Sequence[object], limits: MessageLimits, max_chars: int
 ) -> Content:
-    policy = limits.policy
-    content_filter = ContentFilter(policy, max_chars)
-    if policy.secrets and not policy.off and not hooked():
-        # Nearly always there is no secret: one search of all texts costs less than one of each.
-        content_filter.secrets = False
-        conversation = encode(entries, content_filter)
-        content_filter.secrets = True
-        if not content_filter.named and not may_have_shape(
-            b"".join([message.json for message in conversation.messages])
-        ):
-            return Content(conversation, content_filter)
-        content_filter = ContentFilter(policy, max_chars)
+    content_filter = ContentFilter(limits.policy, max_chars)
     return Content(encode(entries, content_filter), content_filter)
 
 
