@@ -17,9 +17,7 @@ from otel_bridge.emit.encode.protobuf import (
     attributes,
     fixed64,
     message,
-    pack_double,
     text,
-    utf8,
     varint,
 )
 from otel_bridge.emit.encode.row import SCOPE
@@ -31,15 +29,9 @@ _NO_REMOTE_PARENT: Final = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
 _STATUS_UNSET: Final = b"\x7a\x00"
 _PLAIN_TAIL: Final = _STATUS_UNSET + _NO_REMOTE_PARENT
-_ONE_BYTE: Final = 124
-"""Bound below which every length inside an attribute takes one byte."""
 _MAX_CACHED: Final = 4096
 _MAX_CACHED_CHARS: Final = 64
 _KEYS: dict[str, bytes] = {}
-_DOUBLES: dict[str, bytes] = {}
-_TEXTS: dict[tuple[str, str], bytes] = {}
-_INTEGERS: dict[tuple[str, int], bytes] = {}
-_TITLES: dict[tuple[str, int], bytes] = {}
 
 
 class Utf8(NamedTuple):
@@ -78,48 +70,11 @@ def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> Pieces:
     """Encode attributes as fields of a ``Span``."""
     parts: list[bytes] = []
     for name, value in values:
-        if type(value) is str and len(value) <= _MAX_CACHED_CHARS:
-            parts.append(_TEXTS.get((name, value)) or _short_text(name, value))
-        elif type(value) is int:
-            parts.append(_INTEGERS.get((name, value)) or _integer(name, value))
-        elif type(value) is float:
-            parts += ((_DOUBLES.get(name) or _double_head(name)), pack_double(value))
-        elif isinstance(value, Utf8):
+        if isinstance(value, Utf8):
             _add_text(parts, name, value.pieces)
         else:
-            parts.append(_attribute(name, value))
+            parts.append(message(9, _key(name) + message(2, any_value(value))))
     return Pieces(parts, sum(map(len, parts)))
-
-
-def _attribute(name: str, value: Attribute) -> bytes:
-    return message(9, _key(name) + message(2, any_value(value)))
-
-
-def _short_text(name: str, value: str) -> bytes:
-    key, raw = _key(name), utf8(value)
-    size = len(raw)
-    if len(key) + size >= _ONE_BYTE:
-        return _attribute(name, value)
-    packed = b"\x4a%c%b\x12%c\x0a%c%b" % (len(key) + size + 4, key, size + 2, size, raw)
-    if len(_TEXTS) >= _MAX_CACHED:  # ids occur once; recurring texts are cached again at once
-        _TEXTS.clear()
-    _TEXTS[name, value] = packed
-    return packed
-
-
-def _integer(name: str, value: int) -> bytes:
-    packed = _attribute(name, value)
-    if len(_INTEGERS) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
-        _INTEGERS[name, value] = packed
-    return packed
-
-
-def _double_head(name: str) -> bytes:
-    """Encode an attribute without the eight bytes of its double."""
-    head = _attribute(name, 0.0)[:-8]
-    if len(_DOUBLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
-        _DOUBLES[name] = head
-    return head
 
 
 def _key(name: str) -> bytes:
@@ -133,7 +88,7 @@ def _key(name: str) -> bytes:
 
 
 def _add_text(parts: list[bytes], name: str, pieces: Sequence[bytes]) -> None:
-    key = _KEYS.get(name) or _key(name)
+    key = _key(name)
     length = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     size = varint(length)
     inner = 1 + len(size) + length
@@ -168,7 +123,7 @@ def span(
     """
     trace_id, span_id, parent_id = ids
     parent = b"" if parent_id is None else b"\x22\x08" + parent_id
-    title = _TITLES.get((name, kind)) or _title(name, kind)
+    title = text(5, name) + b"\x30" + varint(kind)
     head = b"\x0a\x10%b\x12\x08%b%b%b%b" % (
         trace_id,
         span_id,
@@ -184,14 +139,6 @@ def span(
     return Pieces(
         [head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail)
     )
-
-
-def _title(name: str, kind: int) -> bytes:
-    """Encode name and kind of a span; a known pair costs one lookup."""
-    packed = text(5, name) + b"\x30" + varint(kind)
-    if len(_TITLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
-        _TITLES[name, kind] = packed
-    return packed
 
 
 def failure_fields(time_unix_ns: int, kind: str, about: str) -> bytes:
@@ -226,9 +173,9 @@ def rollout_link(trace_id: bytes) -> bytes:
 def spans_field(spans: Iterable[Pieces]) -> list[bytes]:
     """Encode spans as fields of a ``ScopeSpans``, in pieces."""
     parts: list[bytes] = []
-    for one in spans:
-        parts += (b"\x12", varint(one.size))
-        parts += one.parts
+    for span_pieces in spans:
+        parts += (b"\x12", varint(span_pieces.size))
+        parts += span_pieces.parts
     return parts
 
 
