@@ -39,12 +39,12 @@ class EngineScraper:
     """Determines which endpoints are read, and appends what they answered.
 
     Args:
-        own: The bridge's own segment.
+        bridge_segment: The bridge's own segment.
         log_line: Takes one line for the log.
     """
 
-    def __init__(self, own: BridgeSegment, log_line: Callable[[str], None]) -> None:
-        self._own = own
+    def __init__(self, bridge_segment: BridgeSegment, log_line: Callable[[str], None]) -> None:
+        self._bridge_segment = bridge_segment
         self._log_line = log_line
         self._endpoints: dict[str, _Endpoint] = {}
         self._line_s = 0.0
@@ -71,7 +71,7 @@ class EngineScraper:
         appended = False
         for address, endpoint in self._endpoints.items():
             while endpoint.answers:
-                self._own.metrics(requested[address], endpoint.answers[0])
+                self._bridge_segment.metrics(requested[address], endpoint.answers[0])
                 endpoint.answers.popleft()
                 appended = True
         self._report_problems()
@@ -92,10 +92,11 @@ class EngineScraper:
         if not problems or now_s - self._line_s < _LINE_EVERY_S:
             return
         self._line_s = now_s
-        named = "; ".join(problems[:_MAX_NAMED])
-        more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
+        reasons = problems[:_MAX_NAMED]
+        if len(problems) > _MAX_NAMED:
+            reasons.append(f"and {len(problems) - _MAX_NAMED} more")
         self._log_line(
-            f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {named}{more}"
+            f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {'; '.join(reasons)}"
         )
 
 
@@ -133,9 +134,8 @@ class _Endpoint:
 
     def _read(self) -> None:
         with HttpSession() as session:
-            session.trust_env = (
-                False  # engines are near: neither a proxy nor netrc is meant for them
-            )
+            # Engines are near: neither a proxy nor netrc is meant for them.
+            session.trust_env = False
             while not self._stop.is_set():
                 self._began_s = time.monotonic()
                 self._failure = self._answer(session)

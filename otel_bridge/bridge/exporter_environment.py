@@ -63,14 +63,14 @@ def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str
 
 def other_traces(names: Names) -> OtherTraces:
     """Return how traces that are not rollouts are treated; `OTLP` forwards them with the segments."""
-    takes = {
+    takes_traces = [
         _takes_traces(name)
         for name, signals in names.items()
         if "traces" in signals and name != OTLP
-    }
-    if takes == {True}:
-        return OtherTraces.SHOWN
-    return OtherTraces.SHOWN_AND_COUNTED if True in takes else OtherTraces.COUNTED
+    ]
+    if not any(takes_traces):
+        return OtherTraces.COUNTED
+    return OtherTraces.SHOWN if all(takes_traces) else OtherTraces.SHOWN_AND_COUNTED
 
 
 @lru_cache(maxsize=64)
@@ -137,38 +137,37 @@ class ExporterEnvironment:
         content_of(name).read(self.env)
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
-        variables = {
-            variable: value for variable, value in segment_variables.items() if variable != SEAL
-        }
+        variables = _without_seal(segment_variables)
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
         if self._trusts(run_id, name, segment_variables):
             return exporter, settings
         # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
         destination = destination_of(settings)
-        _refuse_others(
-            name, destination, destination_of(exporter.read_settings(self.env, self.cwd))
-        )
+        own_destination = destination_of(exporter.read_settings(self.env, self.cwd))
+        _refuse_others(name, destination, own_destination)
         # A folder names a destination and nothing else, such as a file of tokens.
-        variables = {
-            variable: value for variable, value in variables.items() if variable in destination
-        }
-        return exporter, exporter.read_settings({**variables, **self.env}, self.cwd)
+        allowed = {variable: variables[variable] for variable in variables.keys() & destination}
+        return exporter, exporter.read_settings({**allowed, **self.env}, self.cwd)
 
-    def forwarding(self, named: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the variables of ``otlp``: with the endpoints that the segments name, *named*, if none is set here."""
+    def forwarding(self, segment_variables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the variables of ``otlp``: the segments' endpoints count if none is set here."""
         if not self.from_segments or signals_with_endpoint(self.env):
             return self.env
-        return {**named, **self.env}
+        return {**segment_variables, **self.env}
 
-    def check_forwarding(self, named: Mapping[str, str], *, run_id: str) -> None:
+    def check_forwarding(self, segment_variables: Mapping[str, str], *, run_id: str) -> None:
         """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name."""
-        if self.forwarding(named) is not self.env and not self._trusts(run_id, OTLP, named):
-            _refuse_others(
-                OTLP, {variable: value for variable, value in named.items() if variable != SEAL}, {}
-            )
+        if self.forwarding(segment_variables) is self.env:
+            return
+        if not self._trusts(run_id, OTLP, segment_variables):
+            _refuse_others(OTLP, _without_seal(segment_variables), {})
 
-    def _trusts(self, run_id: str, name: str, named: Mapping[str, str]) -> bool:
-        return self.trusts_folders or is_sealed_here(run_id, name, named)
+    def _trusts(self, run_id: str, name: str, segment_variables: Mapping[str, str]) -> bool:
+        return self.trusts_folders or is_sealed_here(run_id, name, segment_variables)
+
+
+def _without_seal(segment_variables: Mapping[str, str]) -> dict[str, str]:
+    return {variable: value for variable, value in segment_variables.items() if variable != SEAL}
 
 
 def _refuse_others(
@@ -182,12 +181,12 @@ def _refuse_others(
         if own_destination.get(variable) == value:
             continue
         if names_server(variable, value):
-            what = f"the server {value}, which would get your credentials"
+            target = f"the server {value}, which would get your credentials"
         elif names_file(value):
-            what = f"{value}, where you would write"
+            target = f"{value}, where you would write"
         else:
             continue
         raise ConfigError(
-            f"{name}: this folder was not made by you on this machine, and it names {what}; set {variable} to where "
+            f"{name}: this folder was not made by you on this machine, and it names {target}; set {variable} to where "
             f"it shall go, or, if you know that place, run drain with {TRUST_OPTION}"
         )

@@ -58,7 +58,7 @@ class ExporterSelection:
         view: Reads the ledger.
         processes: Processes of the run.
         workers: Workers of the chosen exporters.
-        others: Decides about traces that are not rollouts, by the exporters that the run has.
+        other_traces: Decides about traces that are not rollouts, by the exporters of the run.
         not_forwarded: Returns how many segments ``otlp`` is owed.
         log_line: Takes one line for the log.
 
@@ -75,7 +75,7 @@ class ExporterSelection:
         view: LedgerView,
         processes: ProcessMonitor,
         workers: ExporterSet,
-        others: OtherTracePolicy,
+        other_traces: OtherTracePolicy,
         not_forwarded: Callable[[], int],
         log_line: Callable[[str], None],
     ) -> None:
@@ -83,7 +83,7 @@ class ExporterSelection:
         self._options = options
         self._processes = processes
         self._workers = workers
-        self._others = others
+        self._other_traces = other_traces
         self._not_forwarded = not_forwarded
         self._log_line = log_line
         self._last_names: object = view.meta("exporters")
@@ -102,11 +102,9 @@ class ExporterSelection:
         """
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before its bridge begins.
-        headers = [
-            one for one in self._processes.living() if any(one.exporters.values())
-        ] or self._processes.headers()
-        own = together(headers)
-        self.requested.note(own, all_read=all_read, by=_last_requested_by(headers))
+        headers = [header for header in self._processes.living() if any(header.exporters.values())]
+        headers = headers or self._processes.headers()
+        self.requested.note(together(headers), all_read=all_read, by=_last_requested_by(headers))
         discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
         for name, count in discarded.items():
             unit = "segments" if name == OTLP else "records"
@@ -157,9 +155,8 @@ class ExporterSelection:
 
     def _choose_webhook(self, names: Names) -> None:
         """Add the webhook to *names* if it has an address, or remove it."""
-        if (
-            self._options.webhook and names
-        ):  # without another exporter, all records wait for that to be chosen
+        # Not alone: without another exporter, all records wait for one to be chosen.
+        if self._options.webhook and names:
             names.setdefault(WEBHOOK, _ALERTS)
         elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
@@ -187,14 +184,11 @@ class ExporterSelection:
 
     def owed(self) -> dict[str, int]:
         """Return how many records each inactive exporter is owed; for ``otlp``, how many segments."""
-        owed = {
-            name: count
-            for name, count in self.requested.owed().items()
-            if name not in self._workers.names
-        }
-        if self.owes_otlp and (segments := self._not_forwarded()):
-            owed[OTLP] = segments
-        return owed
+        counts = self.requested.owed()
+        if self.owes_otlp:
+            counts[OTLP] = self._not_forwarded()
+        active = self._workers.names
+        return {name: count for name, count in counts.items() if count and name not in active}
 
     @property
     def owes_otlp(self) -> bool:
@@ -213,9 +207,8 @@ class ExporterSelection:
     def _follow_others(self) -> None:
         """Let traces that are not rollouts be treated as the present exporters of the run need it."""
         headers = self._processes.living() or self._processes.headers()
-        self._others.follow(
-            self._workers.names or chosen(self._options.exporters, headers, self._last_names)
-        )
+        names = self._workers.names or chosen(self._options.exporters, headers, self._last_names)
+        self._other_traces.follow(names)
 
 
 def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:

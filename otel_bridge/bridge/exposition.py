@@ -42,21 +42,16 @@ def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int
     # Only \n ends a line: labels may hold the other characters at which `splitlines` cuts.
     lines = [line for line in text.split("\n") if _name_in(line).startswith(_FAMILIES)]
     families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    started_s = next(
-        (
-            sample.value
-            for family in families
-            for sample in family.samples
-            if family.name == _STARTED
-        ),
-        0.0,
-    )
-    start_ns = int(started_s * 1e9) if 0 < started_s < time_unix_ns / 1e9 else 0
-    metrics = [
-        _metric(family, time_unix_ns, start_ns) for family in families if family.name != _STARTED
-    ]
-    if not metrics:
+    start_ns = 0
+    engine_families: list[Metric] = []
+    for family in families:
+        if family.name != _STARTED:
+            engine_families.append(family)
+        elif family.samples and 0 < family.samples[0].value < time_unix_ns / 1e9:
+            start_ns = int(family.samples[0].value * 1e9)
+    if not engine_families:
         return None
+    metrics = [_metric(family, time_unix_ns, start_ns) for family in engine_families]
     described = Resource.FromString(resource.SerializeToString())
     described.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
     described.attributes.append(KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine)))

@@ -86,13 +86,14 @@ class _ServedFolders:
         """Serve until nothing is left to do; return the exit code."""
         name = self._path.name
         log_line = self._log_line
-        host = self._host = BridgeSupervisor(
+        host = BridgeSupervisor(
             self._path.parent,
             self._options,
             folders=self._folders,
             until_done=True,
             log_line=log_line,
         )
+        self._host = host
         log_line(f"{name}: the bridge {os.getpid()} begins")
         host.serve()
         for run_id, status in host.progress().items() or [(name, None)]:
@@ -106,9 +107,8 @@ class _ServedFolders:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stopped = True
-        signal.alarm(
-            LONGEST_STOP_S
-        )  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
+        # This thread may be in a call of a disk that hangs, which Python cannot interrupt.
+        signal.alarm(LONGEST_STOP_S)
         if self._host is not None:
             self._host.request_stop(STOP_S)
 

@@ -9,7 +9,7 @@ is only written may be lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import Names
@@ -54,7 +54,8 @@ class RequestedExporters:
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
-        self._ledger, self._view = ledger, view
+        self._ledger = ledger
+        self._view = view
         self._signals = cast("dict[str, dict[str, int]] | None", view.meta(REQUESTED)) or {}
         self.requested_by = cast("dict[str, str] | None", view.meta(REQUESTED_BY)) or {}
         self._segments_given_up = 0
@@ -68,42 +69,46 @@ class RequestedExporters:
         """Return the exporters that a process requested and that were not discarded since."""
         return self._signals.keys()
 
-    def note(self, named: Names, *, all_read: bool, by: Mapping[str, str]) -> None:
+    def note(self, names: Names, *, all_read: bool, by: Mapping[str, str]) -> None:
         """Store the present requests of the run's processes.
 
         Args:
-            named: Exporter to signals. When empty, no process requests any, and earlier requests hold.
-            all_read: Whether the segments of earlier processes are fully read. Then an exporter that *named* lacks is
+            names: Exporter to signals. When empty, no process requests any, and earlier requests hold.
+            all_read: Whether the segments of earlier processes are fully read. Then an exporter that *names* lacks is
                 owed no more than the ledger holds.
             by: Exporter to the instance id of the process that requested it last.
         """
-        if not named:
+        if not names:
             return
-        if self.requested_by != (requested_by := {**self.requested_by, **by}):
+        requested_by = {**self.requested_by, **by}
+        if self.requested_by != requested_by:
             self._ledger.set_meta(REQUESTED_BY, requested_by)
             self.requested_by = requested_by
         changed = {name: dict(signals) for name, signals in self._signals.items()}
         for name, signals in changed.items():
             for signal, through in signals.items():
-                if all_read and through == _OPEN and signal not in named.get(name, ()):
+                if all_read and through == _OPEN and signal not in names.get(name, ()):
                     signals[signal] = self._ledger.position
-        for name, requested in named.items():
+        for name, requested in names.items():
             changed.setdefault(name, {}).update(dict.fromkeys(requested, _OPEN))
-        self._keep(changed)
+        self._store_signals(changed)
 
     def signals_of(self, name: str) -> tuple[str, ...]:
         """Return the signals that a process requests for *name*, or that *name* has not got."""
         lagging, _ = self.lagging().get(name, ((), 0))
-        signals = self._signals.get(name, {})
-        return tuple(one for one in SIGNALS if signals.get(one) == _OPEN or one in lagging)
+        positions = self._signals.get(name, {})
+        return tuple(
+            signal for signal in SIGNALS if positions.get(signal) == _OPEN or signal in lagging
+        )
 
     def open_names(self) -> Names:
         """Return exporter to signals as the last processes with any request requested them."""
-        found = {
-            name: tuple(signal for signal in SIGNALS if signals.get(signal) == _OPEN)
-            for name, signals in self._signals.items()
-        }
-        return {name: signals for name, signals in found.items() if signals}
+        names: Names = {}
+        for name, positions in self._signals.items():
+            signals = tuple(signal for signal in SIGNALS if positions.get(signal) == _OPEN)
+            if signals:
+                names[name] = signals
+        return names
 
     def lagging(self) -> dict[str, tuple[tuple[str, ...], Position]]:
         """Return each exporter that lacks requested records: the signals and the position that it is owed.
@@ -111,15 +116,18 @@ class RequestedExporters:
         An exporter that no process requests any more is also owed the end of its tracker's run.
         """
         destinations = self._view.destinations()
-        found: dict[str, tuple[tuple[str, ...], Position]] = {}
+        lagging: dict[str, tuple[tuple[str, ...], Position]] = {}
         for name in self._signals:
-            at = self._delivered(name, destinations)
-            behind = tuple(signal for signal in SIGNALS if self._through(name, signal) > at)
-            if not behind and self._owes_end(name, at, destinations):
-                behind = tuple(signal for signal in SIGNALS if signal in self._signals[name])
-            if behind and name != OTLP:
-                found[name] = behind, max(self._through(name, signal) for signal in behind)
-        return found
+            if name == OTLP:
+                continue
+            delivered = self._delivered(name, destinations)
+            signals = tuple(sig for sig in SIGNALS if self._through(name, sig) > delivered)
+            if not signals and self._owes_end(name, delivered, destinations):
+                signals = tuple(sig for sig in SIGNALS if sig in self._signals[name])
+            if signals:
+                through = max(self._through(name, signal) for signal in signals)
+                lagging[name] = (signals, through)
+        return lagging
 
     def owed(self) -> dict[str, int]:
         """Return the number of stored records that each exporter is owed; ``otlp`` is owed segments instead.
@@ -129,31 +137,30 @@ class RequestedExporters:
         lagging = self.lagging()
         if not lagging:
             return {}
-        destinations, oldest = self._view.destinations(), self._view.oldest()
+        destinations = self._view.destinations()
+        oldest = self._view.oldest()
         counts: dict[str, int] = {}
         for name, (_, through) in lagging.items():
-            at = self._delivered(name, destinations)
-            counts[name] = max(
-                through - max(at, oldest - 1), int(self._owes_end(name, at, destinations))
-            )
-        return {name: count for name, count in counts.items() if count > 0}
+            delivered = self._delivered(name, destinations)
+            count = through - max(delivered, oldest - 1)
+            if count > 0:
+                counts[name] = count
+            elif self._owes_end(name, delivered, destinations):
+                counts[name] = 1
+        return counts
 
     def keep_from(self) -> Position | None:
         """Return the position after which exporters without a destination are owed records; ``None`` without one."""
-        known = {destination.exporter for destination in self._view.destinations()}
-        return min(
-            (
-                self.given_up.get(name, DiscardedExporter()).through
-                for name in self.lagging()
-                if name not in known
-            ),
-            default=None,
-        )
+        positions = (self._given_up_of(name).through for name in self._without_destination())
+        return min(positions, default=None)
 
-    def _new_segments(self, there: int) -> int:
-        """Return the number of segments, of *there*, that are new since the last discard; deleting takes time."""
-        new, self._segments_given_up = max(there - self._segments_given_up, 0), there
-        return new
+    def _without_destination(self) -> list[str]:
+        """Return the exporters that are owed records and have no destination yet."""
+        exporters = {destination.exporter for destination in self._view.destinations()}
+        return [name for name in self.lagging() if name not in exporters]
+
+    def _given_up_of(self, name: str) -> DiscardedExporter:
+        return self.given_up.get(name, DiscardedExporter())
 
     def discard(self, names: Iterable[str], *, segments: Callable[[], int]) -> dict[str, int]:
         """Give up the records that the exporters *names* have not got; return the number of records by exporter.
@@ -162,88 +169,82 @@ class RequestedExporters:
             names: The exporters.
             segments: Returns the number of segments that ``otlp`` has not got: it is owed these, and no records.
         """
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        exporters = {destination.exporter for destination in self._view.destinations()}
         for name in names:
-            is_known = name in self._signals or any(
-                item.exporter == name for item in self._view.destinations()
-            )
+            if name not in self._signals and name not in exporters:
+                continue
             if name == OTLP:
-                count = self._new_segments(segments())
+                # Deleting takes time: segments that the last discard counted may still exist.
+                segment_count = segments()
+                count = max(segment_count - self._segments_given_up, 0)
+                self._segments_given_up = segment_count
             else:
-                count = self._give_up(name, self._ledger.position) if is_known else 0
-            if is_known and count:
-                before = self.given_up.get(name, DiscardedExporter())
-                self._put(
-                    name,
-                    DiscardedExporter(
-                        self._ledger.position, before.discarded + count, before.evicted
-                    ),
+                count = self._give_up(name, self._ledger.position)
+            if count:
+                total = self._given_up_of(name)
+                total = replace(
+                    total, through=self._ledger.position, discarded=total.discarded + count
                 )
-                found[name] = count
-            if name in self._signals:
-                self._keep(
-                    {other: signals for other, signals in self._signals.items() if other != name}
-                )
-        return found
+                self._store_given_up({**self.given_up, name: total})
+                counts[name] = count
+            signals = dict(self._signals)
+            signals.pop(name, None)
+            self._store_signals(signals)
+        return counts
 
     def all_given_up(self) -> dict[str, DiscardedExporter]:
         """Return by exporter the records that it never gets, including those evicted from its destinations."""
-        found = dict(self.given_up)
-        for item in self._view.destinations():
-            if item.evicted:
-                one = found.get(item.exporter, DiscardedExporter())
-                found[item.exporter] = replace(one, evicted=one.evicted + item.evicted)
-        return found
+        totals = dict(self.given_up)
+        for destination in self._view.destinations():
+            if destination.evicted:
+                total = totals.get(destination.exporter, DiscardedExporter())
+                evicted = total.evicted + destination.evicted
+                totals[destination.exporter] = replace(total, evicted=evicted)
+        return totals
 
-    def evict(self, through: Position) -> list[str]:
-        """Evict records up to *through* that are owed to exporters without any destination; return these exporters."""
-        known = {destination.exporter for destination in self._view.destinations()}
-        waiting = [name for name in self.lagging() if name not in known]
-        evicted: list[str] = []
-        for name in waiting:
-            before = self.given_up.get(name, DiscardedExporter())
-            if before.through < through and (count := self._give_up(name, through)):
-                self._put(
-                    name, DiscardedExporter(through, before.discarded, before.evicted + count)
-                )
-                evicted.append(name)
-        return evicted
+    def evict(self, through: Position) -> None:
+        """Evict records up to *through* that are owed to exporters without any destination."""
+        for name in self._without_destination():
+            total = self._given_up_of(name)
+            count = self._give_up(name, through) if total.through < through else 0
+            if count:
+                total = replace(total, through=through, evicted=total.evicted + count)
+                self._store_given_up({**self.given_up, name: total})
 
     def _give_up(self, name: str, through: Position) -> int:
         """Return how many records up to *through* the exporter lacks; its destinations move past them."""
-        at = max(self._delivered(name, self._view.destinations()), self._view.oldest() - 1)
+        delivered = self._delivered(name, self._view.destinations())
+        start = max(delivered, self._view.oldest() - 1)
         self._ledger.pass_over(name, through)
-        return max(through - at, 0)
+        return max(through - start, 0)
 
     def _delivered(self, name: str, destinations: Iterable[ExporterState]) -> Position:
-        delivered = [item.delivered for item in destinations if item.exporter == name]
-        return max([*delivered, self.given_up.get(name, DiscardedExporter()).through])
+        positions = [state.delivered for state in destinations if state.exporter == name]
+        return max([*positions, self._given_up_of(name).through])
 
-    def _owes_end(self, name: str, at: Position, destinations: Iterable[ExporterState]) -> bool:
+    def _owes_end(
+        self, name: str, delivered: Position, destinations: Iterable[ExporterState]
+    ) -> bool:
         """Return whether no process requests the exporter and the run is still open in its furthest destination."""
-        if (
-            _OPEN in self._signals[name].values()
-            or self.given_up.get(name, DiscardedExporter()).through >= at > 0
-        ):
+        is_requested = _OPEN in self._signals[name].values()
+        # Given up: the exporter gets neither the records nor the end.
+        is_given_up = delivered > 0 and self._given_up_of(name).through >= delivered
+        if is_requested or is_given_up:
             return False
-        furthest = max(
-            (item for item in destinations if item.exporter == name),
-            key=lambda item: item.delivered,
-            default=None,
-        )
+        states = [state for state in destinations if state.exporter == name]
+        furthest = max(states, key=lambda state: state.delivered, default=None)
         return furthest is not None and not furthest.settled
 
     def _through(self, name: str, signal: str) -> Position:
         through = self._signals[name].get(signal, 0)
         return self._ledger.position if through == _OPEN else through
 
-    def _keep(self, signals: Mapping[str, dict[str, int]]) -> None:
+    def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
         if signals != self._signals:
             self._ledger.set_meta(REQUESTED, signals)
-            self._signals = dict(signals)
+            self._signals = signals
 
-    def _put(self, name: str, given_up: DiscardedExporter) -> None:
-        changed = {**self.given_up, name: given_up}
-        plain = {key: [one.through, one.discarded, one.evicted] for key, one in changed.items()}
-        self._ledger.set_meta(GIVEN_UP, plain)
-        self.given_up = changed
+    def _store_given_up(self, given_up: dict[str, DiscardedExporter]) -> None:
+        self._ledger.set_meta(GIVEN_UP, {name: astuple(total) for name, total in given_up.items()})
+        self.given_up = given_up

@@ -13,7 +13,7 @@ from otel_bridge.bridge.ingest.backpressure import (
     no_writer_ready,
     writers_saturated,
 )
-from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
+from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -56,11 +56,15 @@ class RunBridge:
         pipeline: RunPipeline,
         log_line: Callable[[str], None],
     ) -> None:
-        self.folder, self.options = folder, options
-        self.lease, self.shutdown, self.pipeline = lease, shutdown, pipeline
+        self.folder = folder
+        self.options = options
+        self.lease = lease
+        self.shutdown = shutdown
+        self.pipeline = pipeline
         self.segments_read = SegmentsRead(folder, {})
         self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
-        self._housekept_s = self._read_s = 0.0
+        self._housekept_s = 0.0
+        self._read_s = 0.0
 
     @classmethod
     def open(
@@ -70,8 +74,8 @@ class RunBridge:
         *,
         wake: Callable[[], None],
         log_line: Callable[[str], None],
-        lock: RecordLock | None = None,
-        fullness: Fullness | None = None,
+        lock: RecordLock | None,
+        fullness: Fullness,
     ) -> RunBridge:
         """Take the lease, build the parts of the run and return its bridge.
 
@@ -81,19 +85,16 @@ class RunBridge:
             wake: Called from any thread after progress of a worker, because the report is due.
             log_line: Takes one line for the log.
             lock: The folder's lock, if this process already holds it; released when opening fails.
-            fullness: Measures the directory, if its runs share that.
+            fullness: Measures the directory; shared by its runs.
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
             FormatVersionError: Another version wrote the folder.
             JournalError: The folder cannot be used.
         """
-        lease, shutdown = (
-            FolderLease.take(folder, options, log_line, lock=lock),
-            ShutdownState(closing=options.closing),
-        )
+        lease = FolderLease.take(folder, options, log_line, lock=lock)
+        shutdown = ShutdownState(closing=options.closing)
         try:
-            fullness = fullness or fullness_of(folder, options)
             pipeline = open_pipeline(
                 folder, options, shutdown=shutdown, fullness=fullness, wake=wake, log_line=log_line
             )
@@ -137,10 +138,8 @@ class RunBridge:
         try:
             return self._poll()
         except JournalError:
-            with contextlib.suppress(
-                JournalError
-            ):  # records delivered meanwhile make room for others
-                self._free()
+            with contextlib.suppress(JournalError):
+                self._free()  # records delivered meanwhile make room for others
             raise
 
     def _poll(self) -> bool:
@@ -152,24 +151,19 @@ class RunBridge:
         if self.reader.caught_up:
             self.shutdown.end_processes(self.processes)
         self.reader.discover_segments(now=self.shutdown.closing)
-        more = self._read()
+        has_more = self._read()
         if self.reader.caught_up and self.processes.write_end_events(self.shutdown.spared_pid):
             self.reader.discover_segments(now=True)
             return True
         now_s = time.monotonic()
-        shutdown = (
-            self.shutdown.closing
-            or self.shutdown.draining
-            or self.reader.translator.status() != "running"
-        )
-        polls = ENDING_HOUSEKEEPING_POLLS if shutdown else HOUSEKEEPING_POLLS
-        if (
-            self._requests.retries_dead_letters
-            or now_s - self._housekept_s >= polls * self.options.poll_s
-        ):
+        is_ended = self.reader.translator.status() != "running"
+        is_ending = self.shutdown.closing or self.shutdown.draining or is_ended
+        polls = ENDING_HOUSEKEEPING_POLLS if is_ending else HOUSEKEEPING_POLLS
+        is_due = now_s - self._housekept_s >= polls * self.options.poll_s
+        if is_due or self._requests.retries_dead_letters:
             self._housekept_s = now_s
             self._housekeeping()
-        return more
+        return has_more
 
     def _read(self) -> bool:
         """Read and commit one batch, after the headers of new processes; return whether there is more to read."""
@@ -184,7 +178,7 @@ class RunBridge:
         except JournalError:
             self.shutdown.on_data()  # the data exists, and waits
             raise
-        return batch.more
+        return batch.has_more
 
     def _commit(self, batch: ReadBatch) -> None:
         self.reader.commit(batch)
@@ -197,11 +191,8 @@ class RunBridge:
     def _writers_saturated(self) -> bool:
         """Return whether reading can wait: no writer could take more now, or every active writer has enough to do."""
         position = self.ledger.position
-        if (
-            self.options.lazy
-            and self.reader.behind()
-            and no_writer_ready(self.workers, position, self.processes)
-        ):
+        may_wait = self.options.lazy and self.reader.behind()
+        if may_wait and no_writer_ready(self.workers, position, self.processes):
             self.reader.falls_behind()
             return True
         self.ledger.recent.forget(min(self.workers.written(), default=position))
@@ -223,13 +214,12 @@ class RunBridge:
         if self.lease.lost:
             return
         with contextlib.suppress(JournalError):  # a full disk: the next report may fit
-            delivered, _ = self.delivered()
-            settled = delivered or now
+            is_delivered, _ = self.delivered()
             self.pipeline.report.write(
                 self.workers.by_name,
                 self.pipeline.selection,
-                ended=self._run_ended() and delivered,
-                settled=settled,
+                ended=is_delivered and self._run_ended(),
+                settled=is_delivered,
                 now=now,
             )
 
@@ -239,22 +229,16 @@ class RunBridge:
             return Outcome.GONE
         if self._requests.handed_over:
             return Outcome.HANDED_OVER
-        if (
-            self._requests.unanswered
-            or self._requests.retries_dead_letters
-            or self.shutdown.requested_status is not None
-        ):
+        has_requests = self._requests.unanswered or self._requests.retries_dead_letters
+        if has_requests or self.shutdown.requested_status is not None:
             return Outcome.BUSY
-        if (
-            not self.reader.caught_up
-            or self.shutdown.waits_for(self.processes)
-            or not self._run_ended()
-        ):
+        may_read_more = not self.reader.caught_up or self.shutdown.waits_for(self.processes)
+        if may_read_more or not self._run_ended():
             return Outcome.BUSY
-        done, parked = self.delivered()
-        if done:
+        is_delivered, is_parked = self.delivered()
+        if is_delivered:
             return Outcome.DONE
-        return Outcome.PARKED if parked else Outcome.BUSY
+        return Outcome.PARKED if is_parked else Outcome.BUSY
 
     def remaining(self) -> RunStatus:
         """Return the status of the run, with its undelivered records."""
@@ -276,21 +260,17 @@ class RunBridge:
     def _left_as_it_is(self) -> str:
         """Return which processes' segments a newer version wrote; empty when all can be read."""
         refused = sorted(name for name, tail in self.reader.tails.items() if tail.segments.refused)
-        return (
-            f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge"
-            if refused
-            else ""
-        )
+        if not refused:
+            return ""
+        return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge"
 
     def exporter_states(self) -> dict[str, ExporterState]:
         """Return the state of each exporter."""
         return {name: worker.exporter_state for name, worker in self.workers.by_name.items()}
 
     def _run_ended(self) -> bool:
-        return (
-            self.reader.translator.status() != "running"
-            or next(iter(self.reader.state.items("proc/")), None) is None
-        )
+        has_process = any(True for _ in self.reader.state.items("proc/"))
+        return self.reader.translator.status() != "running" or not has_process
 
     def delivered(self) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether what is not is parked."""
@@ -325,9 +305,8 @@ class RunBridge:
         """Release waiting data, when it is due."""
         if self.reader.caught_up and self.shutdown.due(self.processes):
             # A service that shuts down ends no run: the next service continues with its producers.
-            if self.reader.close_translation(
-                self.shutdown.requested_status, over=self.shutdown.closing
-            ):
+            status = self.shutdown.requested_status
+            if self.reader.close_translation(status, over=self.shutdown.closing):
                 self.workers.notify()
             self.shutdown.done()
 
@@ -366,7 +345,7 @@ class RunBridge:
             if not self.lease.lost:
                 with contextlib.suppress(JournalError):
                     self.ledger.give_back()  # also of an idle run: a service has thousands of them
-            self.segments_read = SegmentsRead(self.folder, self.reader.known())
+            self.segments_read = SegmentsRead(self.folder, self.reader.offsets())
         finally:
             self.pipeline.close()
             if not keep_lock:

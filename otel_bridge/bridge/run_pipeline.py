@@ -97,11 +97,16 @@ def open_pipeline(
     with contextlib.ExitStack() as closing:
         ledger = closing.enter_context(contextlib.closing(_open_ledger(folder, options, log_line)))
         view = closing.enter_context(contextlib.closing(ledger.view()))
-        others, describe = OtherTracePolicy(log_line), RunDescription(folder, local=options.local)
+        other_traces = OtherTracePolicy(log_line)
+        describe = RunDescription(folder, local=options.local)
         reader = closing.enter_context(
             contextlib.closing(
                 SegmentReader(
-                    folder, ledger, options.of_run(folder.run_id), others=others, log_line=log_line
+                    folder,
+                    ledger,
+                    options.of_run(folder.run_id),
+                    other_traces=other_traces,
+                    log_line=log_line,
                 )
             )
         )
@@ -110,11 +115,11 @@ def open_pipeline(
                 ReportWriter(folder, ledger, reader, describe, launcher=options.launcher)
             )
         )
-        own = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
-        system = closing.enter_context(contextlib.closing(SystemMetrics(own)))
-        engines = closing.enter_context(contextlib.closing(EngineScraper(own, log_line)))
+        segment = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
+        system = closing.enter_context(contextlib.closing(SystemMetrics(segment)))
+        engines = closing.enter_context(contextlib.closing(EngineScraper(segment, log_line)))
         timeout_ns = options.translation.liveness_timeout_ns
-        processes = ProcessMonitor(folder, reader, own, liveness_timeout_ns=timeout_ns)
+        processes = ProcessMonitor(folder, reader, segment, liveness_timeout_ns=timeout_ns)
         content = _content_limits(options, ledger, view)
         workers = ExporterSet(
             ledger,
@@ -124,7 +129,7 @@ def open_pipeline(
             log_line,
         )
         selection = ExporterSelection(
-            ledger, options, view=view, processes=processes, workers=workers, others=others,
+            ledger, options, view=view, processes=processes, workers=workers, other_traces=other_traces,
             not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
         eviction = Eviction(
@@ -204,9 +209,9 @@ class _WorkerFactory:
 
 
 def _evicted(
-    folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], what: str
+    folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], sentence: str
 ) -> None:
-    log_line(f"{folder.base} is near its limit: {what}")
+    log_line(f"{folder.base} is near its limit: {sentence}")
     report.set_due()
 
 
@@ -225,9 +230,8 @@ def _open_ledger(
 
 
 def _content_limits(options: BridgeOptions, ledger: Ledger, view: LedgerView) -> ContentLimits:
-    kept = cast("Mapping[str, str] | None", view.meta("message_content")) or {}
     return ContentLimits(
         options.exporter_env.env,
-        kept,
+        cast("Mapping[str, str] | None", view.meta("message_content")),
         store=lambda modes: ledger.set_meta("message_content", modes),
     )

@@ -13,7 +13,7 @@ import importlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import psutil
@@ -36,13 +36,13 @@ class SystemMetrics:
     """Determines who requests metrics, measures and appends. One thread, and a second one that measures.
 
     Args:
-        own: The bridge's own segment.
+        bridge_segment: The bridge's own segment.
     """
 
-    def __init__(self, own: BridgeSegment) -> None:
-        self._own = own
-        self._taken: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_MAX_WAITING)
-        self._asked: tuple[float, Mapping[int, str]] = (0.0, {})
+    def __init__(self, bridge_segment: BridgeSegment) -> None:
+        self._bridge_segment = bridge_segment
+        self._measurements: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_MAX_WAITING)
+        self._requested: tuple[float, Mapping[int, str]] = (0.0, {})
         self._stop: threading.Event | None = None
 
     def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
@@ -52,15 +52,15 @@ class SystemMetrics:
             JournalError: The values cannot be appended now.
         """
         boot_id = this_host().boot_id
-        here = [one for one in living if one.boot_id == boot_id and one.kind == "process"]
-        asking = [one for one in here if one.system_metrics_s > 0]
-        if not asking:
+        local = [
+            header for header in living if header.boot_id == boot_id and header.kind == "process"
+        ]
+        requesting = [header for header in local if header.system_metrics_s > 0]
+        if not requesting:
             self.close()
             return False
-        self._asked = (
-            min(one.system_metrics_s for one in asking),
-            {one.pid: one.role or "main" for one in here},
-        )
+        interval_s = min(header.system_metrics_s for header in requesting)
+        self._requested = (interval_s, {header.pid: header.role or "main" for header in local})
         if self._stop is None:
             stop = threading.Event()
             threading.Thread(
@@ -68,10 +68,12 @@ class SystemMetrics:
             ).start()
             self._stop = stop  # after the start, which fails if no more threads are allowed
         appended = False
-        while self._taken:
-            time_unix_ns, values = self._taken[0]
-            self._own.metrics(asking[0], request(asking[0], values, time_unix_ns))
-            self._taken.popleft()
+        while self._measurements:
+            time_unix_ns, values = self._measurements[0]
+            self._bridge_segment.metrics(
+                requesting[0], request(requesting[0], values, time_unix_ns)
+            )
+            self._measurements.popleft()
             appended = True
         return appended
 
@@ -80,20 +82,19 @@ class SystemMetrics:
         if self._stop is not None:
             self._stop.set()
             self._stop = None
-        self._taken.clear()
+        self._measurements.clear()
 
     def _measure(self, stop: threading.Event) -> None:
-        measures = SystemSampler()
+        sampler = SystemSampler()
+        interval_s, processes = self._requested
         with contextlib.suppress(Exception):  # the first call only sets the counters for later ones
-            measures.take(self._asked[1])
-        wait_s = min(FIRST_S, self._asked[0])
+            sampler.take(processes)
+        wait_s = min(FIRST_S, interval_s)
         while not stop.wait(wait_s):
-            interval_s, processes = self._asked
-            with contextlib.suppress(
-                Exception
-            ):  # a driver that fails once may answer at the next interval
-                self._taken.append((time.time_ns(), measures.take(processes)))
-            wait_s = interval_s
+            wait_s, processes = self._requested
+            # A driver that fails once may answer at the next interval.
+            with contextlib.suppress(Exception):
+                self._measurements.append((time.time_ns(), sampler.take(processes)))
 
 
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:
@@ -104,15 +105,10 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     )
     resource.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
     prefix = f"system/node{node}/" if node else "system/"
-    metrics = [
-        pb.Metric(
-            name=prefix + key,
-            gauge=pb.Gauge(
-                data_points=[pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)]
-            ),
-        )
-        for key, value in values.items()
-    ]
+    metrics: list[pb.Metric] = []
+    for key, value in values.items():
+        point = pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)
+        metrics.append(pb.Metric(name=prefix + key, gauge=pb.Gauge(data_points=[point])))
     scope = pb.ScopeMetrics(
         scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics
     )
@@ -120,30 +116,18 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
-# Values of the machine come from OpenTelemetry's system-metrics instrumentation if the extra ``system`` is installed,
-# else from psutil, which has fewer. GPUs are measured by NVML if there are any, processes by psutil. Utilizations are
-# shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are bytes. I/O is counted since the
-# machine's start, all devices together.
+# Utilizations are shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are bytes. I/O is counted
+# since the machine's start, all devices together. GPUs are measured by NVML if there are any, the rest by psutil.
 
-Measure: TypeAlias = Callable[[], dict[str, float]]
+Measure: TypeAlias = Callable[[], Iterable[tuple[str, float]]]
 
-_CONFIG: Final[dict[str, list[str] | None]] = {
-    "system.cpu.utilization": ["idle", "user", "system", "iowait"],
-    "system.memory.usage": ["used", "free", "cached"],
-    "system.memory.utilization": ["used"],
-    "system.swap.usage": ["used"],
-    "system.disk.io": ["read", "write"],
-    "system.network.io": ["transmit", "receive"],
-}
 _LOOPBACK: Final = frozenset({"lo", "lo0"})
-_lock = threading.Lock()
 
 
 class SystemSampler:
     """Measures one machine for one run; one thread."""
 
     def __init__(self) -> None:
-        self._machine = _machine()
         self._gpus = _gpus()
         self._processes: dict[int, psutil.Process] = {}
 
@@ -154,11 +138,10 @@ class SystemSampler:
             processes: Process id to the name under which it is shown; processes of one name are added up.
         """
         values: dict[str, float] = {}
-        for measure in (self._machine, self._gpus):
-            # A value that the system or a driver fails to return is not shown. Both measures are shared by all runs
-            # here.
-            with _lock, contextlib.suppress(Exception):
-                values |= measure()
+        for measure in (_machine, self._gpus):
+            # A value that the system or a driver fails to return is not shown.
+            with contextlib.suppress(Exception):
+                values.update(measure())
         return values | self._of_processes(processes)
 
     def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
@@ -181,56 +164,26 @@ class SystemSampler:
         return values
 
 
-@functools.cache
-def _machine() -> Measure:
-    try:
-        instrumentation: Any = importlib.import_module(
-            "opentelemetry.instrumentation.system_metrics"
-        )
-        export: Any = importlib.import_module("opentelemetry.sdk.metrics.export")
-        sdk: Any = importlib.import_module("opentelemetry.sdk.metrics")
-    except ImportError:
-        psutil.cpu_times_percent()
-        return _bare
-    reader = export.InMemoryMetricReader()
-    provider = sdk.MeterProvider([reader])
-    instrumentation.SystemMetricsInstrumentor(config=_CONFIG).instrument(meter_provider=provider)
-    reader.get_metrics_data()
-    return lambda: _summed(_points(reader.get_metrics_data()))
-
-
-def _points(data: Any) -> Iterable[tuple[str, Mapping[str, object], float]]:
-    for resource in data.resource_metrics if data is not None else ():
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                for point in metric.data.data_points:
-                    yield metric.name, point.attributes, float(point.value)
-
-
-def _summed(points: Iterable[tuple[str, Mapping[str, object], float]]) -> dict[str, float]:
-    """Return the sum of the values of all devices, and the mean of the values of all CPUs."""
-    values_by_key: dict[str, list[float]] = {}
-    for name, attributes, value in points:
-        if attributes.get("device") in _LOOPBACK:
-            continue
-        kind = attributes.get("state") or attributes.get("direction")
-        values_by_key.setdefault(f"{name.removeprefix('system.')}/{kind}", []).append(value)
-    return {
-        key: sum(values) / (len(values) if "utilization" in key else 1)
-        for key, values in values_by_key.items()
-    }
-
-
-def _bare() -> dict[str, float]:
+def _machine() -> Iterator[tuple[str, float]]:
+    """Yield the values of the machine; an error loses only values that come after it."""
     cpu = psutil.cpu_times_percent()
+    for state in ("idle", "user", "system", "iowait"):
+        if hasattr(cpu, state):
+            yield f"cpu.utilization/{state}", getattr(cpu, state) / 100
     memory = psutil.virtual_memory()
-    shares = {state: getattr(cpu, state, 0.0) / 100 for state in ("idle", "user", "system")}
-    return {
-        **{f"cpu.utilization/{state}": share for state, share in shares.items()},
-        "memory.usage/used": float(memory.used),
-        "memory.usage/free": float(memory.free),
-        "memory.utilization/used": memory.percent / 100,
-    }
+    for kind in ("used", "free", "cached"):
+        if hasattr(memory, kind):
+            yield f"memory.usage/{kind}", float(getattr(memory, kind))
+    yield "memory.utilization/used", memory.used / memory.total
+    interfaces = psutil.net_io_counters(pernic=True)
+    devices = [interfaces[name] for name in interfaces.keys() - _LOOPBACK]
+    yield "network.io/receive", float(sum(device.bytes_recv for device in devices))
+    yield "network.io/transmit", float(sum(device.bytes_sent for device in devices))
+    disks = psutil.disk_io_counters()
+    if disks is not None:
+        yield "disk.io/read", float(disks.read_bytes)
+        yield "disk.io/write", float(disks.write_bytes)
+    yield "swap.usage/used", float(psutil.swap_memory().used)
 
 
 @functools.cache
@@ -242,8 +195,8 @@ def _gpus() -> Measure:
             nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())
         ]
     except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each has its own error
-        return dict[str, float]
-    return lambda: _of_gpus(nvml, handles)
+        return lambda: ()
+    return lambda: _of_gpus(nvml, handles).items()
 
 
 def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
@@ -251,9 +204,8 @@ def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
     values: dict[str, float] = {}
     for number, handle in enumerate(handles):
         with contextlib.suppress(Exception):
-            values.update(
-                _gpu(nvml, number, handle)
-            )  # one by one, so that values before an error are kept
+            # One by one, so that values before an error are kept.
+            values.update(_gpu(nvml, number, handle))
     return values
 
 

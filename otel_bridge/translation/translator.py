@@ -82,7 +82,7 @@ class Translator:
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
         options: Waiting times, bounds, selection.
-        others: Callable that decides on a trace that is not a rollout.
+        other_traces: Callable that decides on a trace that is not a rollout.
         opened_unix_ns: Unix ns when this bridge began to receive. Timeouts of remote producers start no earlier.
             0: it has always received.
     """
@@ -92,7 +92,7 @@ class Translator:
         state: TranslationState,
         options: TranslationOptions,
         *,
-        others: Callable[[], OtherTraces] = counted,
+        other_traces: Callable[[], OtherTraces] = counted,
         opened_unix_ns: int = 0,
     ) -> None:
         self._state = state
@@ -111,7 +111,7 @@ class Translator:
             state,
             options,
             self._axes,
-            others=others,
+            other_traces=other_traces,
             processes=self._lifecycle.processes,
             generated=generated,
         )

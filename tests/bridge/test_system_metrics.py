@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from otel_bridge.bridge import system_metrics
@@ -125,28 +126,32 @@ def test_a_measurement_that_comes_behind_the_end_opens_nothing_again() -> None:
     assert (late, bench.translator.status()) == ([], "finished")
 
 
-def test_a_machine_without_the_instrumentation_reports_cpu_and_memory() -> None:
-    system_metrics._bare()
-
-    assert set(system_metrics._bare()) == {
-        "cpu.utilization/idle", "cpu.utilization/user", "cpu.utilization/system", "memory.usage/used",
-        "memory.usage/free", "memory.utilization/used",
-    }  # fmt: skip
-
-
-def test_devices_are_added_up_and_cpus_averaged() -> None:
-    points = [
-        ("system.cpu.utilization", {"cpu": 0, "state": "user"}, 0.5),
-        ("system.cpu.utilization", {"cpu": 1, "state": "user"}, 0.0),
-        ("system.network.io", {"device": "eth0", "direction": "receive"}, 5.0),
-        ("system.network.io", {"device": "eth1", "direction": "receive"}, 6.0),
-        ("system.network.io", {"device": "lo", "direction": "receive"}, 100.0),
-    ]
-
-    assert system_metrics._summed(points) == {
-        "cpu.utilization/user": 0.25,
-        "network.io/receive": 11.0,
+def test_devices_are_added_up_without_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = {
+        name: SimpleNamespace(bytes_recv=received, bytes_sent=2 * received)
+        for name, received in (("eth0", 5), ("eth1", 6), ("lo", 100))
     }
+    monkeypatch.setattr(psutil, "net_io_counters", lambda *, pernic: counters)
+
+    values = dict(system_metrics._machine())
+
+    assert (values["network.io/receive"], values["network.io/transmit"]) == (11.0, 22.0)
+
+
+def test_a_value_that_the_machine_does_not_have_costs_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_counters(*_: object, **__: object) -> None:
+        raise OSError("no /proc/diskstats")
+
+    monkeypatch.setattr(psutil, "disk_io_counters", no_counters)
+
+    values = system_metrics.SystemSampler().take({os.getpid(): "trainer"})
+
+    assert {
+        "cpu.utilization/user", "memory.usage/used", "memory.utilization/used", "network.io/receive",
+        "process.memory.usage/trainer",
+    } <= values.keys()  # fmt: skip
 
 
 def test_a_header_of_before_asks_for_no_measurements() -> None:

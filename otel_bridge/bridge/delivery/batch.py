@@ -5,6 +5,7 @@ Nothing here calls a writer but `WriterCall.call`, and nothing is stored but the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,8 @@ class Batch:
 
     def counted(self) -> None:
         """Mark the counts as stored in the destination."""
-        self.rows = self.rollouts = 0
+        self.rows = 0
+        self.rollouts = 0
         self.left_out.clear()
 
 
@@ -101,7 +103,7 @@ class WriterCall:
         positions = [record.position for record in self.records]
         if position is None or not positions[0] < position <= positions[-1]:
             return None, self
-        cut = next(index for index, own in enumerate(positions) if own >= position)
+        cut = bisect_left(positions, position)
         return WriterCall(self.records[:cut]), WriterCall(self.records[cut:])
 
     def halves(self) -> tuple[WriterCall, WriterCall]:
@@ -109,8 +111,8 @@ class WriterCall:
         middle = len(self.records) // 2
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
-    def call(self, writer: RunWriter) -> None:  # noqa: C901, PLR0912  # one case for each kind
-        """Make the call."""
+    def call(self, writer: RunWriter) -> None:
+        """Make the call; records of a kind that *writer* has no method for are passed over."""
         match self.records[0]:
             case Row():
                 writer.write_rows(cast("Sequence[Row]", self.records))
@@ -120,31 +122,27 @@ class WriterCall:
                 writer.write_evaluations(cast("Sequence[Evaluation]", self.records))
             case Config(role=role, config=config):
                 writer.write_config(role, config)
-            case Summary():
-                if isinstance(writer, WritesSummary):
-                    for role, values in last_values(
-                        cast("Sequence[Summary]", self.records)
-                    ).items():
-                        writer.write_summary(role, values)
-            case Alert():
-                if isinstance(writer, WritesAlerts):
-                    writer.write_alerts(cast("Sequence[Alert]", self.records))
-            case PlainTrace():
-                if isinstance(writer, WritesPlainTraces):
-                    writer.write_traces(cast("Sequence[PlainTrace]", self.records))
-            case MediaRecord():
-                if isinstance(writer, WritesMedia):
-                    writer.write_media(cast("Sequence[MediaRecord]", self.records))
+            case Summary() if isinstance(writer, WritesSummary):
+                values_by_role = _last_values(cast("Sequence[Summary]", self.records))
+                for role, values in values_by_role.items():
+                    writer.write_summary(role, values)
+            case Alert() if isinstance(writer, WritesAlerts):
+                writer.write_alerts(cast("Sequence[Alert]", self.records))
+            case PlainTrace() if isinstance(writer, WritesPlainTraces):
+                writer.write_traces(cast("Sequence[PlainTrace]", self.records))
+            case MediaRecord() if isinstance(writer, WritesMedia):
+                writer.write_media(cast("Sequence[MediaRecord]", self.records))
             case End():
                 raise AssertionError("an end is not delivered among other records")
+            case _:
+                pass
 
 
-def last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Scalar]]:
-    """Return the last value of each key in *summaries*, by role."""
-    found: dict[str | None, dict[str, Scalar]] = {}
+def _last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Scalar]]:
+    values_by_role: dict[str | None, dict[str, Scalar]] = {}
     for summary in summaries:
-        found.setdefault(summary.role, {}).update(summary.values)
-    return found
+        values_by_role.setdefault(summary.role, {}).update(summary.values)
+    return values_by_role
 
 
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
@@ -152,26 +150,30 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 
     Consecutive records of a kind share a call; unordered, all records of a kind do. A config is a call of its own.
     """
-    placed = records if ordered else sorted(records, key=lambda record: _ORDER[type(record)])
+    if not ordered:
+        records = sorted(records, key=lambda record: _ORDER[type(record)])
     calls: list[WriterCall] = []
-    for kind, group in groupby(placed, key=type):
-        batch = list(group)
-        calls.extend(
-            [WriterCall([record]) for record in batch] if kind is Config else [WriterCall(batch)]
-        )
+    for kind, group in groupby(records, key=type):
+        if kind is Config:
+            calls += [WriterCall([config]) for config in group]
+        else:
+            calls.append(WriterCall(list(group)))
     return calls
 
 
-def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int, ...]:
+def kinds_of(signals: Sequence[str], *, takes_traces: bool) -> tuple[int, ...]:
     """Return the kinds of records for an exporter of *signals*; evaluations, what no signal names always.
 
     Args:
         signals: Signals that the exporter is named for.
         takes_traces: Whether the exporter also gets plain traces, if it gets traces.
     """
-    chosen = [kind for signal in signals for kind in _SIGNAL_KINDS[signal]]
-    others = (codec.OTHER,) if takes_traces and codec.ROLLOUT in chosen else ()
-    return (*sorted(set(chosen)), *others, *_ALWAYS)
+    kinds: set[int] = set()
+    for signal in signals:
+        kinds.update(_SIGNAL_KINDS[signal])
+    if takes_traces and codec.ROLLOUT in kinds:
+        kinds.add(codec.OTHER)
+    return (*sorted(kinds), *_ALWAYS)
 
 
 def needs_writer(state: ExporterState, records: Sequence[Record], end: End | None) -> bool:
@@ -180,15 +182,13 @@ def needs_writer(state: ExporterState, records: Sequence[Record], end: End | Non
     A run that failed or was killed before its first row needs one: its tracker shows it, with its config.
     """
     kinds = {type(record) for record in records}
-    if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord, Alert}:
+    if kinds - {Config, Evaluation}:
         return True
     if not state.opened:
         return end is not None and bool(end.id) and end.status is not Status.FINISHED
-    if Evaluation in kinds:
+    if Evaluation in kinds or (records and not state.ended):
         return True
-    return (not state.ended and bool(records or end)) or (
-        end is not None and end.status is not state.end_status
-    )
+    return end is not None and (not state.ended or end.status is not state.end_status)
 
 
 @dataclass(slots=True)
@@ -222,7 +222,9 @@ class DeadLetterQueue:
     """
 
     def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
-        self._ledger, self._log_line, self._requests = context.ledger, context.log_line, requests
+        self._ledger = context.ledger
+        self._log_line = context.log_line
+        self._requests = requests
         self._batch: DeadLetterBatch | None = None
         self._owed_end: End | None = None
 
@@ -250,13 +252,11 @@ class DeadLetterQueue:
         self._requests.dead_letter_done(batch.id)
         self._batch = None
         written = batch.record if batch.is_written else None
-        rows, rollouts = isinstance(written, Row), isinstance(written, RolloutRecord)
-        dead_letters = max(state.dead_letters - removed, 0)
         return replace(
             state,
-            rows=state.rows + rows,
-            rollouts=state.rollouts + rollouts,
-            dead_letters=dead_letters,
+            rows=state.rows + isinstance(written, Row),
+            rollouts=state.rollouts + isinstance(written, RolloutRecord),
+            dead_letters=max(state.dead_letters - removed, 0),
         )
 
     def read_again(self) -> None:
@@ -273,15 +273,15 @@ class DeadLetterQueue:
 
     def _record(self, view: LedgerView, number: int, state: ExporterState) -> Record | None:
         """Return the record of a dead letter; ``None`` when it was discarded meanwhile, or cannot be tried again."""
-        found = view.dead_letters([number])
-        if not found:
+        stored = view.dead_letters([number])
+        if not stored:
             return None
-        obstacle = _retry_obstacle(found[0], state)
+        dead_letter = stored[0]
+        obstacle = _retry_obstacle(dead_letter, state)
         if not obstacle:
             try:
-                return replace(
-                    codec.decode(found[0].kind, found[0].data, 0), position=state.written
-                )
+                record = codec.decode(dead_letter.kind, dead_letter.data, 0)
+                return replace(record, position=state.written)
             except InvalidRecordError as exc:
                 obstacle = str(exc)
         self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")

@@ -6,7 +6,7 @@ from a tracker never gets there, whichever process delivers later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_bridge import settings
@@ -35,7 +35,8 @@ class ContentLimits:
         *,
         store: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
-        self._env, self._store = env, store
+        self._env = env
+        self._store = store
         self.requested: Mapping[str, str] = dict(requested or {})
 
     def apply(self, modes: Mapping[str, str]) -> None:
@@ -56,16 +57,14 @@ class ContentLimits:
     def of(self, exporter: str) -> Limit:
         """Return the most characters that a text may have for *exporter*."""
         try:
-            own = settings.content_of(exporter).read(self._env)
+            mode = settings.content_of(exporter).read(self._env)
         except ConfigError:  # the exporter is blocked, and its state has the reason
             return OFF
-        return _strictest(limit_of(mode) for mode in (own, self.requested.get(exporter, "full")))
+        limits = (limit_of(mode), limit_of(self.requested.get(exporter, "full")))
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _is_stricter(mode: str, than: str) -> bool:
-    limit, other = limit_of(mode), limit_of(than)
-    return limit is not None and (other is None or limit < other)
-
-
-def _strictest(limits: Iterable[Limit]) -> Limit:
-    return min((limit for limit in limits if limit is not None), default=None)
+def _is_stricter(mode: str, present_mode: str) -> bool:
+    limit = limit_of(mode)
+    present_limit = limit_of(present_mode)
+    return limit is not None and (present_limit is None or limit < present_limit)

@@ -5,6 +5,7 @@ How records are delivered is in four modules, from top to bottom: `delivery`, `w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,6 @@ class Describe(Protocol):
         ...
 
 
-def unlimited() -> Limit:
-    """Return the limit of an exporter that gets all text."""
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
     """Holds the sources and settings of one exporter's delivery, constant while its run is served.
@@ -52,7 +48,7 @@ class DeliveryContext:
     resolve: Callable[[], tuple[Exporter, ExporterSettings]]
     describe: Describe
     log_line: Callable[[str], None]
-    limit: Callable[[], Limit] = unlimited
+    limit: Callable[[], Limit] = lambda: None
     more_comes: Callable[[], bool] = lambda: False
 
 
@@ -82,7 +78,8 @@ class DeliveryRequests:
 
     def __init__(self, signals: Sequence[str], final_position: FinalPosition | None = None) -> None:
         self._lock = threading.Lock()
-        self._signals, self._last_wanted = signals, final_position
+        self._signals = signals
+        self._final_position = final_position
         self._dead_letters: list[int] = []
         self._skip_through: Position | None = None
         self._reopen = False
@@ -97,7 +94,7 @@ class DeliveryRequests:
     def final_position(self) -> FinalPosition | None:
         """Return the last record to deliver, where the tracker's run ends; ``None`` to deliver all."""
         with self._lock:
-            return self._last_wanted
+            return self._final_position
 
     @property
     def dead_letters(self) -> Sequence[int]:
@@ -113,8 +110,9 @@ class DeliveryRequests:
     def stop_at(self, last: FinalPosition | None) -> bool:
         """Deliver records up to *last* only, or all when it is ``None``; return whether that is a change."""
         with self._lock:
-            changed, self._last_wanted = self._last_wanted != last, last
-            return changed
+            is_change = self._final_position != last
+            self._final_position = last
+            return is_change
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable."""
@@ -133,12 +131,13 @@ class DeliveryRequests:
 
     def dead_letter_done(self, number: int) -> None:
         """Mark the retry of a dead letter as done; it need not be requested any more."""
-        with self._lock:
-            self._dead_letters = [other for other in self._dead_letters if other != number]
+        with self._lock, contextlib.suppress(ValueError):
+            self._dead_letters.remove(number)
 
     def take(self) -> tuple[Position | None, bool]:
         """Return the position of `skip_through` and whether `reopen` was called, since the last call."""
         with self._lock:
-            through, self._skip_through = self._skip_through, None
-            reopen, self._reopen = self._reopen, False
-        return through, reopen
+            requests = (self._skip_through, self._reopen)
+            self._skip_through = None
+            self._reopen = False
+        return requests

@@ -40,7 +40,7 @@ from otel_bridge.errors import (
     PermanentError,
 )
 from otel_bridge.exporter import Exporter, ExporterSettings
-from otel_bridge.records import End, Position, Record, Status
+from otel_bridge.records import End, Position, Record
 
 BATCH_BYTES: Final = 4 << 20
 DURABLE_POLL_S: Final = 1.0
@@ -60,7 +60,9 @@ class Delivery:
     """
 
     def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
-        self._context, self._ledger, self.requests = context, context.ledger, requests
+        self._context = context
+        self._ledger = context.ledger
+        self.requests = requests
         self._view = context.ledger.view()
         self._position = DeliveryPosition(context)
         self._retry = RetryPolicy(context, self._position)
@@ -101,18 +103,14 @@ class Delivery:
 
         The writer is closed, because its state is unknown.
         """
-        strange = (
-            exc
-            if isinstance(exc, Exception)
-            else RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
-        )
         self._give_up_writer()
-        return self._retry.passing(strange)
+        return self._retry.passing(RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}"))
 
     # --- a step -------------------------------------------------------------------------------------------------------
     def _step(self) -> float | None:
         """Make one call of the batch or retry one dead letter, or end the run; return the seconds to the next step."""
-        target = self._target = self._target or self._resolved()
+        target = self._target or self._resolved()
+        self._target = target
         state = self._position.resume(target[1])
         if self._batch is None:
             dead_letter = self.dead_letters.next(self._view, state)
@@ -142,9 +140,8 @@ class Delivery:
         if isinstance(exc, LedgerDamagedError):
             self._position.damaged(str(exc))
             return None
-        if isinstance(
-            exc, (BlockedError, PermanentError)
-        ):  # permanent: from `open`, so no record is at fault
+        # A permanent error that arrives here is of `open`, so that no record is at fault.
+        if isinstance(exc, (BlockedError, PermanentError)):
             self._give_up_writer()
             self._read_again()
             return self._retry.blocked(exc)
@@ -195,9 +192,8 @@ class Delivery:
         end: End | None = None,
     ) -> OpenWriter | None:
         """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
-        if (
-            end is not None and self._writer.is_renamed()
-        ):  # no record follows that would reopen the run
+        # Before an end, since no record follows that would reopen the run under its new name.
+        if end is not None and self._writer.is_renamed():
             self.reopen()
             return None
         return self._writer.opened or self._writer.open(target, state, self._kinds)
@@ -207,9 +203,8 @@ class Delivery:
             return self._context.resolve()
         except MissingExtraError as exc:
             command = str(exc).rpartition(": ")[2]
-            raise BlockedError(
-                str(exc), help=command if command.startswith("pip ") else ""
-            ) from exc
+            help_text = command if command.startswith("pip ") else ""
+            raise BlockedError(str(exc), help=help_text) from exc
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
 
@@ -222,27 +217,26 @@ class Delivery:
 
     def _fetch(self, state: ExporterState, exporter: Exporter) -> Batch:
         """Read the next batch; records that need no writer are passed over while none is open."""
-        known_position = self._ledger.position
+        # Both before the read: records that come meanwhile must not make the batch seem incomplete.
+        ledger_position = self._ledger.position
         more_comes = self._context.more_comes()
         final = self.requests.final_position
-        batch = self._read(state, exporter, final)
-        for position, kind, data, reason in batch.broken:
+        page = self._read(state, exporter, final)
+        for position, kind, data, reason in page.broken:
             self._position.dead_letter(position, kind, data, record_id="", reason=reason)
+        records: list[Record] = [record for record in page.records if not isinstance(record, End)]
         limit = self._context.limit()
-        records: list[Record] = [record for record in batch.records if not isinstance(record, End)]
         if limit is not None:
             records = [truncate(record, limit) for record in records]
-        end = _end_of(batch, final)
-        if end is None and final is not None and batch.through >= final.position:
-            end = _owed_end(state, records, final.status, batch.through)
+        end = _end_of(page, final) or _owed_end(page, final, state, records)
         if self._writer.opened is None and not needs_writer(state, records, end):
             self._passed_end = 0 if end is None else end.position
-            return Batch(deque(), batch.through)
+            return Batch(deque(), page.through)
         return Batch(
             deque(calls_of(records, ordered=exporter.ordered)),
-            batch.through,
+            page.through,
             end,
-            whole=batch.through >= known_position and not more_comes,
+            whole=page.through >= ledger_position and not more_comes,
             owed_end=end is not None and not end.id,
         )
 
@@ -250,9 +244,9 @@ class Delivery:
         self, state: ExporterState, exporter: Exporter, final: FinalPosition | None
     ) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
-        while True:
+        while True:  # until no other thread has changed the signals during the read
             kinds = self._kinds
-            batch = self._ledger.records(
+            page = self._ledger.records(
                 self._view,
                 state.written,
                 kinds,
@@ -260,7 +254,7 @@ class Delivery:
                 limit_bytes=BATCH_BYTES,
             )
             if kinds == self._kinds:
-                return batch if final is None else batch.up_to(max(final.position, state.written))
+                return page if final is None else page.up_to(max(final.position, state.written))
 
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
@@ -307,7 +301,7 @@ class Delivery:
         """
         wait_s = 0.0 if self._has_more() else self._settled_wait_s()
         may_pause = batch.whole and batch.end is None and not self.dead_letters.waiting
-        pause_s = self._writer.throttle.pause_s(wanted=may_pause)
+        pause_s = self._writer.throttle.pause_s(allowed=may_pause)
         self.pausing = bool(pause_s)
         if not pause_s:
             return wait_s
@@ -325,18 +319,15 @@ class Delivery:
         state = self._position.now
         opened = self._writer.opened
         in_doubt = opened if state.durable < state.written else None
-        if in_doubt is not None and (
-            state.failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S
-        ):
-            self._writer.query_durable(in_doubt, state)
+        if in_doubt is not None:
+            is_due = time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S
+            if state.failing or is_due:
+                self._writer.query_durable(in_doubt, state)
         if state.failing:
             self._retry.over()
         # A run that was never opened because it had no row has also ended once its end is passed.
-        self._position.show(
-            "ended"
-            if state.ended or (self._passed_end and self._passed_end == state.written)
-            else "idle"
-        )
+        has_passed_end = self._passed_end > 0 and self._passed_end == state.written
+        self._position.show("ended" if state.ended or has_passed_end else "idle")
         return None if in_doubt is None else DURABLE_POLL_S
 
     # --- requests, and the end of the exporter ------------------------------------------------------------------------
@@ -383,16 +374,24 @@ class Delivery:
         self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
 
 
-def _end_of(batch: RecordPage, final: FinalPosition | None) -> End | None:
-    """Return the end that closes *batch*; a later record for the exporter cancels the end."""
-    last = batch.records[-1] if batch.records else None
-    last_position = batch.last if final is None else max(final.position, batch.through)
+def _end_of(page: RecordPage, final: FinalPosition | None) -> End | None:
+    """Return the end that closes *page*; a later record for the exporter cancels the end."""
+    last = page.records[-1] if page.records else None
+    last_position = page.last if final is None else max(final.position, page.through)
     return last if isinstance(last, End) and last.position == last_position else None
 
 
 def _owed_end(
-    state: ExporterState, records: Sequence[Record], status: Status, position: Position
+    page: RecordPage,
+    final: FinalPosition | None,
+    state: ExporterState,
+    records: Sequence[Record],
 ) -> End | None:
-    """Return the end of a run for an exporter that gets no further records; ``None`` if it has ended there."""
+    """Return the end of the run for an exporter that gets no records after *page*.
+
+    ``None`` if it gets more, or its run has ended.
+    """
+    if final is None or page.through < final.position:
+        return None
     is_ended = state.ended and not needs_writer(state, records, None)
-    return None if is_ended else End("", status, 0, position)
+    return None if is_ended else End("", final.status, 0, page.through)

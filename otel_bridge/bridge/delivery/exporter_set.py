@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names
 from otel_bridge.bridge.delivery.worker import ExporterWorker
@@ -12,9 +12,6 @@ from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position
-
-_NOWHERE: Final[Mapping[str, str]] = {}
-_WITHOUT_FINAL: Final[Mapping[str, FinalPosition]] = {}
 
 
 class CreateWorker(Protocol):
@@ -46,10 +43,12 @@ class ExporterSet:
         self, ledger: Ledger, create: CreateWorker, log_line: Callable[[str], None]
     ) -> None:
         self.by_name: dict[str, ExporterWorker] = {}
-        self._ledger, self._create, self._log_line = ledger, create, log_line
+        self._ledger = ledger
+        self._create = create
+        self._log_line = log_line
         self._names: Names = {}
         self._leaving: list[ExporterWorker] = []
-        self._marked = frozenset[int](), frozenset[str]()
+        self._marked = (frozenset[int](), frozenset[str]())
         self._run_names: tuple[str, str] | None = None
 
     @property
@@ -60,14 +59,14 @@ class ExporterSet:
     def choose(
         self,
         names: Names,
-        named: Mapping[str, Mapping[str, str]],
-        final_positions: Mapping[str, FinalPosition] = _WITHOUT_FINAL,
+        destinations: Mapping[str, Mapping[str, str]],
+        final_positions: Mapping[str, FinalPosition],
     ) -> bool:
         """Start and stop workers so that they are those of *names*; return whether anything changed.
 
         Args:
             names: Exporter to signals.
-            named: Exporter to the destination that the run's processes name for it.
+            destinations: Exporter to the destination that the run's processes name for it.
             final_positions: Exporter to where its records end, if no process requests it any more.
         """
         for name, worker in self.by_name.items():
@@ -80,7 +79,7 @@ class ExporterSet:
         for name, signals in names.items():
             if name not in self.by_name:
                 requests = DeliveryRequests(signals, final_positions.get(name))
-                worker = self._create(name, named.get(name, _NOWHERE), requests)
+                worker = self._create(name, destinations.get(name, {}), requests)
                 worker.start()
                 self.by_name[name] = worker
             elif self._names[name] != signals:
@@ -99,14 +98,14 @@ class ExporterSet:
 
         When they are the only ones, they stay.
         """
-        done = [
+        unrequested = [
             name
             for name, worker in self.by_name.items()
             if worker.exporter_state.final_position is not None
         ]
-        if len(done) == len(self.by_name):
+        if len(unrequested) == len(self.by_name):
             return
-        for name in done:
+        for name in unrequested:
             self._remove(name)
         self.mark_named()
 
@@ -127,7 +126,7 @@ class ExporterSet:
 
     def follow_name(self, run: RunInfo) -> None:
         """Reopen every writer when the project or the name of *run* has changed since the last call."""
-        names = run.project, run.name
+        names = (run.project, run.name)
         if self._run_names not in {None, names}:
             for worker in self.by_name.values():
                 worker.reopen()
@@ -149,11 +148,11 @@ class ExporterSet:
         An exporter whose destination is unknown here may get one at any moment, on its own thread.
         """
         states = [worker.exporter_state for worker in self.by_name.values()]
-        known = frozenset(state.id for state in states if state.resolved)
-        unknown = frozenset(state.exporter for state in states if not state.resolved)
-        if (known, unknown) != self._marked:
-            self._ledger.name_destinations(known, unknown=unknown)
-            self._marked = known, unknown
+        ids = frozenset(state.id for state in states if state.resolved)
+        unresolved = frozenset(state.exporter for state in states if not state.resolved)
+        if (ids, unresolved) != self._marked:
+            self._ledger.name_destinations(ids, unresolved=unresolved)
+            self._marked = (ids, unresolved)
 
     def unresolved(self) -> bool:
         """Return whether any exporter's destination is still unknown."""
@@ -165,13 +164,12 @@ class ExporterSet:
 
     def delivery_state(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether every exporter that lacks records is parked."""
-        workers = self.by_name.values()
-        left = [
+        unfinished = [
             worker.exporter_state
-            for worker in workers
-            if worker.dead_letters_waiting() or not _is_done(worker.exporter_state, position)
+            for worker in self.by_name.values()
+            if worker.dead_letters_waiting() or not worker.exporter_state.is_done(position)
         ]
-        return not left, all(_is_parked(state, retry_after_exit_s) for state in left)
+        return not unfinished, all(_is_parked(state, retry_after_exit_s) for state in unfinished)
 
     def written(self) -> list[Position]:
         """Return the written position of each exporter of rows that does not fail; the webhook passes over rows."""
@@ -188,25 +186,16 @@ class ExporterSet:
 
     def join(self, deadline_s: float) -> list[str]:
         """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
-        workers = {
-            **self.by_name,
-            **{worker.exporter_state.exporter: worker for worker in self._leaving},
-        }
+        workers = (*self.by_name.values(), *self._leaving)
         return [
-            name
-            for name, worker in workers.items()
+            worker.exporter_state.exporter
+            for worker in workers
             if not worker.join(deadline_s - time.monotonic())
         ]
-
-
-def _is_done(state: ExporterState, position: Position) -> bool:
-    return state.resolved and not state.failing and state.has_all(position)
 
 
 def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
     if state.state == "blocked":
         return True
-    return (
-        state.failing_since_s is not None
-        and time.monotonic() - state.failing_since_s >= retry_after_exit_s
-    )
+    failing_since_s = state.failing_since_s
+    return failing_since_s is not None and time.monotonic() - failing_since_s >= retry_after_exit_s

@@ -57,21 +57,24 @@ def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
     if limit:
         messages = [cast("Message", cut_json(message, limit)) for message in rollout.messages]
     spans = [_span(span, limit) for span in rollout.spans]
-    lost = _size([*rollout.messages]) - _size([*messages]) if limit else 0
+    error = _error(rollout.error, limit)
+    clipped = 0
+    if limit:
+        clipped = max(_size([*rollout.messages]) - _size([*messages]), 0)
+    elif error and spans:
+        error = spans[0].error or _FAILED  # the kind of the error, which is not text of the user
+    remarks: dict[str, tuple[str | None, str | None]] = {}
+    for name, (label, explanation) in rollout.remarks.items():
+        remarks[name] = _remark(label, explanation, limit)
     return replace(
         rollout,
         messages=messages,
         spans=spans,
         tools=_facts(rollout.tools, limit),
         metadata=_facts(rollout.metadata, limit),
-        remarks={
-            name: _remark(label, explanation, limit)
-            for name, (label, explanation) in rollout.remarks.items()
-        },
-        error=_error(rollout.error, limit)
-        if limit or not spans
-        else rollout.error and (spans[0].error or _FAILED),
-        clipped_bytes=rollout.clipped_bytes + max(lost, 0),
+        remarks=remarks,
+        error=error,
+        clipped_bytes=rollout.clipped_bytes + clipped,
     )
 
 

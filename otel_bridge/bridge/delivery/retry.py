@@ -55,9 +55,12 @@ class RetryPolicy:
     """
 
     def __init__(self, context: DeliveryContext, position: DeliveryPosition) -> None:
-        self._name, self._position, self._log_line = context.name, position, context.log_line
+        self._name = context.name
+        self._position = position
+        self._log_line = context.log_line
         self._backoff = Backoff()
-        self._strange = self._unexpected_dead_letters = 0
+        self._strange = 0
+        self._unexpected_dead_letters = 0
 
     @property
     def call_for_a_new_writer(self) -> bool:
@@ -72,21 +75,22 @@ class RetryPolicy:
     def blocked(self, exc: BlockedError | PermanentError) -> float:
         """Show that a person must act; return the seconds until the next try."""
         help_ = exc.help if isinstance(exc, BlockedError) else ""
-        before = self._position.state
-        if before.state != "blocked" or before.reason != str(exc):
-            self._log_line(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
+        state = self._position.state
+        if state.state != "blocked" or state.reason != str(exc):
+            suffix = f"; {help_}" if help_ else ""
+            self._log_line(f"{self._name} is blocked: {exc}{suffix}")
         self._position.show("blocked", reason=str(exc), help_=help_)
         return BLOCKED_S
 
     def passing(self, exc: Exception) -> float:
         """Count an error that may pass; return the seconds until the next try."""
-        if isinstance(exc, OtelBridgeError):
-            reason, retry_after_s = (
-                str(exc),
-                exc.retry_after_s if isinstance(exc, RetryableError) else 1.0,
-            )
-        else:  # an error of the writer itself
-            reason, retry_after_s = f"{type(exc).__name__}: {exc}", None
+        reason = str(exc)
+        retry_after_s: float | None = 1.0
+        if isinstance(exc, RetryableError):
+            retry_after_s = exc.retry_after_s
+        elif not isinstance(exc, OtelBridgeError):  # an error of the writer itself
+            reason = f"{type(exc).__name__}: {exc}"
+            retry_after_s = None
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
         if self._backoff.failures in {1, _REOPEN_AFTER}:
@@ -142,7 +146,8 @@ class Backoff:
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self._chance = chance or random.SystemRandom()
-        self.failures, self.requested_s = 0, 0.0
+        self.failures = 0
+        self.requested_s = 0.0
 
     def failed(self, retry_after_s: float | None = None) -> float:
         """Count a failure; return the seconds to wait: half to all of the doubled time, at least *retry_after_s*."""
@@ -153,7 +158,8 @@ class Backoff:
 
     def succeeded(self) -> None:
         """Reset the count."""
-        self.failures, self.requested_s = 0, 0.0
+        self.failures = 0
+        self.requested_s = 0.0
 
 
 class DeliveryPosition:
@@ -258,18 +264,21 @@ class DeliveryPosition:
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
         """Show *state*; a failing state keeps its start and, unless they are given, its reason and help."""
-        before = self.state
         is_failing = state in {"retrying", "blocked"}
-        goes_on = is_failing and state == before.state
-        failing_since_s = before.failing_since_s or time.monotonic()
+        failing_since_s = None
+        if is_failing:
+            failing_since_s = self.state.failing_since_s or time.monotonic()
+        if is_failing and state == self.state.state:
+            reason = reason or self.state.reason
+            help_ = help_ or self.state.help
         self.state = dataclasses.replace(
-            before,
+            self.state,
             state=state,
-            reason=shown(reason) or (before.reason if goes_on else ""),
-            help=shown(help_) or (before.help if goes_on else ""),
-            failing_since_s=failing_since_s if is_failing else None,
+            reason=shown(reason),
+            help=shown(help_),
+            failing_since_s=failing_since_s,
         )
 
 
-def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return dict(Counter(counts) + Counter(more))
+def _added(counts: Mapping[str, int], new_counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(new_counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -74,7 +75,8 @@ class DeliveryWorker:
     """
 
     def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
-        self._delivery, self._progressed = delivery, progressed
+        self._delivery = delivery
+        self._progressed = progressed
         self._thread = DeliveryThread(
             self._step,
             failed=self._failed,
@@ -142,13 +144,14 @@ class DeliveryWorker:
         return self._thread.join(timeout_s)
 
     def _step(self) -> tuple[float | None, bool]:
-        before = self._delivery.exporter_state
+        last_state = self._delivery.exporter_state
         wait_s = self._delivery.step()
-        if self._delivery.exporter_state != before:
+        state = self._delivery.exporter_state
+        if state != last_state:
             self._progressed()
-        # New records shorten neither the wait of a failing exporter nor a pause; a flush does, and finish() requests
-        # one.
-        return wait_s, not self._delivery.exporter_state.failing and not self._delivery.pausing
+        # New records shorten neither the wait of a failing exporter nor a pause. A flush does, which
+        # finish() requests.
+        return wait_s, not state.failing and not self._delivery.pausing
 
     def _failed(self, exc: BaseException) -> float:
         wait_s = self._delivery.failed(exc)
@@ -184,11 +187,17 @@ class DeliveryThread:
         failed: Callable[[BaseException], float],
         ended: Callable[[], None],
         name: str,
-        requested_s: Callable[[], float] = lambda: 0.0,
+        requested_s: Callable[[], float],
     ) -> None:
-        self._step, self._failed, self._ended, self._requested_s = step, failed, ended, requested_s
+        self._step = step
+        self._failed = failed
+        self._ended = ended
+        self._requested_s = requested_s
         self._wake = threading.Condition()
-        self._news = self._retry = self._flush = self._stopping = False
+        self._news = False
+        self._retry = False
+        self._flush = False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -241,16 +250,16 @@ class DeliveryThread:
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
         begun_s = time.monotonic()
-        deadline, allowed_s = (
-            None if wait_s is None else begun_s + wait_s,
-            begun_s + self._requested_s(),
-        )
+        due_s = math.inf if wait_s is None else begun_s + wait_s
+        allowed_s = begun_s + self._requested_s()
         with self._wake:
             while not (self._stopping or self._retry or (self._news and for_news)):
                 if self._flush:
-                    deadline = allowed_s if deadline is None else min(deadline, allowed_s)
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                    due_s = min(due_s, allowed_s)
+                remaining_s = due_s - time.monotonic()
+                if remaining_s <= 0:
                     break
-                self._wake.wait(left)
-            self._news = self._retry = self._flush = False
+                self._wake.wait(None if due_s == math.inf else remaining_s)
+            self._news = False
+            self._retry = False
+            self._flush = False

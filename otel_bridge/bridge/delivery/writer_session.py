@@ -8,12 +8,12 @@ records count and the others stay in the batch. For the exporter's own thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, cast
+from collections.abc import Generator, Sequence
+from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, WriterCall
 from otel_bridge.bridge.delivery.context import DeliveryContext
@@ -67,15 +67,15 @@ class WriterSession:
         retry: RetryPolicy,
         view: LedgerView,
     ) -> None:
-        self._name, self._ledger, self._describe = context.name, context.ledger, context.describe
-        self._log_line, self._view, self._position, self._retry = (
-            context.log_line,
-            view,
-            position,
-            retry,
-        )
+        self._name = context.name
+        self._ledger = context.ledger
+        self._describe = context.describe
+        self._log_line = context.log_line
+        self._view = view
+        self._position = position
+        self._retry = retry
         self.throttle = Throttle()
-        self._names: tuple[str, str] | None = None
+        self._run_names: tuple[str, str] | None = None
         self.opened: OpenWriter | None = None
 
     def open(
@@ -85,22 +85,16 @@ class WriterSession:
         exporter, settings = target
         if not state.failing:  # a failing exporter stays failing until it has written something
             self._position.show("writing")
-        given, run = self._describe(self._view, reopened=bool(state.ended))
-        self._names = run.project, run.name
-        writer = self._opened(exporter, settings, run, state)
-        opened = self.opened = OpenWriter(writer, given, reports_durable=False)
+        described_through, run = self._describe(self._view, reopened=bool(state.ended))
+        self._run_names = (run.project, run.name)
+        writer = self._open_writer(exporter, settings, run, state)
+        opened = OpenWriter(writer, described_through)
+        self.opened = opened
         try:
-            held = writer.durable()
-            for role, config in run.configs.items():
-                self._give(
-                    f"the config of role {role!r}", partial(writer.write_config, role, config)
-                )
-            for role, values in run.summaries.items() if isinstance(writer, WritesSummary) else ():
-                summarise = cast("WritesSummary", writer).write_summary
-                self._give(f"the summary of role {role!r}", partial(summarise, role, values))
-            moved = False
-            if held is not None:
+            durable = writer.durable()
+            if durable is not None:
                 opened.begin_reporting()
+            self._write_description(writer, run)
             state = dataclasses.replace(
                 self._position.now,
                 found=self._found(writer),
@@ -111,19 +105,37 @@ class WriterSession:
                 tracker_run_id=tracker_run_id_of(writer),
                 degraded=self._degraded(writer, state.degraded),
             )
-            if held is not None:
-                start = max(min(held, self._ledger.position), self._view.oldest() - 1)
-                moved = start != state.written
-                state = dataclasses.replace(
-                    counted(self._view, kinds, state, start), written=start, durable=start
-                )
+            has_moved = False
+            if durable is not None:
+                # The tracker decides where to continue, within what the ledger still has.
+                start = max(min(durable, self._ledger.position), self._view.oldest() - 1)
+                has_moved = start != state.written
+                counted_state = counted(self._view, kinds, state, start)
+                state = dataclasses.replace(counted_state, written=start, durable=start)
             self._position.save(state)
         except BaseException:
             self.close()
             raise
-        return None if moved else opened
+        return None if has_moved else opened
 
-    def _opened(
+    def _write_description(self, writer: RunWriter, run: RunInfo) -> None:
+        """Write the configs and summaries of *run*; what is refused for good is logged and left out."""
+        for role, config in run.configs.items():
+            with self._refusals_logged(f"the config of role {role!r}"):
+                writer.write_config(role, config)
+        if isinstance(writer, WritesSummary):
+            for role, values in run.summaries.items():
+                with self._refusals_logged(f"the summary of role {role!r}"):
+                    writer.write_summary(role, values)
+
+    @contextlib.contextmanager
+    def _refusals_logged(self, subject: str) -> Generator[None]:
+        try:
+            yield
+        except PermanentError as exc:
+            self._log_line(f"{self._name}: {subject} is refused for good: {exc}")
+
+    def _open_writer(
         self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, state: ExporterState
     ) -> RunWriter:
         try:
@@ -138,24 +150,18 @@ class WriterSession:
 
     def _found(self, writer: RunWriter) -> str:
         """Return what the tracker already held of the run, now or at an earlier open, and log what is new."""
-        found = found_of(writer)
-        if found:
-            self._log_line(f"{self._name}: {found}")
-        return found or self._position.now.found
+        sentence = found_of(writer)
+        if sentence:
+            self._log_line(f"{self._name}: {sentence}")
+        return sentence or self._position.now.found
 
-    def _degraded(self, writer: RunWriter, known: Sequence[str]) -> list[str]:
-        """Return the abilities that *writer* lacks, and log each sentence that is not in *known*."""
+    def _degraded(self, writer: RunWriter, logged: Sequence[str]) -> list[str]:
+        """Return the abilities that *writer* lacks, and log each sentence that is not in *logged*."""
         degraded = degraded_of(writer)
         for sentence in degraded:
-            if sentence not in known:
+            if sentence not in logged:
                 self._log_line(f"{self._name}: {sentence}")
         return [*degraded]
-
-    def _give(self, what: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except PermanentError as exc:
-            self._log_line(f"{self._name}: {what} is refused for good: {exc}")
 
     def write(self, opened: OpenWriter, batch: Batch, *, ordered: bool) -> None:
         """Make the next call of *batch*.
@@ -168,9 +174,8 @@ class WriterSession:
         error = self._made(opened, call)
         written: WriterCall | None = call
         if error is not None:
-            written, unwritten = call.split(
-                error.position if isinstance(error, ExporterError) else None
-            )
+            unwritten_from = error.position if isinstance(error, ExporterError) else None
+            written, unwritten = call.split(unwritten_from)
             batch.calls.appendleft(unwritten)
         if written is not None:
             self._count(
@@ -207,10 +212,8 @@ class WriterSession:
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         """Make *call*; return the exception that it ended with, ``None`` when its records are written."""
         last = call.records[-1]
-        if (
-            isinstance(last, (Config, Summary)) and last.position <= opened.given
-        ):  # it or a newer one was given at open
-            return None
+        if isinstance(last, (Config, Summary)) and last.position <= opened.described_through:
+            return None  # it, or a newer one, was written when the writer was opened
         if self._position.state.state in {"idle", "ended"}:
             self._position.show("writing")
         began = time.monotonic()
@@ -259,10 +262,11 @@ class WriterSession:
     ) -> None:
         """Count the records *written*; move the position *through* them, as far as the order allows."""
         opened.wrote(written)
-        newly_left_out, counted = opened.newly_left_out(), self._position.now.counted
-        if through > counted:  # a repeated call was counted before
-            new = [record for record in written if record.position > counted]
-            batch.count(new, opened.not_shown(new) + Counter(newly_left_out))
+        left_out = opened.newly_left_out()
+        counted_through = self._position.now.counted
+        if through > counted_through:  # a repeated call was counted before
+            uncounted = [record for record in written if record.position > counted_through]
+            batch.count(uncounted, opened.not_shown(uncounted) + left_out)
         if ordered and batch.calls:
             self._position.advance(through, batch, reports_durable=opened.reports_durable)
 
@@ -271,20 +275,21 @@ class WriterSession:
         if self.opened is None:
             return False
         _, run = self._describe(self._view, reopened=False)
-        return self._names != (run.project, run.name)
+        return self._run_names != (run.project, run.name)
 
     def query_durable(self, opened: OpenWriter, state: ExporterState) -> None:
         """Read the durable position from the writer and store it."""
         opened.queried(time.monotonic())
-        held = opened.writer.durable()
-        if held is None or held >= opened.last:
-            held = state.written
-        if held > state.durable:
-            self._position.save(dataclasses.replace(state, durable=min(held, state.written)))
+        durable = opened.writer.durable()
+        if durable is None or durable >= opened.last:
+            durable = state.written
+        if durable > state.durable:
+            self._position.save(dataclasses.replace(state, durable=min(durable, state.written)))
 
     def close(self) -> bool:
         """Close the writer, if one is open; return whether that failed."""
-        opened, self.opened = self.opened, None
+        opened = self.opened
+        self.opened = None
         if opened is not None:
             try:
                 opened.writer.close()
@@ -299,32 +304,32 @@ class OpenWriter:
     """Holds an open writer.
 
     Attributes:
-        given: Position up to which configs were given to the writer right after its open.
+        described_through: Position up to which configs and summaries were written right after its open.
         reports_durable: Whether its records are durable only once it reports so.
         last: Position of the last row, rollout or evaluation that it wrote.
         left_out: Records that it had left out at the last call of `newly_left_out`.
     """
 
     writer: RunWriter
-    given: Position
-    reports_durable: bool
+    described_through: Position
+    reports_durable: bool = False
     last: Position = 0
     queried_s: float = 0.0
-    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    left_out: Counter[str] = dataclasses.field(default_factory=Counter[str])
 
-    def newly_left_out(self) -> Mapping[str, int]:
+    def newly_left_out(self) -> Counter[str]:
         """Return what the writer left out since the last call: reason to count."""
-        before, self.left_out = self.left_out, left_out_of(self.writer)
-        return Counter(self.left_out) - Counter(before)
+        left_out = Counter(left_out_of(self.writer))
+        newly_left_out = left_out - self.left_out
+        self.left_out = left_out
+        return newly_left_out
 
     def not_shown(self, records: Sequence[Record]) -> Counter[str]:
         """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
-        is_media = (
-            bool(records)
-            and isinstance(records[0], MediaRecord)
-            and not isinstance(self.writer, WritesMedia)
-        )
-        return Counter({_NO_MEDIA: len(records)} if is_media else {})
+        if isinstance(self.writer, WritesMedia):
+            return Counter()
+        media = [record for record in records if isinstance(record, MediaRecord)]
+        return Counter({_NO_MEDIA: len(media)} if media else {})
 
     def wrote(self, records: Sequence[Record]) -> None:
         """Store the position of the last of *records* that a tracker's store may confirm."""
@@ -347,9 +352,9 @@ def counted(
     """Return *state* with the records up to *through* counted, because the tracker already holds them."""
     if through <= state.counted:
         return state
-    found = view.count(state.counted, through)
-    rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
-    rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
+    counts = view.count(state.counted, through)
+    rows = counts.get(codec.ROW, 0) if codec.ROW in kinds else 0
+    rollouts = counts.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
     return dataclasses.replace(
         state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts
     )
@@ -369,8 +374,8 @@ class Throttle:
         """Add the duration of a call."""
         self._wrote_s += seconds
 
-    def pause_s(self, *, wanted: bool) -> float:
-        """Return the seconds to pause and reset the count; 0 when no pause is *wanted* or it would be too short."""
+    def pause_s(self, *, allowed: bool) -> float:
+        """Return the seconds to pause and reset the count; 0 when it is not *allowed* or too short."""
         pause_s = min(self._wrote_s * PAUSE_FACTOR, LONGEST_PAUSE_S)
         self._wrote_s = 0.0
-        return pause_s if wanted and pause_s >= SHORTEST_PAUSE_S else 0.0
+        return pause_s if allowed and pause_s >= SHORTEST_PAUSE_S else 0.0

@@ -123,11 +123,11 @@ class _HttpClient:
             )
         except requests.exceptions.SSLError as exc:
             raise BlockedError(
-                f"{self._endpoint.address}: TLS failed: {_short(exc)}", help=_TLS_HELP
+                f"{self._endpoint.address}: TLS failed: {_cut(str(exc))}", help=_TLS_HELP
             ) from exc
         except requests.RequestException as exc:
             timed_out = isinstance(exc, requests.Timeout)
-            message = f"{self._endpoint.address} cannot be reached: {_short(exc)}"
+            message = f"{self._endpoint.address} cannot be reached: {_cut(str(exc))}"
             raise RetryableError(message, timed_out=timed_out) from exc
         if answer.status_code == 200:
             return Reply(
@@ -142,9 +142,9 @@ class _HttpClient:
         status = answer.status_code
         message = f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
         if status in _RETRY_HTTP:
-            asked_s = retry_after_s(answer.headers.get("Retry-After"))
+            delay_s = retry_after_s(answer.headers.get("Retry-After"))
             return RetryableError(
-                message, retry_after_s=asked_s, timed_out=status in _TIMED_OUT_HTTP
+                message, retry_after_s=delay_s, timed_out=status in _TIMED_OUT_HTTP
             )
         if status in _FINAL_HTTP:
             return PermanentError(message)
@@ -196,13 +196,13 @@ class _GrpcClient:
         message = (
             f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
         )
-        asked_s = _asked_for(failed.trailing_metadata())
-        over_size = code in _LIMIT_GRPC and asked_s is None and _OVER_SIZE.search(message)
-        if code in _FINAL_GRPC or over_size:
+        delay_s = _retry_delay_s(failed.trailing_metadata())
+        is_over_size = code in _LIMIT_GRPC and delay_s is None and _OVER_SIZE.search(message)
+        if code in _FINAL_GRPC or is_over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
             return RetryableError(
-                message, retry_after_s=asked_s, timed_out=code == _DEADLINE_EXCEEDED
+                message, retry_after_s=delay_s, timed_out=code == _DEADLINE_EXCEEDED
             )
         if code == _UNIMPLEMENTED:
             return SignalMissingError(message, help=_MISSING_HELP)
@@ -256,26 +256,19 @@ def _file(path: str | None) -> bytes | None:
         raise BlockedError(f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP) from exc
 
 
-def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
+def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
     """Return the seconds of a failed call's RetryInfo; ``None`` without one."""
+    encoded = dict(trailers or ()).get("grpc-status-details-bin")
+    if not isinstance(encoded, bytes):
+        return None
     info = RetryInfo()
     try:
-        encoded = (
-            value
-            for key, value in trailers or ()
-            if key == "grpc-status-details-bin" and isinstance(value, bytes)
-        )
-        if any(
-            detail.Unpack(info) for value in encoded for detail in Status.FromString(value).details
-        ):
-            return float(info.retry_delay.ToMilliseconds()) / 1e3
+        for detail in Status.FromString(encoded).details:
+            if detail.Unpack(info):
+                return float(info.retry_delay.ToMilliseconds()) / 1e3
     except DecodeError:
-        return None
+        pass
     return None
-
-
-def _short(exc: Exception) -> str:
-    return _cut(str(exc))
 
 
 def _cut(text: str) -> str:

@@ -67,8 +67,11 @@ class Forwarder:
         self.exporter_state = ExporterState(
             exporter=OTLP, resolved=True, destination=addresses(env)
         )
-        self._folder, self._ledger = folder, ledger
-        self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
+        self._folder = folder
+        self._ledger = ledger
+        self._every_process = every_process
+        self._log_line = log_line
+        self._progressed = progressed
         self._segments: dict[str, ForwardedSegments] = {}
         self._lanes = [
             SignalLane(
@@ -163,9 +166,9 @@ class Forwarder:
         return self._thread.join(timeout_s)
 
     def _step_and_notify(self) -> tuple[float | None, bool]:
-        before = self.exporter_state
+        last_state = self.exporter_state
         wait_s = self._step()
-        if self.exporter_state is not before:
+        if self.exporter_state is not last_state:
             self._progressed()
         return wait_s, True
 
@@ -176,8 +179,10 @@ class Forwarder:
     def _step(self) -> float | None:
         """Forward the data of every process once; return the seconds to wait, ``None`` until new data arrives."""
         position = self._ledger.position
-        retry, self._retry = self._retry, False
-        flush, self._flush = self._flush, False
+        retry = self._retry
+        flush = self._flush
+        self._retry = False
+        self._flush = False
         for lane in self._lanes:
             lane.open_if_due(retry=retry, flush=flush)
         try:
@@ -289,24 +294,22 @@ class Forwarder:
         """
         if not lane.is_open or not lane.sender.to_bridge:
             return lane.is_open
-        closed_lanes = (closed for closed in self._lanes if not closed.is_open)
-        same_server = (
-            closed.failure for closed in closed_lanes if closed.sender.server == lane.sender.server
-        )
-        return not any(
-            failure is not None and failure.state == "retrying" for failure in same_server
-        )
+        for waiting_lane in self._lanes:
+            failure = waiting_lane.failure
+            is_busy = (
+                not waiting_lane.is_open and failure is not None and failure.state == "retrying"
+            )
+            if is_busy and waiting_lane.sender.server == lane.sender.server:
+                return False
+        return True
 
     def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
         """Send *datas*, unless the signal waits since an earlier request of the same read."""
-        if (
-            not self._may_send(lane)
-            or not lane.send(datas)
-            or lane.sender.server in self._accepting
-        ):
+        if not self._may_send(lane) or not lane.send(datas):
             return
-        self._accepting.add(lane.sender.server)
-        self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
+        if lane.sender.server not in self._accepting:
+            self._accepting.add(lane.sender.server)
+            self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
 
     def _log_failures(self) -> None:
         """Log each new failure; of retried signals one a server, because the server is down, not the signals."""
@@ -316,11 +319,11 @@ class Forwarder:
             if lane.ended or failure is None:
                 lane.logged_failure = failure
                 continue
-            is_new = failure != lane.logged_failure
+            is_repeated = failure == lane.logged_failure
             if failure.state == "retrying":
-                is_new = is_new and lane.sender.server not in retried_servers
+                is_repeated = is_repeated or lane.sender.server in retried_servers
                 retried_servers.add(lane.sender.server)
-            if is_new:
+            if not is_repeated:
                 help_text = f"; {failure.help}" if failure.help else ""
                 self._log_line(f"otlp is {failure.state}: {failure.reason}{help_text}")
             lane.logged_failure = failure
@@ -330,16 +333,10 @@ class Forwarder:
 
         Before that, and when it lacks every signal, the address may be wrong; then the signal is blocked, and kept.
         """
-        further_lanes = [
-            further for further in self._lanes if further is not lane and not further.ended
-        ]
-        is_alone = all(
-            further.failure is not None and further.failure.is_missing for further in further_lanes
-        )
-        has_accepted = lane.sender.server in self._accepting
-        return (
-            lane.failure is not None and lane.failure.is_missing and has_accepted and not is_alone
-        )
+        if not _lacks_signal(lane) or lane.sender.server not in self._accepting:
+            return False
+        sent_lanes = [sent_lane for sent_lane in self._lanes if not sent_lane.ended]
+        return not all(map(_lacks_signal, sent_lanes))
 
     def _end_missing(self) -> None:
         """End the signals that the other end lacks, name each once, and stop keeping segments for them."""
@@ -383,14 +380,12 @@ class Forwarder:
         failures = [
             lane.failure for lane in self._lanes if lane.failure is not None and not lane.ended
         ]
-        failure = next((failure for failure in failures if failure.state == "blocked"), failures[0])
-        self._show_state(failure)
+        blocked = [failure for failure in failures if failure.state == "blocked"]
+        self._show_state((blocked or failures)[0])
 
     def _show_failure(self, failure: LaneFailure) -> None:
-        if (self.exporter_state.state, self.exporter_state.reason) != (
-            failure.state,
-            failure.reason,
-        ):
+        state = self.exporter_state
+        if (state.state, state.reason) != (failure.state, failure.reason):
             self._log_line(f"otlp is {failure.state}: {failure.reason}")
         self._show_state(failure)
 
@@ -407,3 +402,8 @@ class Forwarder:
         state = dataclasses.replace(self.exporter_state, **changes)  # type: ignore[arg-type]  # fields by name
         if state != self.exporter_state:
             self.exporter_state = state
+
+
+def _lacks_signal(lane: SignalLane) -> bool:
+    """Return whether the other end answered that it does not have the signal."""
+    return lane.failure is not None and lane.failure.is_missing

@@ -38,27 +38,29 @@ class _Repeated(Protocol):
 
 def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
     """Yield *request* in halves of halves, each of at most *limit* bytes if it can be split that small."""
-    two = halves(signal, request) if len(request) > limit else []
-    if not two:
+    parts = halves(signal, request) if len(request) > limit else []
+    if not parts:
         yield request
-    for half in two:
-        yield from under(limit, signal, half)
+    for part in parts:
+        yield from under(limit, signal, part)
 
 
 def halves(signal: Signal, request: bytes) -> list[bytes]:
     """Return two requests with half of *request* each; none when it cannot be split, or cannot be decoded."""
     kind, names = _KINDS[signal]
     try:
-        messages = [kind.FromString(request) for _ in range(2)]
+        first = kind.FromString(request)
+        second = kind.FromString(request)
     except DecodeError:
         return []  # the other end reports what is wrong with it
-    first, second = (_divisible(message, names) for message in messages)
-    if first is None or second is None:
+    first_items = _divisible(first, names)
+    second_items = _divisible(second, names)
+    if first_items is None or second_items is None:
         return []
-    middle = len(first) // 2
-    del first[middle:]
-    del second[:middle]
-    return [message.SerializeToString() for message in messages]
+    middle = len(first_items) // 2
+    del first_items[middle:]
+    del second_items[:middle]
+    return [first.SerializeToString(), second.SerializeToString()]
 
 
 def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:

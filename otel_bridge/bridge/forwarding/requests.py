@@ -18,10 +18,10 @@ from otel_bridge.journal.frames import Frame, Signal
 REQUEST_BYTES: Final = 3_500 << 10
 """Below gRPC's default limit of 4 MiB, with room for the additions of a Collector."""
 
-_RESOURCE_TAG: Final = (
-    b"\x0a"  # field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*
-)
-_SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans, scope_logs
+# Field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*.
+_RESOURCE_TAG: Final = b"\x0a"
+# Field 2 of Resource*: scope_metrics, scope_spans, scope_logs.
+_SCOPE_TAG: Final = b"\x12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,10 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []
-    request = (
-        frame.payload
-        if frame.whole
-        else _in_request(_field(_RESOURCE_TAG, resource), frame.payload)
-    )
+    request = frame.payload
+    if not frame.whole:
+        resource_part = _field(_RESOURCE_TAG, resource) + _field(_SCOPE_TAG, frame.payload)
+        request = _field(_RESOURCE_TAG, resource_part)
     return [RequestPart(signal, data) for data in under(REQUEST_BYTES, signal, request)]
 
 
@@ -64,10 +63,6 @@ def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[byte
             body.append(part.data)
             size += len(part.data)
         yield signal, body
-
-
-def _in_request(head: bytes, payload: bytes) -> bytes:
-    return _field(_RESOURCE_TAG, head + _field(_SCOPE_TAG, payload))
 
 
 def _field(tag: bytes, data: bytes) -> bytes:

@@ -23,16 +23,15 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     Unread records stay in the segments, where they take no more room than in the ledger. The bridge reads them once an
     exporter makes progress.
     """
-    every = [(name, worker.exporter_state) for name, worker in workers.by_name.items()]
-    found = [
-        pair for pair in every if pair[0] != WEBHOOK
-    ] or every  # the webhook, which passes over rows, is always ready
-    if any(not one.failing and one.state != "blocked" for _, one in found):
+    states = {name: worker.exporter_state for name, worker in workers.by_name.items()}
+    if len(states) > 1:
+        states.pop(WEBHOOK, None)  # it passes over rows, so it is always ready
+    if any(not state.failing and state.state != "blocked" for state in states.values()):
         return False
-    written = max((one.written for name, one in found if name != OTLP), default=0)
-    return position - written >= AHEAD_RECORDS and all(
-        header.kind == "receiver" for header in processes.living()
-    )
+    written = max((state.written for name, state in states.items() if name != OTLP), default=0)
+    if position - written < AHEAD_RECORDS:
+        return False
+    return all(header.kind == "receiver" for header in processes.living())
 
 
 def writers_saturated(workers: ExporterSet, position: Position) -> bool:

@@ -25,7 +25,7 @@ class ProcessMonitor:
     Args:
         folder: The run folder.
         reader: Reader of the folder.
-        own: The bridge's own segment.
+        bridge_segment: The bridge's own segment.
         liveness_timeout_ns: Silence after which a process of another machine counts as dead.
     """
 
@@ -33,20 +33,20 @@ class ProcessMonitor:
         self,
         folder: RunFolder,
         reader: SegmentReader,
-        own: BridgeSegment,
+        bridge_segment: BridgeSegment,
         *,
         liveness_timeout_ns: int,
     ) -> None:
         self._folder = folder
         self._reader = reader
-        self._own = own
+        self._bridge_segment = bridge_segment
         self._liveness_timeout_ns = liveness_timeout_ns
         self._heartbeat_ns = 0
 
     @property
     def own_id(self) -> str:
         """Return the instance id of the bridge's own segment."""
-        return self._own.instance_id
+        return self._bridge_segment.instance_id
 
     def check(self, now_unix_ns: int) -> bool:
         """Mark processes that died since the last call, for good; return whether any did."""
@@ -78,24 +78,23 @@ class ProcessMonitor:
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""
-        facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{instance_id}"))
-        status = Status.FINISHED.value if facts is None else facts.get("status")
+        facts = self._facts_of(instance_id)
+        if facts is None:
+            return Status.FINISHED
+        status = facts.get("status")
         return Status.KILLED if status is None else Status(str(status))
 
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
         self.check(time.time_ns())
-        other_tails = [
-            tail for name, tail in self._reader.tails.items() if name != header.instance_id
-        ]
-        requesting = [
-            tail
-            for tail in other_tails
-            if tail.header is None or any(tail.header.exporters.values())
-        ]
-        return all(
-            tail.segments.dead and not tail.moved and not tail.behind() for tail in requesting
-        )
+        for tail in self._reader.tails.values():
+            if tail.instance_id == header.instance_id:
+                continue
+            may_request = tail.header is None or any(tail.header.exporters.values())
+            is_over = tail.segments.dead and not tail.moved and not tail.behind()
+            if may_request and not is_over:
+                return False
+        return True
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
         """Append the end of each process that died without sending one; return whether any was appended.
@@ -113,11 +112,8 @@ class ProcessMonitor:
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
-                self._own.end(
-                    tail.header,
-                    Status.KILLED,
-                    tail.cursor.last_append_ns or tail.header.created_unix_ns,
-                )
+                last_append_ns = tail.cursor.last_append_ns or tail.header.created_unix_ns
+                self._bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
                 appended = True
             tail.mark_ended()
         return appended
@@ -139,7 +135,7 @@ class ProcessMonitor:
             if tail.header is None or not self._is_open(tail):
                 continue
             if not tail.segments.dead or _is_spared(tail, spared_pid):
-                self._own.end(tail.header, status, time.time_ns())
+                self._bridge_segment.end(tail.header, status, time.time_ns())
 
     def heartbeat(self, now_unix_ns: int) -> None:
         """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
@@ -148,11 +144,11 @@ class ProcessMonitor:
         self._heartbeat_ns = now_unix_ns
         for header in self.living():
             if header.kind in _REPORTING:
-                self._own.alive(header, now_unix_ns)
+                self._bridge_segment.alive(header, now_unix_ns)
 
     def _is_alive(self, header: SegmentHeader, now_unix_ns: int) -> bool:
         if header.kind == KIND:
-            return header.instance_id == self._own.instance_id
+            return header.instance_id == self.own_id
         return alive(
             self._folder, header, now_unix_ns, liveness_timeout_ns=self._liveness_timeout_ns
         )
@@ -161,10 +157,13 @@ class ProcessMonitor:
         header = tail.header
         if header is None or header.kind not in _REPORTING:
             return False
-        facts = cast(
-            "Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}")
-        )
+        facts = self._facts_of(tail.instance_id)
         return facts is not None and facts.get("status") is None
+
+    def _facts_of(self, instance_id: str) -> Mapping[str, object] | None:
+        """Return what translation knows of a process; ``None`` when it has sent nothing."""
+        facts = self._reader.state.get(f"proc/{instance_id}")
+        return cast("Mapping[str, object] | None", facts)
 
 
 def _is_spared(tail: SegmentTailer, pid: int) -> bool:

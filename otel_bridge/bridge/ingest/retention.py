@@ -107,8 +107,9 @@ class FolderRetention:
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
-        needed_positions = [item.durable for item in self._view.destinations()]
-        if (keep_from := requested.keep_from()) is not None:
+        needed_positions = [destination.durable for destination in self._view.destinations()]
+        keep_from = requested.keep_from()
+        if keep_from is not None:
             needed_positions.append(keep_from)
         return self._ledger.prune(min(needed_positions or discarded or [self._ledger.position]))
 
@@ -119,9 +120,9 @@ def delete_read_segments(
     reader: SegmentReader,
     forwarding: Sequence[SegmentPosition] | None,
     *,
-    of_all: bool = True,
-) -> int:
-    """Delete whole segments that no reader needs, after a sync of the ledger; return how many were deleted.
+    of_all: bool,
+) -> None:
+    """Delete whole segments that no reader needs, after a sync of the ledger.
 
     Args:
         folder: The run folder.
@@ -143,32 +144,30 @@ def delete_read_segments(
         name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number
     }
     if not work:
-        return 0
+        return
     ledger.database.sync()
-    deleted = 0
     failed = None
     for name, keep in work.items():
         try:
-            deleted += _delete_of(folder, ledger, reader, name, keep)
+            _delete_of(folder, ledger, reader, name, keep)
         except OSError as exc:  # noqa: PERF203  # the others are deleted all the same
             failed = exc
     if failed is not None:
         raise failed
-    return deleted
 
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
     """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
     forwarded = {
-        item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding
+        source.instance_id: (source.forwarded_number, source.forwarded_offset)
+        for source in forwarding
     }
-    return sum(
-        tail.cursor.data_end[0]
-        - max(forwarded.get(name, (0, 0))[0], tail.segments.first_number)
-        + 1
-        for name, tail in reader.tails.items()
-        if requests_otlp(tail) and forwarded.get(name, (0, 0)) < tail.cursor.data_end
-    )
+    segments = 0
+    for name, tail in reader.tails.items():
+        number, offset = forwarded.get(name, (0, 0))
+        if requests_otlp(tail) and (number, offset) < tail.cursor.data_end:
+            segments += tail.cursor.data_end[0] - max(number, tail.segments.first_number) + 1
+    return segments
 
 
 def requests_otlp(tail: SegmentTailer) -> bool:
@@ -193,14 +192,12 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
 
 def _delete_of(
     folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int
-) -> int:
+) -> None:
     """Delete the segments of one process before number *keep*."""
     tail = reader.tails[name]
-    deleted = 0
     for number in sorted(number for number in tail.segments.numbers if number < keep):
         with contextlib.suppress(FileNotFoundError):
             folder.segment_path(name, number).unlink()
-            deleted += 1
         tail.segments.deleted_before(number + 1)
     tail.segments.deleted_before(keep)
     if keep > tail.segments.last_number and tail.used_up:
@@ -209,7 +206,6 @@ def _delete_of(
             folder.life_path(name).unlink()
         ledger.forget_source(name)
         del reader.tails[name]
-    return deleted
 
 
 def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None) -> int:
@@ -221,9 +217,9 @@ def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
         keep = tail.segments.last_number + 1
     if forwarded is None:
         return keep
-    at = forwarded.get(tail.instance_id)
-    if at is None:
+    position = forwarded.get(tail.instance_id)
+    if position is None:
         return tail.segments.first_number
-    if (at.forwarded_number, at.forwarded_offset) >= tail.cursor.data_end:
+    if (position.forwarded_number, position.forwarded_offset) >= tail.cursor.data_end:
         return keep
-    return min(keep, at.forwarded_number)
+    return min(keep, position.forwarded_number)

@@ -54,14 +54,14 @@ class ReadBatch:
             requests of a process are stored before its records.
         records: Records that the frames were translated to.
         frames: Number of frames used.
-        more: Whether there is more to read at once.
+        has_more: Whether there is more to read at once.
         flush: Whether a process requested to write and retry now.
     """
 
     headers: list[SegmentHeader] = field(default_factory=list[SegmentHeader])
     records: list[Record] = field(default_factory=list[Record])
     frames: int = 0
-    more: bool = False
+    has_more: bool = False
     flush: bool = False
 
 
@@ -79,14 +79,13 @@ class SegmentListing:
             mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
         except OSError:
             return ()
-        seen_s = time.monotonic()
-        young = time.time_ns() - mtime_ns < _YOUNG_NS
-        if not (
-            now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S
-        ):
+        now_s = time.monotonic()
+        is_young = time.time_ns() - mtime_ns < _YOUNG_NS
+        has_changed = is_young or mtime_ns != self._listed_mtime_ns
+        if not (now or has_changed or now_s - self._listed_s > _LIST_S):
             return ()
         self._listed_mtime_ns = mtime_ns
-        self._listed_s = seen_s
+        self._listed_s = now_s
         return self._folder.segments()
 
 
@@ -100,7 +99,7 @@ class SegmentReader:
         folder: The run folder, whose lock is held.
         ledger: Its ledger.
         options: Options of translation.
-        others: Returns how traces that are not rollouts are treated.
+        other_traces: Returns how traces that are not rollouts are treated.
         log_line: Takes one line for the log.
 
     Attributes:
@@ -115,7 +114,7 @@ class SegmentReader:
         ledger: Ledger,
         options: TranslationOptions,
         *,
-        others: Callable[[], OtherTraces],
+        other_traces: Callable[[], OtherTraces],
         log_line: Callable[[str], None],
     ) -> None:
         self.tails: dict[str, SegmentTailer] = {}
@@ -126,7 +125,7 @@ class SegmentReader:
         self._log_line = log_line
         self._listing = SegmentListing(folder)
         self._new_translator = partial(
-            Translator, options=options, others=others, opened_unix_ns=time.time_ns()
+            Translator, options=options, other_traces=other_traces, opened_unix_ns=time.time_ns()
         )
         self._view = ledger.view()
         self._ticked_ns = 0
@@ -184,9 +183,8 @@ class SegmentReader:
         self.consistent = True
         with self._or_as_before():
             self._commit(batch.records)
-        self.caught_up = (
-            not batch.more
-        )  # after the commit: a writer that sees it finds the last records in the ledger
+        # After the commit: a writer that sees it finds the last records in the ledger.
+        self.caught_up = not batch.has_more
 
     def falls_behind(self) -> None:
         """Record that there is more to read than any writer can use now."""
@@ -225,8 +223,8 @@ class SegmentReader:
             self.translator.rollouts.give_away(trace_id)
             self._commit([])
 
-    def known(self) -> dict[str, tuple[int, int]]:
-        """Return segment number and offset up to which each process is read; refused segments count as read."""
+    def offsets(self) -> dict[str, tuple[int, int]]:
+        """Return number and offset up to which each process is read; refused segments count as read."""
         return {
             name: _ALL if tail.segments.refused else (tail.cursor.number, tail.cursor.offset)
             for name, tail in self.tails.items()
@@ -252,7 +250,7 @@ class SegmentReader:
         filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail)]
         headers = self._take_headers()
         if headers:  # at once: a process that has not logged yet keeps the run open too
-            return ReadBatch(headers, self._opened(headers), more=True)
+            return ReadBatch(headers, self._opened(headers), has_more=True)
         records: list[Record] = []
         frames = 0
         size_bytes = 0
@@ -265,9 +263,9 @@ class SegmentReader:
             else:
                 self._use(tail, frame, records)
             if frames >= BATCH_FRAMES or size_bytes >= BATCH_BYTES:
-                return ReadBatch([], records, frames, more=True, flush=flush)
+                return ReadBatch([], records, frames, has_more=True, flush=flush)
         self._tick(time.time_ns(), records)
-        return ReadBatch([], records, frames, more=False, flush=flush)
+        return ReadBatch([], records, frames, flush=flush)
 
     def _take_headers(self) -> list[SegmentHeader]:
         headers = (tail.take_header() for tail in self.tails.values())
@@ -291,10 +289,10 @@ class SegmentReader:
             _, name, tail = heapq.heappop(heap)
             # Usually one process sends for a while: its frames bypass the heap until a frame of another process is
             # earlier.
-            until = heap[0][:2] if heap else _NEVER
+            next_other = heap[0][:2] if heap else _NEVER
             while self._filled(tail):
                 append_ns = tail.frames[0].append_unix_ns
-                if (append_ns, name) > until:
+                if (append_ns, name) > next_other:
                     heapq.heappush(heap, (append_ns, name, tail))
                     break
                 yield tail, tail.cursor.take()
@@ -320,10 +318,9 @@ class SegmentReader:
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
         now = time.time_ns()
         if frame.append_unix_ns < now:
-            if (
-                frame.append_unix_ns - self._ticked_ns > _TICK_NS
-                and now - frame.append_unix_ns > _LATE_NS
-            ):
+            # A folder that is read late: the clock of translation is that of the frames.
+            is_late = now - frame.append_unix_ns > _LATE_NS
+            if is_late and frame.append_unix_ns - self._ticked_ns > _TICK_NS:
                 self._tick(frame.append_unix_ns, records)
             now = frame.append_unix_ns
         if tail.begin_use():

@@ -285,17 +285,17 @@ class SegmentTailer:
 
     def __init__(self, segments: ProcessSegments, source: SegmentPosition | None = None) -> None:
         self.segments = segments
-        number, offset = (
-            (segments.first_number, 0) if source is None else (source.number, source.offset)
-        )
-        self.cursor = SegmentCursor(segments, number, offset)
-        self.frames = self.cursor.frames
-        self.ended = source is not None and source.ended
         # One object for all frames: translation recognises its own fast path by the identity of the producer.
         self._sender = _Sender(None, b"", SegmentInfo(segments.instance_id, "process", b""))
-        if source is not None:
+        if source is None:
+            self.cursor = SegmentCursor(segments, segments.first_number, 0)
+            self.ended = False
+        else:
+            self.cursor = SegmentCursor(segments, source.number, source.offset)
+            self.ended = source.ended
             with contextlib.suppress(InvalidRecordError, JournalError):
                 self._sender = _Sender.of(SegmentHeader.from_bytes(source.header))
+        self.frames = self.cursor.frames
         self._is_new_header = False
         self._is_used = False
         self._committed = self.source

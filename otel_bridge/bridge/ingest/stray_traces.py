@@ -69,43 +69,36 @@ class StrayTraces:
         for run_id, reader in readers.items():
             strays = reader.translator.rollouts.strays() if reader.consistent else set[str]()
             if strays:
-                others = {
-                    other_id: other for other_id, other in readers.items() if other_id != run_id
-                }
-                moved |= self._move_from(run_id, reader, others, strays)
+                moved |= self._move_from(run_id, readers, strays)
         self._next_s = time.monotonic() + _EVERY_S
         return moved
 
     def _move_from(
-        self,
-        run_id: str,
-        reader: SegmentReader,
-        others: Mapping[str, SegmentReader],
-        strays: set[str],
+        self, run_id: str, readers: Mapping[str, SegmentReader], strays: set[str]
     ) -> bool:
+        """Move *strays* of one run to the runs that own them; return whether any was moved."""
         moved = False
-        for closed_id in [
-            closed_id
-            for closed_id, closed in self._closed.items()
-            if not strays.isdisjoint(closed.trace_ids)
-        ]:
-            if closed_id not in others and self._may_join(run_id, closed_id):
-                self._reopen(self._closed.pop(closed_id).folder)  # the next round moves them
-        for other_id, other in others.items():
-            owned = other.translator.rollouts.owned(strays) if other.consistent else set[str]()
-            if owned and self._may_join(run_id, other_id):
+        for closed_id, closed in list(self._closed.items()):
+            is_owner = closed_id not in readers and not strays.isdisjoint(closed.trace_ids)
+            if is_owner and self._may_join(run_id, closed_id):
+                del self._closed[closed_id]
+                self._reopen(closed.folder)  # the next round moves them
+        for owner_id, owner in readers.items():
+            if owner_id == run_id or not owner.consistent:
+                continue
+            owned = owner.translator.rollouts.owned(strays)
+            if owned and self._may_join(run_id, owner_id):
                 strays -= owned
                 for trace_id in owned:
-                    moved |= _move(trace_id, reader, other)
+                    moved |= _move(trace_id, readers[run_id], owner)
         return moved
 
 
 def _move(trace_id: str, reader: SegmentReader, owner: SegmentReader) -> bool:
     """Store a trace with its owner, then forget it here; return whether the owner has it."""
     # In this order: after a kill between both, the owner gets the spans again, and drops them by their ids.
-    with contextlib.suppress(
-        JournalError
-    ):  # a full disk: the trace waits here, and the next round tries again
+    # On a full disk the trace waits here, and the next round tries again.
+    with contextlib.suppress(JournalError):
         owner.adopt(reader.translator.rollouts.stray(trace_id))
         reader.give_away(trace_id)
         return True

@@ -81,11 +81,10 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
         return OTHER, _encode_other(record)
     if isinstance(record, MediaRecord):
         return MEDIA, _encode_media(record)
-    if isinstance(record, (Config, Summary)):
-        kind, entries = (
-            (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
-        )
-        return kind, _dump([record.id, record.role, entries, record.time_unix_ns])
+    if isinstance(record, Config):
+        return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
+    if isinstance(record, Summary):
+        return SUMMARY, _dump([record.id, record.role, record.values, record.time_unix_ns])
     if isinstance(record, Alert):
         return ALERT, _dump([getattr(record, name) for name in _ALERT_FIELDS])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
@@ -111,9 +110,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
             return Evaluation(*evaluations)
         if kind in {CONFIG, SUMMARY}:
             name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
-            return (Config if kind == CONFIG else Summary)(
-                name, role, entries, time_unix_ns, position
-            )
+            record_type = Config if kind == CONFIG else Summary
+            return record_type(name, role, entries, time_unix_ns, position)
         if kind == ALERT:
             alert: list[Any] = [*_load(data), position]
             return Alert(*alert)
@@ -131,47 +129,24 @@ def _encode_row(row: Row) -> bytes:
         # slower way, as does a `Distribution`, which cannot be added.
         total = sum(cast("Iterable[float]", row.values.values()))
         if total - total == 0:
-            return orjson.dumps(
-                (
-                    row.id,
-                    row.role,
-                    row.step,
-                    row.axis,
-                    row.time_unix_ns,
-                    row.values,
-                    row.steps,
-                    row.attempt,
-                )
-            )
+            return orjson.dumps(_row_fields(row, row.values))
     except (TypeError, OverflowError):
         pass
-    values = {key: _plain_value(value) for key, value in row.values.items()}
-    return _dump(
-        [
-            row.id,
-            row.role,
-            row.step,
-            row.axis,
-            row.time_unix_ns,
-            values,
-            dict(row.steps),
-            row.attempt,
-        ]
-    )
+    return _dump(_row_fields(row, {key: _plain_value(value) for key, value in row.values.items()}))
+
+
+def _row_fields(row: Row, values: object) -> tuple[object, ...]:
+    return (
+        row.id, row.role, row.step, row.axis, row.time_unix_ns, values, row.steps, row.attempt,
+    )  # fmt: skip
 
 
 def _plain_value(value: Value) -> Json:
-    if isinstance(value, Distribution):
-        parts: list[Json] = [
-            value.count,
-            value.sum,
-            value.min,
-            value.max,
-            list(value.edges),
-            list(value.counts),
-        ]
-        return {_DISTRIBUTION: parts}
-    return value
+    if not isinstance(value, Distribution):
+        return value
+    edges: list[Json] = [*value.edges]
+    counts: list[Json] = [*value.counts]
+    return {_DISTRIBUTION: [value.count, value.sum, value.min, value.max, edges, counts]}
 
 
 def _decode_row(data: bytes, position: Position) -> Row:
@@ -256,28 +231,37 @@ def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:
 
 
 def _encode_media(record: MediaRecord) -> bytes:
-    held = [*record.items, *record.cells]
+    media = [*record.items, *record.cells]
     fields = [
         record.id, record.role, record.key, record.step, record.axis, record.time_unix_ns, record.steps,
-        len(record.items), [[item.kind, item.mime_type, item.digest, item.caption, len(item.data)] for item in held],
+        len(record.items), [[item.kind, item.mime_type, item.digest, item.caption, len(item.data)] for item in media],
     ]  # fmt: skip
     head = _dump(fields)
-    return b"".join((_LENGTH.pack(len(head)), head, *(item.data for item in held)))
+    return b"".join((_LENGTH.pack(len(head)), head, *(item.data for item in media)))
 
 
 def _decode_media(data: bytes, position: Position) -> MediaRecord:
     (length,) = _LENGTH.unpack_from(data)
     fields: list[Any] = _load(data[4 : 4 + length])
-    name, role, key, step, axis, time_unix_ns, steps, shown, listed = fields
-    held: list[MediaItem] = []
+    name, role, key, step, axis, time_unix_ns, steps, item_count, listed = fields
+    media: list[MediaItem] = []
     start = 4 + length
     for kind, mime_type, digest, caption, size in listed:
-        held.append(MediaItem(kind, mime_type, data[start : start + size], digest, caption))
+        media.append(MediaItem(kind, mime_type, data[start : start + size], digest, caption))
         start += size
     if start != len(data):
         raise ValueError(f"media of {start} bytes")
     return MediaRecord(
-        name, role, key, step, axis, time_unix_ns, held[:shown], held[shown:], steps, position
+        name,
+        role,
+        key,
+        step,
+        axis,
+        time_unix_ns,
+        media[:item_count],
+        media[item_count:],
+        steps,
+        position,
     )
 
 

@@ -74,6 +74,10 @@ class ExporterState(ExporterReport):
         """
         return not self.lacks(position) and (self.settled or self.final_position is None)
 
+    def is_done(self, position: Position) -> bool:
+        """Return whether the exporter works and needs none of the records up to *position*."""
+        return self.resolved and not self.failing and self.has_all(position)
+
     def reported(
         self, *, view: str, upload: str, rows_per_s: float, dead_letters: int
     ) -> ExporterReport:

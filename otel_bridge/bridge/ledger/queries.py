@@ -47,12 +47,8 @@ class RecordPage:
         if self.through <= position:
             return replace(self, last=min(self.last, position))
         records = [record for record in self.records if record.position <= position]
-        return RecordPage(
-            records,
-            position,
-            min(self.last, position),
-            [one for one in self.broken if one[0] <= position],
-        )
+        broken = [entry for entry in self.broken if entry[0] <= position]
+        return RecordPage(records, position, min(self.last, position), broken)
 
 
 class LedgerView:
@@ -67,33 +63,36 @@ class LedgerView:
             return position_of(sql)
 
     def records(
-        self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+        self, start: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
     ) -> RecordPage:
-        """Return the next records of *kinds* after *after*, at least one record if there is any."""
+        """Return the records of *kinds* after position *start*, at least one if there is any."""
         marks = ",".join("?" * len(kinds))
-        batch = RecordPage([], after, after)
-        size, last = 0, after
+        records: list[Record] = []
+        broken: list[tuple[Position, int, bytes, str]] = []
         with self._reader.snapshot() as sql:
-            total = position_of(sql)
-            found = sql.execute(
+            last = position_of(sql)
+            through = last
+            rows = sql.execute(
                 f"SELECT position, kind, data FROM records WHERE position > ? AND kind IN ({marks}) "  # noqa: S608
                 "ORDER BY position LIMIT ?",
-                (after, *kinds, limit),
+                (start, *kinds, limit),
             )
-            cut = False
-            count = 0
-            for position, kind, data in cast("Iterable[tuple[int, int, bytes]]", found):
-                if count and size + len(data) > limit_bytes:
-                    cut = True
+            size = 0
+            last_read = start
+            for position, kind, data in cast("Iterable[tuple[int, int, bytes]]", rows):
+                size += len(data)
+                if size > limit_bytes and last_read > start:
+                    through = last_read
                     break
+                last_read = position
                 try:
-                    batch.records.append(decode(kind, data, position))
+                    records.append(decode(kind, data, position))
                 except InvalidRecordError as exc:
-                    batch.broken.append((position, kind, data, str(exc)))
-                count, size, last = count + 1, size + len(data), position
-            found.close()
-        through = last if cut or count == limit else total
-        return RecordPage(batch.records, through, total, batch.broken)
+                    broken.append((position, kind, data, str(exc)))
+            rows.close()
+        if len(records) + len(broken) == limit:
+            through = last_read
+        return RecordPage(records, through, last, broken)
 
     def oldest(self) -> Position:
         """Return the position of the oldest stored record; without records, the next position."""
@@ -108,31 +107,25 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             values: dict[str, object] = {}
             for prefix in prefixes:
-                found = sql.execute(
+                rows = sql.execute(
                     "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key",
                     (prefix, after_prefix(prefix)),
                 )
-                values |= {
-                    key: decode_value(value)
-                    for key, value in cast("Iterable[tuple[str, bytes]]", found)
-                }
+                for key, value in cast("Iterable[tuple[str, bytes]]", rows):
+                    values[key] = decode_value(value)
             return position_of(sql), values
 
     def encoded_state(self) -> list[tuple[str, bytes]]:
         """Return every state key with its encoded value, ordered by key."""
         with self._reader.snapshot() as sql:
-            return list(
-                cast(
-                    "Iterable[tuple[str, bytes]]",
-                    sql.execute("SELECT key, value FROM state ORDER BY key"),
-                )
-            )
+            rows = sql.execute("SELECT key, value FROM state ORDER BY key")
+            return list(cast("Iterable[tuple[str, bytes]]", rows))
 
     def state_value(self, key: str) -> object | None:
         """Return one state value, ``None`` when there is none."""
         with self._reader.snapshot() as sql:
-            found = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-            return None if found is None else decode_value(found[0])
+            row = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+            return None if row is None else decode_value(row[0])
 
     def sources(self) -> list[SegmentPosition]:
         """Return the position up to which each process's segments are read."""
@@ -152,8 +145,8 @@ class LedgerView:
     def meta(self, key: str) -> object:
         """Return the value that `Ledger.set_meta` stored; ``None`` without one."""
         with self._reader.snapshot() as sql:
-            found = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-            return None if found is None else json.loads(str(found[0]))
+            row = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            return None if row is None else json.loads(str(row[0]))
 
     def forwarded_ahead(self, instance_id: str) -> Mapping[str, tuple[int, int]]:
         """Return the positions of a process's signals that are forwarded further than the slowest one."""
@@ -165,14 +158,14 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             return position_of(sql), sources_of(sql), destinations_of(sql)
 
-    def count(self, after: Position, through: Position) -> dict[int, int]:
-        """Return the number of records of each kind after *after*, up to *through*."""
+    def count(self, start: Position, through: Position) -> dict[int, int]:
+        """Return the number of records of each kind after position *start*, up to *through*."""
         with self._reader.snapshot() as sql:
-            found = sql.execute(
+            rows = sql.execute(
                 "SELECT kind, count(*) FROM records WHERE position > ? AND position <= ? GROUP BY kind",
-                (after, through),
+                (start, through),
             )
-            return dict(cast("Iterable[tuple[int, int]]", found))
+            return dict(cast("Iterable[tuple[int, int]]", rows))
 
     def close(self) -> None:
         """Close the connection."""

@@ -131,16 +131,16 @@ class RecentRecords:
 
 
 def _picked(
-    chunks: Sequence[_Chunk], after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+    chunks: Sequence[_Chunk], start: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
 ) -> RecordPage | None:
     records: list[Record] = []
     size = 0
-    last = after
+    last = start
     total = chunks[-1].last
     for chunk in chunks:
-        start = max(after + 1 - chunk.first, 0)
+        index = max(start + 1 - chunk.first, 0)
         for row, (position, kind, data) in zip(  # noqa: B905  # of one length
-            islice(chunk.rows, start, None), islice(chunk.encoded, start, None)
+            islice(chunk.rows, index, None), islice(chunk.encoded, index, None)
         ):
             if kind not in kinds:
                 continue

@@ -52,8 +52,8 @@ def after_prefix(prefix: str) -> str:
 
 def position_of(sql: sqlite3.Connection) -> Position:
     """Return the position of the last record."""
-    found = sql.execute("SELECT value FROM meta WHERE key = 'position'").fetchone()
-    return 0 if found is None else int(found[0])
+    row = sql.execute("SELECT value FROM meta WHERE key = 'position'").fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def ahead_key(instance_id: str) -> str:
@@ -74,14 +74,12 @@ def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
 
 def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
     """Return the position up to which each process is read."""
-    found = sql.execute(
+    rows = sql.execute(
         "SELECT instance_id, number, offset, header, ended, forwarded_number, forwarded_offset FROM sources"
     )
     return [
-        SegmentPosition(
-            name, number, offset, bytes(header), bool(ended), forwarded_number, forwarded_offset
-        )
-        for name, number, offset, header, ended, forwarded_number, forwarded_offset in found
+        SegmentPosition(name, number, offset, header, bool(ended), *forwarded)
+        for name, number, offset, header, ended, *forwarded in rows
     ]
 
 
@@ -96,21 +94,20 @@ _RENAMED: Final = {"destination": "variables", "dead_letters": "dead"}
 
 def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
     """Return every destination."""
-    found = sql.execute(
-        f"SELECT {', '.join(_RENAMED.get(name, name) for name in _COLUMNS)} FROM destinations ORDER BY id"  # noqa: S608
-    )
-    return [_destination(tuple(row)) for row in found]
+    columns = ", ".join(_RENAMED.get(name, name) for name in _COLUMNS)
+    rows = sql.execute(f"SELECT {columns} FROM destinations ORDER BY id")  # noqa: S608
+    return [_destination(tuple(row)) for row in rows]
 
 
 def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
     """Return dead letters, oldest first: all, or those of *ids*."""
-    wanted = "" if ids is None else f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
-    found = sql.execute(
+    condition = "" if ids is None else f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
+    rows = sql.execute(
         "SELECT dead_letters.id, destination, exporter, position, kind, record_id, reason, time_unix_ns, data "  # noqa: S608
-        f"FROM dead_letters JOIN destinations ON destinations.id = destination {wanted} ORDER BY dead_letters.id",
+        f"FROM dead_letters JOIN destinations ON destinations.id = destination {condition} ORDER BY dead_letters.id",
         tuple(ids or ()),
     )
-    return [StoredDeadLetter(*row) for row in found]
+    return [StoredDeadLetter(*row) for row in rows]
 
 
 def _destination(row: tuple[Any, ...]) -> ExporterState:

@@ -157,7 +157,8 @@ class Ledger:
         Returns:
             The last position.
         """
-        first, counts = self.position + 1, self.counts
+        first = self.position + 1
+        counts = self.counts
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
@@ -166,39 +167,35 @@ class Ledger:
                 facts = {"position": encoded[-1][0], **dataclasses.asdict(counts)}
                 sql.executemany(
                     "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                    [
-                        (name, value if isinstance(value, int) else json.dumps(value))
-                        for name, value in facts.items()
-                    ],
+                    [(name, json.dumps(value)) for name, value in facts.items()],
                 )
             if changes:
-                kept = [(key, value) for key, value in changes if value is not None]
-                sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
-                sql.executemany(
-                    "DELETE FROM state WHERE key = ?",
-                    [(key,) for key, value in changes if value is None],
-                )
+                values = [(key, value) for key, value in changes if value is not None]
+                deleted_keys = [(key,) for key, value in changes if value is None]
+                sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", values)
+                sql.executemany("DELETE FROM state WHERE key = ?", deleted_keys)
             for source in sources:
                 put_source(sql, source)
             self._timeline.add(sql, phases, records)
         if encoded:
             _mark(records, first)
             self.recent.add(records, encoded)
-            self.position, self.counts = encoded[-1][0], counts
+            self.position = encoded[-1][0]
+            self.counts = counts
         return self.position
 
     def records(
         self,
         view: LedgerView,
-        after: Position,
+        start: Position,
         kinds: Sequence[int],
         *,
         limit: int,
         limit_bytes: int,
     ) -> RecordPage:
         """Return the page that `LedgerView.records` of *view* returns, from memory if the records are there."""
-        recent = self.recent.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
-        return recent or view.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
+        recent = self.recent.records(start, kinds, limit=limit, limit_bytes=limit_bytes)
+        return recent or view.records(start, kinds, limit=limit, limit_bytes=limit_bytes)
 
     def forget_source(self, instance_id: str) -> None:
         """Forget a process whose segments were deleted."""
@@ -223,7 +220,7 @@ class Ledger:
             ahead: Position of each signal that is forwarded further.
         """
         with self.database.transaction() as sql:
-            noted = sql.execute(
+            updated = sql.execute(
                 "UPDATE sources SET forwarded_number = ?, forwarded_offset = ? WHERE instance_id = ?",
                 (number, offset, instance_id),
             )
@@ -232,7 +229,7 @@ class Ledger:
                 sql.execute(statement, (ahead_key(instance_id), json.dumps(ahead)))
             else:
                 sql.execute("DELETE FROM meta WHERE key = ?", (ahead_key(instance_id),))
-            return noted.rowcount > 0
+            return updated.rowcount > 0
 
     def set_meta(self, key: str, value: object) -> None:
         """Store one JSON-able fact about the run's bridge."""
@@ -256,28 +253,24 @@ class Ledger:
                 "UPDATE destinations SET named = 1 WHERE exporter = ? AND variables = ?",
                 (exporter, text),
             )
-            found = [
-                item
-                for item in destinations_of(sql)
-                if (item.exporter, item.destination) == (exporter, dict(variables))
-            ]
-        return found[0]
+            states = destinations_of(sql)
+        identity = (exporter, dict(variables))
+        return next(state for state in states if (state.exporter, state.destination) == identity)
 
-    def name_destinations(self, ids: Collection[int], *, unknown: Collection[str] = ()) -> None:
+    def name_destinations(self, ids: Collection[int], *, unresolved: Collection[str] = ()) -> None:
         """Mark the destinations that the run has now, and unmark all others.
 
         Args:
             ids: Ids of the destinations.
-            unknown: Exporters of the run whose destination the caller does not know; their destinations stay as they
-                are.
+            unresolved: Exporters of the run whose destination the caller does not know; theirs stay as they are.
         """
         with self.database.transaction() as sql:
-            known = [
-                (item.id in ids, item.id)
-                for item in destinations_of(sql)
-                if item.exporter not in unknown
+            marks = [
+                (state.id in ids, state.id)
+                for state in destinations_of(sql)
+                if state.exporter not in unresolved
             ]
-            sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", known)
+            sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", marks)
 
     def save(self, destination: ExporterState) -> None:
         """Store the positions and counts of a destination."""
@@ -317,19 +310,17 @@ class Ledger:
     ) -> int:
         """Delete single dead letters, or those of *exporter*, or all when it is ``None``; return their number."""
         if dead_letters:
-            view = self.view()
-            chosen = {
-                item.id: dead_letters[item.exporter]
-                for item in view.destinations()
-                if item.exporter in dead_letters
-            }
-            view.close()
+            with self.database.transaction() as sql:
+                states = destinations_of(sql)
             return sum(
-                self.remove_dead_letters(destination_id, ids)
-                for destination_id, ids in chosen.items()
+                self.remove_dead_letters(state.id, dead_letters[state.exporter])
+                for state in states
+                if state.exporter in dead_letters
             )
         with self.database.transaction() as sql:
-            ids = [(item.id,) for item in destinations_of(sql) if exporter in {None, item.exporter}]
+            ids = [
+                (state.id,) for state in destinations_of(sql) if exporter in {None, state.exporter}
+            ]
             sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
             return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
 
@@ -337,14 +328,13 @@ class Ledger:
         """Delete single dead letters of one destination; return how many were deleted."""
         with self.database.transaction() as sql:
             pairs = [(destination_id, number) for number in ids]
-            found = sql.executemany(
-                "DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs
-            ).rowcount
+            statement = "DELETE FROM dead_letters WHERE destination = ? AND id = ?"
+            removed = sql.executemany(statement, pairs).rowcount
             sql.execute(
                 "UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?",
-                (found, destination_id),
+                (removed, destination_id),
             )
-        return found
+        return removed
 
     def prune(self, through: Position) -> int:
         """Delete records up to *through*, at most some thousands in a call; return how many were deleted.
@@ -406,15 +396,16 @@ class LedgerMemory:
     """Stores a destination's key-value table; once `put` returns, the value is committed."""
 
     def __init__(self, database: Database, destination_id: int) -> None:
-        self._database, self._id = database, destination_id
+        self._database = database
+        self._id = destination_id
 
     def get(self, key: str) -> bytes | None:
         """Return the value of *key*; ``None`` without one."""
         with self._database.transaction() as sql:
-            found = sql.execute(
+            row = sql.execute(
                 "SELECT value FROM memory WHERE destination = ? AND key = ?", (self._id, key)
             ).fetchone()
-        return None if found is None else bytes(found[0])
+        return None if row is None else bytes(row[0])
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value durably."""
@@ -429,14 +420,11 @@ class LedgerMemory:
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield the pairs whose key begins with *prefix*, ordered by key, as they are at the first step."""
         with self._database.transaction() as sql:
-            found = cast(
-                "list[tuple[str, bytes]]",
-                sql.execute(
-                    "SELECT key, value FROM memory WHERE destination = ? AND key >= ? AND key < ? ORDER BY key",
-                    (self._id, prefix, after_prefix(prefix)),
-                ).fetchall(),
-            )
-        yield from found
+            rows = sql.execute(
+                "SELECT key, value FROM memory WHERE destination = ? AND key >= ? AND key < ? ORDER BY key",
+                (self._id, prefix, after_prefix(prefix)),
+            ).fetchall()
+        yield from cast("list[tuple[str, bytes]]", rows)
 
 
 def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:

@@ -28,7 +28,8 @@ class RunDescription:
     """
 
     def __init__(self, folder: RunFolder, *, local: bool) -> None:
-        self._folder, self._local = folder, local
+        self._folder = folder
+        self._local = local
 
     def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
         """Return the run, and the position up to which its configs and summaries are complete."""
@@ -55,46 +56,44 @@ class RunDescription:
 
     def brief(self, facts: object) -> RunInfo:
         """Return the run without keys and configs, from the state's ``run``."""
-        known = cast("Mapping[str, object]", facts or {})
-        identity = {
-            key: str(value)
-            for key, value in cast("Mapping[str, object]", known.get("identity") or {}).items()
-        }
-        run_id = str(known.get("id") or self._folder.run_id)
+        metadata = cast("Mapping[str, object]", facts or {})
+        identity_values = cast("Mapping[str, object]", metadata.get("identity") or {})
+        identity = {key: str(value) for key, value in identity_values.items()}
+        run_id = str(metadata.get("id") or self._folder.run_id)
         return RunInfo(
             id=run_id,
-            project=str(known.get("project") or "default"),
-            name=str(known.get("name") or run_id),
+            project=str(metadata.get("project") or "default"),
+            name=str(metadata.get("name") or run_id),
             folder=self._folder.path,
-            group=_text(known.get("group")),
-            tags=tuple(str(tag) for tag in cast("list[object]", known.get("tags") or [])),
-            notes=_text(known.get("notes")),
-            job_type=_text(known.get("job_type")),
+            group=_text(metadata.get("group")),
+            tags=tuple(map(str, cast("list[object]", metadata.get("tags") or []))),
+            notes=_text(metadata.get("notes")),
+            job_type=_text(metadata.get("job_type")),
             entity=identity.get(semconv.WANDB_ENTITY),
             identity=identity,
-            node_rank=cast("int", known.get("node_rank") or 0),
+            node_rank=cast("int", metadata.get("node_rank") or 0),
             local=self._local,
-            name_generated=_is_generated(known, "name"),
+            name_generated=_is_generated(metadata, "name"),
         )
 
     def generated(self, facts: object) -> str:
         """Return which of ``project`` and ``name`` were generated, separated by commas, from the state's ``run``."""
-        known = cast("Mapping[str, object]", facts or {})
-        return ",".join(what for what in ("project", "name") if _is_generated(known, what))
+        metadata = cast("Mapping[str, object]", facts or {})
+        return ",".join(key for key in ("project", "name") if _is_generated(metadata, key))
 
 
 def _summaries(state: Mapping[str, object]) -> dict[str | None, dict[str, Scalar]]:
-    found: dict[str | None, dict[str, Scalar]] = {}
+    values_by_role: dict[str | None, dict[str, Scalar]] = {}
     for key, stored in state.items():
         if key.startswith(SUMMARIES):
             value, role, *_ = cast("list[Any]", stored)
-            found.setdefault(role, {})[key.removeprefix(SUMMARIES)] = value
-    return found
+            values_by_role.setdefault(role, {})[key.removeprefix(SUMMARIES)] = value
+    return values_by_role
 
 
-def _is_generated(known: Mapping[str, object], what: str) -> bool:
-    sources = cast("Mapping[str, object]", known.get("sources") or {})
-    return sources.get(what) == GENERATED
+def _is_generated(metadata: Mapping[str, object], key: str) -> bool:
+    sources = cast("Mapping[str, object]", metadata.get("sources") or {})
+    return sources.get(key) == GENERATED
 
 
 def _text(value: object) -> str | None:

@@ -67,13 +67,16 @@ class ReportWriter:
         launcher: bool,
     ) -> None:
         self._due_s: float | None = 0.0
-        self._folder, self._ledger, self._reader, self._describe = folder, ledger, reader, describe
+        self._folder = folder
+        self._ledger = ledger
+        self._reader = reader
+        self._describe = describe
         self._launcher = launcher
         self._view = ledger.view()
         self._written_s = float("-inf")
         self._rates = Rates()
-        before = read_report(folder) or Report()
-        self._known = {**before.former, **before.exporters}
+        last_report = read_report(folder) or Report()
+        self._reported = {**last_report.former, **last_report.exporters}
 
     def set_due(self) -> None:
         """Mark the report as due. May be called by any thread."""
@@ -102,24 +105,22 @@ class ReportWriter:
         Raises:
             JournalError: The report cannot be written; the last one stays.
         """
-        seen_s, due_s = time.monotonic(), self._due_s
+        due_s = self._due_s
         if due_s is None:
             return
-        if not now and (
-            seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)
-        ):
+        now_s = time.monotonic()
+        may_settle = not settled and now_s - due_s < _SETTLE_S
+        if not now and (may_settle or now_s - self._written_s < EVERY_S):
             return
-        self._due_s, self._written_s = (
-            None,
-            seen_s,
-        )  # before the report is built: later changes make it due again
+        self._due_s = None  # before the report is built: later changes make it due again
+        self._written_s = now_s
         try:
             report = self._report(workers, selection, ended)
             write_report(self._folder, report)
         except JournalError:
-            self._due_s = seen_s
+            self._due_s = now_s
             raise
-        self._known |= report.exporters
+        self._reported |= report.exporters
 
     def close(self) -> None:
         """Close the connection to the ledger."""
@@ -214,7 +215,7 @@ class ReportWriter:
         """Return the last report of each exporter that is not *present* any more."""
         return {
             name: _former(name, report, destinations)
-            for name, report in self._known.items()
+            for name, report in self._reported.items()
             if name not in present
         }
 
@@ -234,8 +235,8 @@ class ReportWriter:
         tail = self._reader.tails.get(instance_id)
         if tail is None:
             return None, False, False
-        own = tail.header is not None and tail.header.kind == KIND
-        return tail.producer.role, not tail.segments.dead and not own, own
+        is_bridge = tail.header is not None and tail.header.kind == KIND
+        return tail.producer.role, not tail.segments.dead and not is_bridge, is_bridge
 
 
 def _former(
@@ -309,9 +310,8 @@ class Rates:
             samples.popleft()
         if not samples or now_s - samples[-1][0] >= _SAMPLE_S:
             samples.append((now_s, count))
-        since_s, before = samples[0]
-        return (
-            round(max(count - before, 0) / (now_s - since_s), 1)
-            if now_s - since_s >= _SAMPLE_S
-            else 0.0
-        )
+        first_s, first_count = samples[0]
+        elapsed_s = now_s - first_s
+        if elapsed_s < _SAMPLE_S:
+            return 0.0
+        return round(max(count - first_count, 0) / elapsed_s, 1)

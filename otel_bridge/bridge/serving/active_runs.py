@@ -86,7 +86,9 @@ class RunOpener:
     def __init__(
         self, options: BridgeOptions, wake: Callable[[], None], log_line: Callable[[str], None]
     ) -> None:
-        self._options, self._wake, self._log_line = options, wake, log_line
+        self._options = options
+        self._wake = wake
+        self._log_line = log_line
         self._fullness: dict[Path, Fullness] = {}
 
     def open(self, folder: RunFolder, lock: RecordLock | None) -> RunBridge:
@@ -132,7 +134,9 @@ class ActiveRuns:
         log_line: Callable[[str], None],
         stall_watch: StallWatch,
     ) -> None:
-        self._until_done, self._log_line, self._stall_watch = until_done, log_line, stall_watch
+        self._until_done = until_done
+        self._log_line = log_line
+        self._stall_watch = stall_watch
         self._opener = RunOpener(options, wake, log_line)
         self._strays = None if may_join is None else StrayTraces(may_join, self._reopen)
         shares = DescriptorShares.of(descriptor_limit())
@@ -146,7 +150,7 @@ class ActiveRuns:
             folders,
             self._serves,
             self._idle_runs,
-            named=by_exporter(options.exporters or {}),
+            exporters=by_exporter(options.exporters or {}),
             until_done=until_done,
             forget_deleted=self.failures.forget_deleted,
         )
@@ -169,12 +173,12 @@ class ActiveRuns:
 
     def poll(self) -> bool:
         """Poll each active run once; return whether there is more to do at once."""
-        more = False
+        has_more = False
         for path, run in list(self._runs.items()):
             self._stall_watch.record(run.folder.run_id)
-            more |= self._poll_run(path, run)
+            has_more |= self._poll_run(path, run)
         self._stall_watch.record()
-        return self._move_strays() or more
+        return self._move_strays() or has_more
 
     def read_all(self, until_s: float) -> None:
         """Read what exists now, until `time.monotonic` is *until_s*, so that no run ends before its last spans."""
@@ -190,23 +194,18 @@ class ActiveRuns:
 
     def allow_leave(self) -> bool:
         """Close runs whose writers have closed, and let more runs give way; return whether any was closed."""
-        until_s, closed = time.monotonic() + _ROUND_S, False
-        for one in [
-            one
-            for one in self._leaving.values()
-            if one.run.stopped() or time.monotonic() >= one.by_s
-        ]:
-            self._close(one)
-            closed = True
-            if time.monotonic() >= until_s:
-                break
-        for run in (
-            self.rotation.to_give_way(self, leaving=len(self._leaving))
-            if not self._leaving_many()
-            else ()
-        ):
-            self._leave(run, self._gave_way)
-        return closed
+        until_s = time.monotonic() + _ROUND_S
+        has_closed = False
+        for leaving in list(self._leaving.values()):
+            if leaving.run.stopped() or time.monotonic() >= leaving.by_s:
+                self._close(leaving)
+                has_closed = True
+                if time.monotonic() >= until_s:
+                    break
+        if not self._leaving_many():
+            for run in self.rotation.to_give_way(self, leaving=len(self._leaving)):
+                self._leave(run, self._gave_way)
+        return has_closed
 
     def nothing_left(self) -> bool:
         """Return whether no folder is open, waits in the queue, or needs work."""
@@ -218,12 +217,9 @@ class ActiveRuns:
         """Return whether nothing is left to do; while the host drains, whether nothing can be delivered now."""
         if not self._requested.draining:
             return self.nothing_left()
-        over = (
-            not self._leaving
-            and not self.rotation.waiting
-            and all(map(drained, self._runs.values()))
-        )
-        return over and not self._discovery.finds_any()
+        if self._leaving or self.rotation.waiting:
+            return False
+        return all(map(drained, self._runs.values())) and not self._discovery.finds_any()
 
     # --- requests to the host -----------------------------------------------------------------------------------------
     def notify(self) -> None:
@@ -256,15 +252,18 @@ class ActiveRuns:
 
     def remaining(self) -> dict[str, RunStatus]:
         """Return the status of every run that was served since the start, by run id."""
-        closed = {one.remaining.run_id: one.remaining for one in self._discovery.closed.values()}
-        open_ = (*(one.run for one in self._leaving.values()), *self._runs.values())
-        return closed | {run.folder.run_id: run.remaining() for run in open_}
+        statuses = {
+            closed.remaining.run_id: closed.remaining for closed in self._discovery.closed.values()
+        }
+        for run in (*(leaving.run for leaving in self._leaving.values()), *self._runs.values()):
+            statuses[run.folder.run_id] = run.remaining()
+        return statuses
 
     def close_all(self, deadline_s: float) -> None:
         """Close every run until `time.monotonic` is *deadline_s*, and release all locks."""
         for run in self._runs.values():
             run.stop()
-        runs = [*self._runs.values(), *(one.run for one in self._leaving.values())]
+        runs = [*self._runs.values(), *(leaving.run for leaving in self._leaving.values())]
         self._runs.clear()
         self._leaving.clear()
         for run in runs:
@@ -289,7 +288,8 @@ class ActiveRuns:
         return 2 * len(self._leaving) > len(self._runs) > 1
 
     def _fill(self) -> bool:
-        opened, until_s = False, time.monotonic() + _ROUND_S
+        opened = False
+        until_s = time.monotonic() + _ROUND_S
         while time.monotonic() < until_s:
             folder = self.rotation.next(len(self))
             if folder is None:
@@ -300,9 +300,10 @@ class ActiveRuns:
 
     def _move_strays(self, *, now: bool = False) -> bool:
         """Move spans to the runs of their rollouts; return whether any were moved."""
-        return self._strays is not None and self._strays.move(
-            {run.folder.run_id: run.reader for run in self._runs.values()}, now=now
-        )
+        if self._strays is None:
+            return False
+        readers = {run.folder.run_id: run.reader for run in self._runs.values()}
+        return self._strays.move(readers, now=now)
 
     def _poll_run(self, path: Path, run: RunBridge) -> bool:
         """Poll one folder once; return whether there is more to do at once."""
@@ -320,7 +321,7 @@ class ActiveRuns:
                 self.rotation.files_ran_out(len(self))
             return False
 
-    def _served(self, path: Path, run: RunBridge, more: bool) -> bool:
+    def _served(self, path: Path, run: RunBridge, has_more: bool) -> bool:
         self.failures.works(path)
         run.write_report()
         if run.outcome() is not Outcome.BUSY:
@@ -329,10 +330,10 @@ class ActiveRuns:
         if self._requested.draining:
             sleeps = bool(self.rotation.waiting) and drained(run)
         else:
-            sleeps = not more and self._idle_runs.may_sleep(run)
+            sleeps = not has_more and self._idle_runs.may_sleep(run)
         if sleeps:
             self._leave(run, self._fell_asleep)
-        return more
+        return has_more
 
     def _open(self, folder: RunFolder) -> bool:
         """Open the next folder of the queue; return whether it was opened. An error is a failure of that run alone."""
@@ -384,15 +385,14 @@ class ActiveRuns:
 
     def _close(self, leaving: _Leaving) -> None:
         run = leaving.run
-        self._leaving.pop(run.folder.path, None)
+        del self._leaving[run.folder.path]
         self.rotation.ended(run.folder.path)
         self._stall_watch.record(run.folder.run_id)
         try:
             leaving.then(run, time.monotonic())
         except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
-            with contextlib.suppress(
-                Exception
-            ):  # its files must be closed, whatever failed before or fails now
+            # Its files must be closed, whatever failed before or fails now.
+            with contextlib.suppress(Exception):
                 run.close(time.monotonic())
             run.lease.release()
             self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))

@@ -36,9 +36,8 @@ class Companions:
         """Take the lock; return whether no other bridge has it."""
         try:
             return self._lock.acquire()
-        except (
-            JournalError
-        ):  # the folder is gone, or its file system has no locks: each run gets a bridge of its own
+        except JournalError:
+            # The folder is gone, or its file system has no locks: each run gets a bridge of its own.
             return False
 
     def folders(self) -> list[RunFolder]:

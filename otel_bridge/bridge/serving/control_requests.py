@@ -73,9 +73,8 @@ class ControlRequests:
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
                 delete_control_request(self._folder, request)
-                if not (
-                    self._folder.control_dir / name
-                ).exists():  # otherwise it would be carried out again
+                # A request that could not be deleted stays here, else it would be carried out again.
+                if not (self._folder.control_dir / name).exists():
                     del self._acted_on[name]
 
     def _carry_out(self, request: ControlRequest) -> None:
@@ -117,7 +116,6 @@ class ControlRequests:
             return self._shutdown.requested_status is None
         if request.kind == "retry":
             workers = self._pipeline.workers.by_name.values()
-            return not (
-                self._dead_letters or any(worker.dead_letters_waiting() for worker in workers)
-            )
+            is_waiting = any(worker.dead_letters_waiting() for worker in workers)
+            return not (self._dead_letters or is_waiting)
         return True

@@ -41,7 +41,7 @@ class Discovery:
         folders: Lists the folders to serve.
         served: Returns whether a folder is open or waits in the queue.
         idle_runs: Idle runs, which determine when they wake.
-        named: Names of the exporters that every run gets.
+        exporters: Names of the exporters that every run gets.
         until_done: Whether a run that is closed with something left to do stays closed.
         forget_deleted: Called with the existing folders at each search, to forget deleted ones.
 
@@ -56,15 +56,15 @@ class Discovery:
         served: Callable[[Path], bool],
         idle_runs: IdleRuns,
         *,
-        named: Iterable[str],
+        exporters: Iterable[str],
         until_done: bool,
-        forget_deleted: Callable[[Collection[Path]], object] = lambda _: None,
+        forget_deleted: Callable[[Collection[Path]], object],
     ) -> None:
         self._forget_deleted = forget_deleted
         self._folders = folders
         self._served = served
         self._idle_runs = idle_runs
-        self._named = frozenset(named)
+        self._exporters = frozenset(exporters)
         self._until_done = until_done
         self.closed: dict[Path, ClosedRun] = {}
         self.next_s = float("-inf")
@@ -118,15 +118,13 @@ class Discovery:
         if folder.path in self._idle_runs:
             return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
         closed = self.closed.get(folder.path)
-        if closed is not None and closed.remaining.outcome not in {Outcome.DONE, Outcome.PARKED}:
-            return self._is_due(closed)
+        outcome = None if closed is None else closed.remaining.outcome
+        is_due = closed is not None and self._is_due(closed)
+        if outcome not in {None, Outcome.DONE, Outcome.PARKED}:
+            return is_due
         if is_requested(folder) or self._has_more(folder, closed):
             return True
-        return (
-            closed is not None
-            and closed.remaining.outcome is Outcome.PARKED
-            and self._is_due(closed)
-        )
+        return outcome is Outcome.PARKED and is_due
 
     def _is_due(self, closed: ClosedRun) -> bool:
         """Return whether a run that was closed with something left to do is served again now."""
@@ -149,7 +147,7 @@ class Discovery:
 
     def _names_more(self, report: Report) -> bool:
         """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""
-        return bool(self._named - report.exporters.keys())
+        return bool(self._exporters - report.exporters.keys())
 
 
 def _changed_ns(folder: RunFolder) -> int:

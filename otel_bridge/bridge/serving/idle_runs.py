@@ -47,10 +47,11 @@ class IdleRuns:
     """
 
     def __init__(self, idle_s: float | None, locks: int) -> None:
-        self._idle_s, self._locks = idle_s, locks
+        self._idle_s = idle_s
+        self._locks = locks
         self._asleep: dict[Path, _IdleRun] = {}
         self._held = 0
-        self._seen: dict[Path, tuple[object, float]] = {}
+        self._positions: dict[Path, tuple[object, float]] = {}
         self._checked_s: dict[Path, float] = {}
 
     def __contains__(self, path: Path) -> bool:
@@ -61,17 +62,20 @@ class IdleRuns:
 
         An ended run sleeps after a moment.
         """
-        path, now_s = run.folder.path, time.monotonic()
+        path = run.folder.path
+        now_s = time.monotonic()
         if self._idle_s is None or now_s - self._checked_s.get(path, 0.0) < _EVERY_S:
             return False
         self._checked_s[path] = now_s
-        position = (run.reader.known(), run.ledger.position)
-        before, since_s = self._seen.get(path, (None, now_s))
-        if position != before or not has_nothing_to_do(run):
-            self._seen[path] = (position, now_s)
+        position = (run.reader.offsets(), run.ledger.position)
+        last_position, since_s = self._positions.get(path, (None, now_s))
+        if position != last_position or not has_nothing_to_do(run):
+            self._positions[path] = (position, now_s)
             return False
-        ended = run.reader.translator.status() != "running"
-        return now_s - since_s >= (min(self._idle_s, _ENDED_S) if ended else self._idle_s)
+        idle_s = self._idle_s
+        if run.reader.translator.status() != "running":
+            idle_s = min(idle_s, _ENDED_S)
+        return now_s - since_s >= idle_s
 
     def put(self, run: RunBridge, deadline_s: float, *, drained: bool = False) -> list[str]:
         """Close *run* except for its lock; return the exporters whose writer hangs."""
@@ -86,7 +90,7 @@ class IdleRuns:
 
     def forget(self, path: Path) -> None:
         """Forget what was stored about an active run, because the run is closed."""
-        self._seen.pop(path, None)
+        self._positions.pop(path, None)
         self._checked_s.pop(path, None)
 
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
@@ -105,15 +109,13 @@ class IdleRuns:
         self._held -= 1
         return asleep.lease.hand_on()
 
-    def forget_deleted(self, listed: Collection[Path]) -> list[Path]:
-        """Release the locks of idle runs whose folder was deleted and is not in *listed*; return their paths."""
-        found = deleted(self._asleep, listed)
-        for path in found:
+    def forget_deleted(self, listed: Collection[Path]) -> None:
+        """Release the locks of idle runs whose folder was deleted and is not in *listed*."""
+        for path in deleted(self._asleep, listed):
             lease = self._asleep.pop(path).lease
             if lease is not None:
                 self._held -= 1
                 lease.release()
-        return found
 
     def release(self) -> None:
         """Release all locks."""
@@ -133,13 +135,12 @@ def drained(run: RunBridge) -> bool:
     """Return whether, after `drain` of *run*, every exporter that is not blocked has everything."""
     if run.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
         return True
-    position, found = run.ledger.position, run.exporter_states().values()
-    if found and all(one.state == "blocked" for one in found):
+    states = run.exporter_states().values()
+    unblocked = [state for state in states if state.state != "blocked"]
+    if states and not unblocked:
         return True  # no exporter would take the data that is not read yet
-    return run.shutdown.paused and all(
-        one.state == "blocked" or (one.resolved and one.has_all(position) and not one.failing)
-        for one in found
-    )
+    position = run.ledger.position
+    return run.shutdown.paused and all(state.is_done(position) for state in unblocked)
 
 
 def has_nothing_to_do(run: RunBridge) -> bool:

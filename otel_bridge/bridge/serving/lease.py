@@ -66,13 +66,12 @@ class FolderLease:
         try:
             folder.check_owner()
             folder.check_format()
-            held = lock is not None and lock.held()
+            if lock is not None and lock.held():
+                return cls(folder, lock, log_line)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
-        if lock is not None and held:
-            return cls(folder, lock, log_line)
         if lock is not None:  # the lock of a folder that was deleted
             lock.release()
         return cls(folder, take_lock(folder, options, log_line), log_line)
@@ -103,9 +102,8 @@ class FolderLease:
     def release(self) -> None:
         """Release the lock; a lost lock holds a file open too."""
         if self._lock is not None:
-            if (
-                self._heartbeat_s and not self.lost
-            ):  # so that another host need not wait until this heartbeat is old
+            # So that another host need not wait until this heartbeat is old.
+            if self._heartbeat_s and not self.lost:
                 with contextlib.suppress(JournalError):
                     self._folder.write_heartbeat(self._lock, 0)
             self._lock.release()
@@ -159,13 +157,9 @@ def _kill_holder(
     """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
     holder = folder.holder()
     report = read_report(folder)
-    if report is not None and report.launcher:
+    if holder is None or (report is not None and report.launcher):
         return
-    if (
-        holder is not None
-        and holder.boot_id == this_host().boot_id
-        and holder.pid not in {0, os.getpid()}
-    ):
+    if holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
         log_line(
             f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed"
         )

@@ -7,10 +7,12 @@ after its stint. A run with something left to do goes to the end of the queue. F
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -39,32 +41,33 @@ class Rotation:
     """Holds the queue of waiting runs, and decides which runs give way to them.
 
     Args:
-        most: Most active runs at a time.
+        max_runs: Most active runs at a time.
 
     Attributes:
         waiting: Folders in the queue, and since when (`time.monotonic`).
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_runs: int) -> None:
         self.waiting: OrderedDict[Path, tuple[RunFolder, float]] = OrderedDict()
-        self._most = self._limit = most
-        self._limited_s = self._decided_s = self._open_again_s = float("-inf")
+        self._max_runs = max_runs
+        self._limit = max_runs
+        self._limited_s = -math.inf
+        self._decided_s = -math.inf
+        self._open_again_s = -math.inf
         self._stints: dict[Path, _Stint] = {}
 
     @property
     def limit(self) -> int:
         """Return the most active runs at present: fewer for a while after no more files could be opened."""
-        if self._limit < self._most and time.monotonic() - self._limited_s >= _GROW_S:
-            self._limit, self._limited_s = (
-                min(self._limit + max(self._limit // 4, 1), self._most),
-                time.monotonic(),
-            )
+        if self._limit < self._max_runs and time.monotonic() - self._limited_s >= _GROW_S:
+            self._limit = min(self._limit + max(self._limit // 4, 1), self._max_runs)
+            self._limited_s = time.monotonic()
         return self._limit
 
     @property
     def limited(self) -> bool:
         """Return whether the limit was lowered a moment ago because no more files could be opened."""
-        return time.monotonic() - self._limited_s < _GROW_S and self._limit < self._most
+        return time.monotonic() - self._limited_s < _GROW_S and self._limit < self._max_runs
 
     def longest_wait_s(self) -> float:
         """Return how long the first run in the queue has waited, 0 when none waits. May be called by any thread."""
@@ -90,11 +93,10 @@ class Rotation:
 
     def files_ran_out(self, at_work: int, *, pause_s: float = 0.0) -> None:
         """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds."""
-        self._open_again_s = max(self._open_again_s, time.monotonic() + pause_s)
-        self._limit, self._limited_s = (
-            max(min(self._limit, at_work - max(at_work // 8, 1)), 1),
-            time.monotonic(),
-        )
+        now_s = time.monotonic()
+        self._open_again_s = max(self._open_again_s, now_s + pause_s)
+        self._limit = max(min(self._limit, at_work - max(at_work // 8, 1)), 1)
+        self._limited_s = now_s
 
     def began(self, path: Path) -> None:
         """Store when a run became active."""
@@ -111,23 +113,25 @@ class Rotation:
             runs: The active runs.
             leaving: Number of runs that are about to sleep.
         """
-        now_s, at_work = time.monotonic(), list(runs)
+        now_s = time.monotonic()
+        at_work = list(runs)
         free = self.limit - len(at_work) - leaving
-        wanted = max(len(self.waiting) - leaving - max(free, 0), -free - leaving)
-        if wanted <= 0 or now_s - self._decided_s < _DECIDE_S:
+        # As many as wait, or as are active beyond a limit that was lowered.
+        needed = max(len(self.waiting) - leaving - max(free, 0), -free - leaving)
+        if needed <= 0 or now_s - self._decided_s < _DECIDE_S:
             return []
         self._decided_s = now_s
-        ranked = [
-            (rank, self._stints[run.folder.path].moved_s, run)
-            for run in at_work
-            if (rank := self._rank(run))
-        ]
-        ranked.sort(key=lambda one: one[:2])
-        busy = max(self.limit // _SHARE, 1) - leaving
+        ranked: list[tuple[int, float, RunBridge]] = []
+        for run in at_work:
+            rank = self._rank(run)
+            if rank:
+                ranked.append((rank, self._stints[run.folder.path].moved_s, run))
+        ranked.sort(key=itemgetter(0, 1))
+        max_busy = max(self.limit // _SHARE, 1) - leaving
         return [
             run
-            for number, (rank, _, run) in enumerate(ranked[:wanted])
-            if rank == 1 or number < busy
+            for number, (rank, _, run) in enumerate(ranked[:needed])
+            if rank == 1 or number < max_busy
         ]
 
     def _rank(self, run: RunBridge) -> int:
@@ -135,12 +139,13 @@ class Rotation:
         now_s = time.monotonic()
         stint = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
         position = (
-            run.reader.known(),
+            run.reader.offsets(),
             run.ledger.position,
-            [one.written for one in run.exporter_states().values()],
+            [state.written for state in run.exporter_states().values()],
         )
         if position != stint.position:
-            stint.position, stint.moved_s = position, now_s
+            stint.position = position
+            stint.moved_s = now_s
         if has_nothing_to_do(run):
             return 1
         if now_s - stint.moved_s >= STUCK_S:

@@ -56,15 +56,15 @@ class SegmentsRead:
     """Describes up to where the segments of a run were read when its bridge released it.
 
     Attributes:
-        known: Process to the number of its segment and the offset up to which that was read.
+        offsets: Process to the number of its segment and the offset up to which that was read.
     """
 
     folder: RunFolder
-    known: Mapping[str, tuple[int, int]]
+    offsets: Mapping[str, tuple[int, int]]
 
     def anything_new(self) -> bool:
         """Return whether the folder holds more than was read."""
         return any(
-            (file.number, file.size_bytes) > self.known.get(file.instance_id, (-1, 0))
+            (file.number, file.size_bytes) > self.offsets.get(file.instance_id, (-1, 0))
             for file in self.folder.segments()
         )

@@ -52,7 +52,7 @@ class RolloutPipeline:
             After a rollback of the state, make a new pipeline.
         options: Bounds, waiting times, selection.
         axes: Axes of the run, and the attempt of each role; default: those of the state, for rollouts alone.
-        others: Callable that decides on each trace that turns out not to be a rollout.
+        other_traces: Callable that decides on each trace that turns out not to be a rollout.
         processes: Live view of all processes of the run; a process that is missing here counts as alive.
         generated: Remembers each rollout for the training steps that consume it.
     """
@@ -63,13 +63,13 @@ class RolloutPipeline:
         options: TranslationOptions,
         axes: StepAxes | None = None,
         *,
-        others: Callable[[], OtherTraces] = counted,
+        other_traces: Callable[[], OtherTraces] = counted,
         processes: Mapping[str, Process] = NO_PROCESSES,
         generated: GeneratedRollouts | None = None,
     ) -> None:
         self._state = state
         self._options = options
-        self._others = others
+        self._other_traces = other_traces
         self._content_policy = options.content
         self._store = TraceStore(state)
         self._evaluations = Evaluations(state)
@@ -418,7 +418,7 @@ class RolloutPipeline:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
-        return self._publisher.no_rollout(trace, self._others())
+        return self._publisher.no_rollout(trace, self._other_traces())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts."""

@@ -36,14 +36,14 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
         return environment.load(name)
 
     workers = lanes_of(ledger, replace(environment, load=load))
-    workers.choose({"old": ("metrics",), "new": ("metrics",)}, {})
+    workers.choose({"old": ("metrics",), "new": ("metrics",)}, {}, {})
     until(lambda: workers.by_name["old"].exporter_state.resolved)
     real = ledger.name_destinations
 
-    def after_the_new_one_began(ids: Collection[int], **others: Collection[str]) -> None:
+    def after_the_new_one_began(ids: Collection[int], **unresolved: Collection[str]) -> None:
         may_begin.set()
         until(lambda: workers.by_name["new"].exporter_state.resolved)
-        real(ids, **others)
+        real(ids, **unresolved)
 
     monkeypatch.setattr(ledger, "name_destinations", after_the_new_one_began)
     workers.mark_named()

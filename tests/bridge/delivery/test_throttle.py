@@ -65,8 +65,8 @@ def test_a_rest_is_twenty_times_the_writing_and_half_a_second_at_most(
     once.wrote(wrote_s / 2)
     once.wrote(wrote_s / 2)
 
-    assert once.pause_s(wanted=wanted) == pytest.approx(pause_s)
-    assert once.pause_s(wanted=True) == 0.0
+    assert once.pause_s(allowed=wanted) == pytest.approx(pause_s)
+    assert once.pause_s(allowed=True) == 0.0
 
 
 def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from otel_bridge.bridge import run_bridge
 from otel_bridge.bridge.ingest.backpressure import ENOUGH_RECORDS
 from otel_bridge.bridge.ingest.segment_reader import BATCH_FRAMES
 from otel_bridge.bridge.run_bridge import RunBridge
-from support.bridge.bridge_doubles import Process, options, run_folder, until, written
+from support.bridge.bridge_doubles import Process, open_bridge, options, run_folder, until, written
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -35,9 +35,7 @@ def opened(tmp_path: Path, release: threading.Event) -> Iterator[Opened]:
     def open_with(**recorders: RecordingTracker) -> RunBridge:
         folder = run_folder(tmp_path)
         Process.start(folder, *recorders).log(ROWS)
-        bridge = RunBridge.open(
-            folder, options(*recorders.items()), wake=lambda: None, log_line=lambda _: None
-        )
+        bridge = open_bridge(folder, options(*recorders.items()))
         bridges.append(bridge)
         return bridge
 

@@ -24,6 +24,7 @@ from otel_bridge.journal.locks import probe
 from otel_bridge.records import Status
 from support.bridge.bridge_doubles import (
     Process,
+    open_bridge,
     options,
     report_when,
     run_folder,
@@ -38,9 +39,7 @@ from support.otlp.otlp_samples import RUN
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(
-        folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None
-    )
+    bridge = open_bridge(folder, options(("memory", recorder)))
     process = Process.start(folder, "memory")
     process.log(2000)
     with bridge.ledger.database.transaction() as sql:
@@ -279,9 +278,7 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
     with path.open("ab") as file:
         file.write(path.read_bytes()[start : start + 40])
 
-    bridge = RunBridge.open(
-        folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None
-    )
+    bridge = open_bridge(folder, options(("memory", recorder)))
     until(
         lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size)
     )

@@ -27,6 +27,7 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.records import Record, Status
 from support.bridge.bridge_doubles import (
     Process,
+    open_bridge,
     options,
     refused,
     run_folder,
@@ -50,12 +51,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         for before in bridges:
             before.close(time.monotonic() + 5)
         bridges.clear()
-        bridge = RunBridge.open(
-            run_folder(tmp_path),
-            options(*recorders.items()),
-            wake=lambda: None,
-            log_line=lambda _: None,
-        )
+        bridge = open_bridge(run_folder(tmp_path), options(*recorders.items()))
         bridges.append(bridge)
         return bridge
 
@@ -267,9 +263,7 @@ def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(
-        folder, _patient(recorder), wake=lambda: None, log_line=lambda line: None
-    )
+    bridge = open_bridge(folder, _patient(recorder))
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
     until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)

@@ -13,6 +13,8 @@ from typing import Any
 
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.bridge.serving.active_runs import RunOpener
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError, JournalFullError
 from otel_bridge.exporter import Exporter
@@ -143,6 +145,11 @@ def options(*recorders: tuple[str, RecordingTracker], **changes: object) -> Brid
         retry_after_exit_s=0.5,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def open_bridge(folder: RunFolder, options: BridgeOptions) -> RunBridge:
+    """The bridge of one folder, whose polls the test makes."""
+    return RunOpener(options, lambda: None, lambda _: None).open(folder, None)
 
 
 @contextmanager

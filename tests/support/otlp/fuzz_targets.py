@@ -161,7 +161,7 @@ def translation(data: bytes) -> None:
     translator = Translator(
         state,
         TranslationOptions(max_open_traces=8, seen_limit=64),
-        others=lambda: OtherTraces.SHOWN,
+        other_traces=lambda: OtherTraces.SHOWN,
     )
     now_ns = T0
     records: list[Record] = []

@@ -335,7 +335,7 @@ def test_a_trace_that_is_not_a_rollout_becomes_a_record_where_somebody_shows_it(
     fate: OtherTraces, counted: dict[str, int], shown: list[tuple[str, int]]
 ) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
-    bench.rollouts = RolloutPipeline(bench.state, bench.options, others=lambda: fate)
+    bench.rollouts = RolloutPipeline(bench.state, bench.options, other_traces=lambda: fate)
     bench.send(sample.span("w", 2, "SELECT"), sample.span("w", 1, "GET /health", parent=None))
 
     records = bench.after(3)
