@@ -28,11 +28,17 @@ from otel_bridge.adapters.parts.framework_run import (
 )
 from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.timers import time_trl
-from otel_bridge.adapters.parts.trl_completions import CompletionReader, consumes_whole_batch
+from otel_bridge.adapters.parts.trl_completions import (
+    CompletionReader,
+    consumes_whole_batch,
+    keep_streams,
+    streams_of,
+)
 
 _REQUIREMENT: Final = "transformers>=4.50"
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts.rollout import Rollout
     from otel_bridge.emit.run import Run
 
     class TrainerCallback:
@@ -194,6 +200,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if _is_trial(state):
             self._trials.next()
         time_trl()
+        keep_streams(self._trainer())
         recording = self._select(args, state, model)
         self._in_training = True
         if not self._captured().begins_the_run:  # else the first record joins that run
@@ -258,6 +265,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             reader.forget_training()
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
+        if split == "train":
+            _annotate(recording.run, trainer, rollouts, step)
 
     def _record_consumed(self, state: Any) -> None:
         """Record the last batch as consumed by the step, unless a step consumes an unknown part of it."""
@@ -339,6 +348,14 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``."""
         same = [one for one in self._callbacks() if isinstance(one, OtelBridgeCallback)]
         return not same or same[0] is self
+
+
+def _annotate(run: Run | None, trainer: Any, rollouts: list[Rollout], step: int) -> None:
+    """Record log-probabilities of vLLM and of the trainer for the completions that this process generated."""
+    local, streams = streams_of(trainer, len(rollouts))
+    if run is not None and local:
+        decode = trainer.processing_class.decode
+        run.annotate(rollouts[:local], step=step, decode=decode, **streams)
 
 
 def register() -> None:

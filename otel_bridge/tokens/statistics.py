@@ -202,25 +202,16 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
     numpy = numpy_module()
     if not len(values):
         return _fold_list([], edges.tolist(), with_maxima=with_maxima)
-    starts = numpy.minimum(edges[:-1], len(values) - 1)
     counts = numpy.diff(edges).astype("f8")
-    is_empty = counts == 0  # of an empty segment, `reduceat` gives the element at its start
     with numpy.errstate(all="ignore"):
-        sums = numpy.add.reduceat(values, starts, dtype="f8")
-    sums[is_empty] = 0.0
+        sums = _reduced(numpy.add, values, edges)
     if not numpy.isfinite(sums.sum()):
         is_number = numpy.isfinite(values)
         values = numpy.where(is_number, values, 0.0)
-        counts = numpy.add.reduceat(is_number, starts, dtype="f8")
-        sums = numpy.add.reduceat(values, starts, dtype="f8")
-        counts[is_empty] = 0.0
-        sums[is_empty] = 0.0
+        counts = _reduced(numpy.add, is_number, edges)
+        sums = _reduced(numpy.add, values, edges)
     shape = (-1, DECILES)
-    maxima = (
-        _maxima(numpy.where(is_empty, 0.0, numpy.maximum.reduceat(values, starts)))
-        if with_maxima
-        else []
-    )
+    maxima = _maxima(_reduced(numpy.maximum, values, edges)) if with_maxima else []
     counts = counts.reshape(shape)
     sums = sums.reshape(shape)
     return Figure(
@@ -230,6 +221,19 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
         counts.sum(axis=0).tolist(),
         sums.sum(axis=0).tolist(),
     )
+
+
+def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
+    """Return *operation* over each segment of *values* between *edges*, 0 for an empty one."""
+    numpy = numpy_module()
+    starts = edges[:-1]
+    numbers = numpy.zeros(len(starts))
+    # Segments after the last value are empty, and begin where `reduceat` finds no element.
+    inside = int(numpy.count_nonzero(starts < len(values)))
+    numbers[:inside] = operation.reduceat(values, starts[:inside], dtype="f8")
+    # Of another empty segment it gives the element at its start.
+    numbers[starts == edges[1:]] = 0.0
+    return numbers
 
 
 def _maxima(of_tenths: Numbers) -> list[float]:

@@ -16,6 +16,7 @@ from support.trainers.framework_programs import (
     GRPO_PLAIN,
     GRPO_REPORT_TO,
     GRPO_RESUMED,
+    GRPO_SAMPLED_BY_AN_ENGINE,
 )
 from support.trainers.framework_runs import (
     NEEDS_REAL,
@@ -31,6 +32,11 @@ from support.trainers.framework_runs import (
 )
 
 pytestmark = NEEDS_REAL
+MISMATCH = ("tokens/mismatch/mean", "tokens/mismatch/max")
+COMPUTED = (
+    "train/sampling/sampling_logp_difference/mean",
+    "train/sampling/sampling_logp_difference/max",
+)
 
 
 def losses(done: subprocess.CompletedProcess[str]) -> list[list[float | None]]:
@@ -140,3 +146,27 @@ def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_se
     rows = [(one["step"], one["attempt"]) for one in found if "train/loss" in one.get("values", {})]
     assert rows == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2)]
     assert ends_of(found)[-1] == "finished"
+
+
+def test_the_mismatch_of_engine_and_trainer_is_what_trl_computes(tmp_path: Path) -> None:
+    run_program(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE, real=True)
+
+    found = recorded(tmp_path)
+    assert differences(rows_of(found, *MISMATCH)) == differences(rows_of(found, *COMPUTED))
+    lengths = rows_of(found, "train/completions/mean_length")
+    assert rows_of(found, "tokens/count") == [(step, 4 * length) for step, length in lengths]
+
+
+def test_masked_completions_are_left_out_of_the_mismatch_as_trl_does(tmp_path: Path) -> None:
+    run_program(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE, "masked", real=True)
+
+    found = recorded(tmp_path)
+    with_tokens = [row for row in rows_of(found, *COMPUTED) if row[1:] != (0.0, 0.0)]
+    assert len(with_tokens) < 4
+    assert differences(rows_of(found, *MISMATCH)) == differences(with_tokens)
+
+
+def differences(rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Step, mean and maximum of each row: TRL computes with 32-bit floats."""
+    assert rows
+    return [(step, round(mean, 4), round(highest, 5)) for step, mean, highest in rows]

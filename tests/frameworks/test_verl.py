@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_programs import (
-    VERL_BATCH,
+    VERL_BATCH_OF_TENSORS,
     VERL_ROLLOUTER,
     VERL_TRACES,
     VERL_TRACKING,
@@ -24,6 +25,7 @@ from support.trainers.framework_runs import (
 )
 
 pytestmark = NEEDS_REAL
+ENDED = "\ntrainer._shutdown_dump_executor()\n"
 LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
 BY_MODULE = {
     "VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl",
@@ -111,25 +113,7 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
 
 
 def test_a_training_batch_of_the_real_trainer_has_groups_and_advantages(tmp_path: Path) -> None:
-    code = VERL_BATCH.replace(
-        'batch = SimpleNamespace(non_tensor_batch={"uid": ["u1", "u1"]}, batch=None)',
-        """
-import numpy as np, torch
-from verl import DataProto
-class Tokenizer:
-    def batch_decode(self, ids, skip_special_tokens=True):
-        return [" ".join(map(str, one.tolist())) for one in ids]
-trainer.tokenizer = Tokenizer()
-trainer._init_dump_executor()
-two = torch.tensor([[1.0, 1.0], [0.5, 9.0]])
-batch = DataProto.from_dict(
-    tensors={"prompts": torch.ones(2, 2), "responses": torch.ones(2, 2), "token_level_scores": two,
-             "advantages": two, "response_mask": torch.tensor([[1, 1], [1, 0]])},
-    non_tensors={"uid": np.array(["u1", "u1"], dtype=object),
-                 "reward_model": np.array([{"ground_truth": "4"}, {}], dtype=object)})
-""",
-    )
-    run_program(tmp_path, code + "\ntrainer._shutdown_dump_executor()\n", real=True)
+    run_program(tmp_path, VERL_BATCH_OF_TENSORS + ENDED, real=True)
 
     found = recorded(tmp_path)
     first, second = rollouts_in(found)
@@ -138,3 +122,48 @@ batch = DataProto.from_dict(
     assert first["rewards"] == {"acc": 1.0, "format": 0.5, "trained_step": 5.0}
     assert rows_of(found, "trainer/lineage/consumed") == [(5, 2)]
     assert first["metadata"]["ground_truth"] == "4"
+
+
+LOGPROBS = """
+tensors["rollout_log_probs"] = torch.tensor([[-0.5, -2.0], [-1.0, 0.0]])
+tensors["old_log_probs"] = torch.tensor([[-0.7, -1.25], [-0.75, -9.0]])
+"""
+MISMATCH = ("trainer/tokens/mismatch/k1", "trainer/tokens/mismatch/k3")
+
+
+def with_logprobs(config: str) -> str:
+    """A program whose batch has log-probabilities of the engine and its own, which verl compares too."""
+    compared = """
+import json
+from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
+names = ("old_log_probs", "rollout_log_probs", "response_mask")
+computed = compute_offpolicy_metrics(*(batch.batch[name] for name in names))
+print("computed", json.dumps([computed["kl"], computed["k3_kl"]]))
+"""
+    code = VERL_BATCH_OF_TENSORS.replace("batch = DataProto", LOGPROBS + "batch = DataProto")
+    configured = f"from omegaconf import OmegaConf\ntrainer.config = OmegaConf.create({config})\n"
+    return code.replace("extra = {", configured + "extra = {") + ENDED + compared
+
+
+def test_the_mismatch_of_engine_and_trainer_is_what_verl_computes(tmp_path: Path) -> None:
+    done = run_program(tmp_path, with_logprobs("{'algorithm': {}}"), real=True)
+
+    found = recorded(tmp_path)
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("computed ")]
+    ((step, *values),) = rows_of(found, *MISMATCH)
+    assert (step, values) == (5, pytest.approx(json.loads(line.removeprefix("computed "))))
+    assert rows_of(found, "trainer/tokens/count", "trainer/tokens/advantage") == [
+        (5, 3, pytest.approx(2.5 / 3))
+    ]
+
+
+def test_where_verl_takes_the_log_probabilities_of_the_engine_there_is_no_mismatch(
+    tmp_path: Path,
+) -> None:
+    bypassed = "{'algorithm': {'rollout_correction': {'bypass_mode': True}}}"
+
+    run_program(tmp_path, with_logprobs(bypassed), real=True)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "trainer/tokens/logprob/engine") == [(5, pytest.approx(-3.5 / 3))]
+    assert rows_of(found, *MISMATCH) == []

@@ -1,10 +1,12 @@
-"""Rollouts that a framework hands over when it trains on them -> the rollouts, and the step that consumes them."""
+"""A batch that a framework trains on -> its rollouts, the step that consumes them, and their tokens."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from otel_bridge.tokens.statistics import LOSS_MASK
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.rollout import Rollout
@@ -14,6 +16,28 @@ if TYPE_CHECKING:
 def new_rollout_id() -> str:
     """Return an id for a rollout: frameworks have none that is unique in the run."""
     return os.urandom(16).hex()
+
+
+def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
+    """Return the streams of a padded batch as `Run.annotate` takes them, each rollout up to its last sampled token.
+
+    Args:
+        mask: Tensor of a row for each rollout, positive for the tokens that the policy sampled.
+        tensors: Tensors of the same shape by the name of the stream; ``None`` for one that the batch lacks.
+    """
+    rows = _rows(mask)
+    lengths = [int(row.nonzero()[0].max(initial=-1)) + 1 for row in rows]
+    streams: dict[str, Any] = {}
+    for name, tensor in {LOSS_MASK: mask, **tensors}.items():
+        if tensor is not None:
+            pairs = zip(_rows(tensor), lengths, strict=True)
+            streams[name] = [row[:length] for row, length in pairs]
+    return streams
+
+
+def _rows(tensor: Any) -> Any:
+    """Return a tensor of torch as an array: one copy to the CPU. numpy lacks bfloat16."""
+    return tensor.detach().float().cpu().numpy()
 
 
 def log_training_batch(

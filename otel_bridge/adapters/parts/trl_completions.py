@@ -7,13 +7,67 @@ identity of its entries.
 
 from __future__ import annotations
 
+import functools
 import math
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from otel_bridge.adapters.parts.training_batch import new_rollout_id
+from otel_bridge.adapters.parts.framework_run import guarded
+from otel_bridge.adapters.parts.training_batch import new_rollout_id, token_streams
 from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
+from otel_bridge.tokens.statistics import LOSS_MASK
+
+_GENERATE: Final = "_generate_and_score_completions"
+_WRAPPED: Final = "otel_bridge_wrapped"
+_BOTH: Final = frozenset({"sampling_per_token_logps", "old_per_token_logps"})
+_streams: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""Trainer to the streams of its last batch, in the order of its completions: TRL keeps only shuffled ones."""
+
+
+def keep_streams(trainer: Any) -> None:
+    """Wrap the class of a trainer of TRL, once, so that `streams_of` has what it generates."""
+    cls: Any = trainer.__class__
+    real: Any = getattr(cls, _GENERATE, None)
+    if real is None or getattr(real, _WRAPPED, False):
+        return
+
+    @functools.wraps(real)
+    def generate(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        output = real(self, *arguments, **keywords)
+        _keep(self, output)
+        return output
+
+    setattr(generate, _WRAPPED, True)
+    setattr(cls, _GENERATE, generate)
+
+
+@guarded
+def _keep(trainer: Any, output: Mapping[str, Any]) -> None:
+    """Keep the streams of a batch to train on, if TRL corrects log-probabilities of vLLM by its own."""
+    if not trainer.model.training or not output.keys() >= _BOTH:
+        return
+    mask = output["completion_mask"]
+    tool_mask = output.get("tool_mask")
+    _streams[trainer] = token_streams(
+        mask if tool_mask is None else mask * tool_mask,
+        logprobs=output["sampling_per_token_logps"],
+        trainer_logprobs=output["old_per_token_logps"],
+        token_ids=output["completion_ids"],
+    )
+
+
+def streams_of(trainer: Any, completions: int) -> tuple[int, dict[str, Any]]:
+    """Return how many of the last *completions* this process generated, the first ones, and their streams.
+
+    There are none, and the number is 0, if the last batch was not that of the completions.
+    """
+    streams = _streams.pop(trainer, {})
+    local = len(streams.get(LOSS_MASK, ()))
+    if local and local * trainer.accelerator.num_processes == completions:
+        return local, streams
+    return 0, {}
 
 
 class CompletionReader:
@@ -124,7 +178,7 @@ def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
     return list(logs.get(name, ()))
 
 
-def _columns(logs: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
+def _columns(logs: Mapping[str, Any], name: str) -> dict[str, Any]:
     found: Mapping[str, Any] = logs.get(name, {})
     return {key: list(values) for key, values in found.items()}
 

@@ -14,15 +14,18 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.calling_object import ReturnPlace, calling_object, return_place_of
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.timers import time_verl
-from otel_bridge.adapters.parts.training_batch import log_training_batch
+from otel_bridge.adapters.parts.training_batch import log_training_batch, token_streams
 from otel_bridge.adapters.parts.verl_traces import install_traces
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.run import Run
 
 BACKEND: Final = "otel_bridge"
 _REQUIREMENT: Final = "verl>=0.9.1"
@@ -330,7 +333,31 @@ def _log_dump(
     logger = VerlLogger.current
     run = None if logger is None else logger.recording.begin()
     if run is not None:
-        log_training_batch(run, rollouts, _step_of(trainer))
+        step = _step_of(trainer)
+        ids = log_training_batch(run, rollouts, step)
+        _annotate(run, trainer, batch, ids, step)
+
+
+def _annotate(run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int) -> None:
+    """Record log-probabilities of engine and trainer, where the batch has those of the engine."""
+    tensors: Any = getattr(batch, "batch", None)
+    if tensors is None or not {"rollout_log_probs", "response_mask"} <= set(tensors.keys()):
+        return
+    streams = token_streams(
+        tensors["response_mask"],
+        logprobs=tensors["rollout_log_probs"],
+        trainer_logprobs=None if _is_bypassed(trainer) else tensors.get("old_log_probs", None),
+        advantages=tensors.get("advantages", None),
+        token_ids=tensors.get("responses", None),
+    )
+    run.annotate(ids, step=step, decode=trainer.tokenizer.decode, **streams)
+
+
+def _is_bypassed(trainer: Any) -> bool:
+    """Return whether verl recomputes no log-probabilities: ``old_log_probs`` are then those of the engine."""
+    algorithm: Any = getattr(getattr(trainer, "config", None), "algorithm", None) or {}
+    correction: Any = algorithm.get("rollout_correction") or {}
+    return bool(correction.get("bypass_mode"))
 
 
 def _step_of(trainer: Any) -> int:

@@ -270,6 +270,18 @@ def test_lists_without_numpy_give_the_same_figures_and_numpy_is_not_imported() -
         assert read[name].buckets == figure.buckets
 
 
+@pytest.mark.parametrize("lengths", [[25, 0, 0], [0, 25], [0, 0, 25, 0], [11, 0, 14]])
+def test_each_token_counts_where_rollouts_without_tokens_are_first_or_last(
+    lengths: list[int],
+) -> None:
+    values = np.arange(-25.0, 0.0)
+
+    figure = figures_of({"entropies": values}, lengths)["entropy"]
+
+    assert (figure.counts, sum(figure.sums)) == (lengths, values.sum())
+    assert sum(figure.decile_counts) == 25
+
+
 def test_nothing_raises_and_all_is_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,6 +207,30 @@ trained.train()
 losses(trained)
 """
 )
+GRPO_SAMPLED_BY_AN_ENGINE = (
+    GRPO
+    + """
+import random
+from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+class EngineTrainer(GRPOTrainer):
+    # As with vLLM, whose log-probabilities are None where it has NaN: another engine samples, TRL corrects for it.
+    def _generate_single_turn(self, *arguments):
+        self.use_vllm = False
+        completions, _ = super()._generate_single_turn(*arguments)
+        self.use_vllm = True
+        noise = random.Random(str(completions))
+        logprobs = [[noise.uniform(-6.0, -5.0) for _ in ids] for ids in completions]
+        logprobs[0][0] = None
+        return completions, logprobs
+
+GRPOTrainer = EngineTrainer
+trained = trainer("out", [OtelBridgeCallback()], max_completion_length=60,
+                  mask_truncated_completions="masked" in sys.argv)
+trained.use_vllm = True
+trained.train()
+"""
+)
 GRPO_REPORT_TO = (
     GRPO
     + """
@@ -351,6 +375,27 @@ RayPPOTrainer._log_rollout_data(trainer, batch, extra, {}, "out")
 trainer._dump_generations(["v"], ["v"], [None], [1.0], {}, "out")
 tracking.log({"actor/loss": 0.5}, step=5)
 """
+)
+VERL_BATCH_OF_TENSORS = VERL_BATCH.replace(
+    'batch = SimpleNamespace(non_tensor_batch={"uid": ["u1", "u1"]}, batch=None)',
+    """
+import numpy as np, torch
+from verl import DataProto
+class Tokenizer:
+    def batch_decode(self, ids, skip_special_tokens=True):
+        return [self.decode(one) for one in ids]
+    def decode(self, ids):
+        return " ".join(str(int(one)) for one in ids)
+trainer.tokenizer = Tokenizer()
+trainer._init_dump_executor()
+two = torch.tensor([[1.0, 1.0], [0.5, 9.0]])
+tensors = {"prompts": torch.ones(2, 2), "responses": torch.ones(2, 2), "token_level_scores": two,
+           "advantages": two, "response_mask": torch.tensor([[1, 1], [1, 0]])}
+batch = DataProto.from_dict(
+    tensors=tensors,
+    non_tensors={"uid": np.array(["u1", "u1"], dtype=object),
+                 "reward_model": np.array([{"ground_truth": "4"}, {}], dtype=object)})
+""",
 )
 SLIME = """
 from dataclasses import dataclass, field
