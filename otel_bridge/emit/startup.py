@@ -188,7 +188,7 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
         launched=launched,
         hold=hold,
         unchosen=unchosen,
-        other=find_python(facts.env, facts.choice.names, missing_here(facts.choice), base.path)
+        other=find_python(facts.env, facts.choice.names, missing_here(facts.choice))
         if is_started_here
         else None,
     )

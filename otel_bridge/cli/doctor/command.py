@@ -227,7 +227,7 @@ def _bridge_environment(
     """
     missing = {name: what for name, what in lacking.items() if what}
     try:
-        other = find_python(env, tuple(lacking), missing, find_base(env, Path.cwd()).path)
+        other = find_python(env, tuple(lacking), missing)
     except ConfigError as exc:
         findings.wrong.append(str(exc))
         return

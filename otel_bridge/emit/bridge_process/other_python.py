@@ -1,7 +1,6 @@
 """Checks the interpreter of another environment that the user names, with otel-bridge and the trackers.
 
-The bridge runs there, so that a framework's pins do not matter. The interpreter is queried once; the answer is stored
-beside the run folders until packages there change.
+The bridge runs there, so that a framework's pins do not matter. Each process queries the interpreter once.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, cast
 
 import orjson
@@ -21,23 +18,20 @@ from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal import folder as folders
 from otel_bridge.journal import header as headers
-from otel_bridge.journal.folder import put_file
 from otel_bridge.settings import BRIDGE_PYTHON
 
-CACHE_NAME: Final = ".other-environments.json"
 HINT: Final = (
     "or leave this environment as it is: uv tool install 'otel-bridge[all]' once for the machine, and "
     f'export {BRIDGE_PYTHON.name}="$(uv tool dir)/otel-bridge/bin/python"'
 )
 _ASK_S: Final = 20.0
-_MAX_CACHED: Final = 16
 _FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
 
 # Code that runs there. It imports only modules of every version; -I keeps the training program's modules away.
 _QUESTION: Final = """
-import json, os, sys, sysconfig
+import json
 from importlib import import_module, metadata, util
-answer = {"purelib": sysconfig.get_path("purelib")}
+answer = {}
 try:
     answer["version"] = metadata.version("otel-bridge")
     answer["formats"] = {
@@ -71,7 +65,7 @@ class OtherPython:
 
 
 def find_python(
-    env: Mapping[str, str], names: Sequence[str], missing: Mapping[str, str], base: Path
+    env: Mapping[str, str], names: Sequence[str], missing: Mapping[str, str]
 ) -> OtherPython | None:
     """Return the interpreter that the user names to run the bridge; ``None``: this process's own.
 
@@ -79,19 +73,19 @@ def find_python(
         env: The environment.
         names: The exporters of the run.
         missing: Exporter to the message about its package, for packages that this environment lacks.
-        base: The directory of run folders, where answers are stored.
 
     Raises:
         ConfigError: The interpreter that the user names cannot run the bridge.
         MissingExtraError: The environment of the bridge lacks the package that an exporter needs.
     """
-    wanted = [name for name in names if name != OTLP]
-    named = BRIDGE_PYTHON.read(env)
-    if named:
-        other = _asked(os.path.expanduser(named), env, base)
-        lacking = _lacking(other, wanted)
+    setting = BRIDGE_PYTHON.read(env)
+    if setting:
+        path = os.path.expanduser(setting)
+        other = _queried.get(path) or _query(path, env)
+        _queried[path] = other
+        lacking = _lacking(other, [name for name in names if name != OTLP])
         if lacking:
-            raise MissingExtraError(f"{BRIDGE_PYTHON.name}={named}: {lacking}")
+            raise MissingExtraError(f"{BRIDGE_PYTHON.name}={setting}: {lacking}")
         return other
     if not missing:
         return None
@@ -114,30 +108,21 @@ def _lacking(other: OtherPython, names: Sequence[str]) -> str:
     )
 
 
-def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
-    """Return the abilities of *python*: the stored answer while its packages are unchanged, else a new answer.
+_queried: Final[dict[str, OtherPython]] = {}
+"""Interpreters that this process has queried; a process may begin many runs."""
+
+
+def _query(python: str, env: Mapping[str, str]) -> OtherPython:
+    """Return the abilities of *python*.
 
     Raises:
-        ConfigError: The interpreter cannot run the bridge.
+        ConfigError: It is not an interpreter that can run the bridge.
     """
     if not (os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)):
         raise ConfigError(
             f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter"
         )
-    cache = base / CACHE_NAME
-    known = _cached(cache)
-    before = known.get(python)
-    if before is None or before.get("mtime_ns") != _installed_ns(before):
-        before = _ask(python, env)
-        before["mtime_ns"] = _installed_ns(before)
-        kept = [*((path, one) for path, one in known.items() if path != python), (python, before)][
-            -_MAX_CACHED:
-        ]
-        with suppress(
-            OSError
-        ):  # the folder is made with the run; until then each process queries again
-            put_file(cache, orjson.dumps(dict(kept)))
-    return _checked(python, before)
+    return _checked(python, _ask(python, env))
 
 
 def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
@@ -187,24 +172,3 @@ def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
 
 def _listed(formats: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in formats.items())
-
-
-def _installed_ns(answer: Mapping[str, object]) -> int | None:
-    """Return the time at which a package was last installed or removed there."""
-    try:
-        return os.stat(str(answer.get("purelib", ""))).st_mtime_ns
-    except OSError:
-        return None
-
-
-def _cached(path: Path) -> dict[str, dict[str, object]]:
-    try:
-        found: object = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    entries = cast("dict[str, object]", found) if isinstance(found, dict) else {}
-    return {
-        python: cast("dict[str, object]", one)
-        for python, one in entries.items()
-        if isinstance(one, dict) and isinstance(cast("dict[str, object]", one).get("mtime_ns"), int)
-    }

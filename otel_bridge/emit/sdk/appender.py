@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -25,16 +25,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
-from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.errors import any_error
+from otel_bridge.journal.frames import Signal
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-METRICS: Final = 1
-TRACES: Final = 2
-LOGS: Final = 3
 Request: TypeAlias = (
     "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
 )
@@ -59,7 +56,7 @@ class SdkAppender:
             if context is not None:
                 mark_instrumented(context.trace_id)
         try:
-            self._append(TRACES, encode_spans([well_formed(span) for span in spans]))
+            self._append(Signal.TRACES, encode_spans(spans))
         except (
             any_error()
         ):  # nothing of otel-bridge may end a training run, and nothing leaves unseen
@@ -68,7 +65,7 @@ class SdkAppender:
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            self._append(LOGS, encode_logs([well_formed(record) for record in records]))
+            self._append(Signal.LOGS, encode_logs(records))
         except any_error():
             self._count(len(records))
 
@@ -82,7 +79,7 @@ class SdkAppender:
             self.run.count_drop("forked_metrics")
             return
         try:
-            self._append(METRICS, encode_metrics(well_formed(data)))
+            self._append(Signal.METRICS, encode_metrics(data))
         except any_error():
             self._count(1)
 

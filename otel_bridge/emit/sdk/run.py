@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from otel_bridge.emit.bridge_process.other_python import find_python
@@ -15,7 +14,6 @@ from otel_bridge.emit.run import Run
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, available, described, missing_of
-from otel_bridge.journal.base_dir import find_base
 from otel_bridge.settings import (
     LOGS_EXPORTER,
     METRICS_EXPORTER,
@@ -75,7 +73,7 @@ def _works(name: str) -> bool:
     try:
         missing = missing_of(name, described(name))
         if missing and not (launcher_alive(env) or OFFLINE.read(env)):
-            find_python(env, [name], {name: missing}, find_base(env, Path.cwd()).path)
+            find_python(env, [name], {name: missing})
     except OtelBridgeError as exc:
         _process.refused.add(name)
         _log.warning("exporter %s is off: %s", name, exc)

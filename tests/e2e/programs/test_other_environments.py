@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.bridge_process.other_python import CACHE_NAME
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from support.collector.service_process import service
@@ -105,8 +102,6 @@ def test_a_bridge_of_another_environment_delivers_to_every_tracker(
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert f"the bridge runs in another environment: {sys.executable}" in done.stderr
     assert losses(tmp_path, env) == everything()
-    kept = tmp_path / "runs" / CACHE_NAME
-    assert not kept.exists() or stat.S_IMODE(os.stat(kept).st_mode) == 0o600
 
 
 def test_a_launcher_of_another_environment_delivers(core: Path, tmp_path: Path) -> None:
