@@ -23,6 +23,7 @@ from otel_bridge.errors import ConfigError, JournalError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import NOT_SERVED
+from otel_bridge.otlp.proxies import direct_variables
 from otel_bridge.settings import environment
 
 STOP_S: Final = 5.0
@@ -37,6 +38,7 @@ def main(argv: list[str]) -> int:
     """
     _bound_log()
     collect_less_often()
+    os.environ.update(direct_variables(os.environ))  # for the trackers' own clients too
     path = Path(argv[0])
     try:
         options = BridgeOptions.read(environment(), _working_folder(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from importlib.metadata import version
 from typing import Final
 
@@ -15,6 +16,7 @@ from otel_bridge.cli.output import call_with_streams
 from otel_bridge.cli.terminal import echo
 from otel_bridge.emit.config.capture_env import set_capture_aside
 from otel_bridge.errors import OtelBridgeError
+from otel_bridge.otlp.proxies import direct_variables
 
 _COMMANDS: Final = {
     "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
@@ -100,4 +102,5 @@ def main(ctx: click.Context) -> None:
     """
     # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.
     release()
+    os.environ.update(direct_variables(os.environ))
     ctx.obj = set_capture_aside()

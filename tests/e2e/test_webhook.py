@@ -11,6 +11,7 @@ import pytest
 
 from otel_bridge.journal.report import read_report
 from support.collector.service_process import service
+from support.free_ports import free_port
 from support.trackers.webhook_server import webhook
 from support.trainers.e2e_jobs import (
     CLEAN,
@@ -91,6 +92,18 @@ def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Pat
 
     assert (done.returncode, sent.returncode) == (0, 0), done.stderr + sent.stderr
     assert (running.titles, other.titles) == (POSTED, POSTED)
+
+
+def test_a_proxy_of_the_environment_gets_no_alert_that_is_for_this_machine(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    proxies = {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}"}  # where nothing listens
+
+    with webhook() as running, no_bridge_left(runs):
+        env = environment(runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE, **proxies)
+        run(script(tmp_path / "train.py", TRAIN), env)
+        until(lambda: ended(runs))
+
+    assert running.titles == POSTED
 
 
 def test_a_bridge_that_is_killed_while_it_waits_for_the_answer_posts_no_alert_twice(

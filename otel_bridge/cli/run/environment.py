@@ -16,6 +16,7 @@ from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity, new_end, resource_attributes
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE, SIGNALS
+from otel_bridge.otlp.proxies import direct_variables
 
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
 MLFLOW_KEEPS_TRACES: Final = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
@@ -84,7 +85,7 @@ def child_environment(
     child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(
         f"{key}={quote(value)}" for key, value in attributes.items()
     )
-    return child | receiver.environment
+    return child | direct_variables(env, receiver.host) | receiver.environment
 
 
 def capture_of(

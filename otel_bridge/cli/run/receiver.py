@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
@@ -20,6 +20,10 @@ class LauncherReceiver:
 
     Without the extra ``collector`` the receiver accepts HTTP only. The variables configure stock SDKs for HTTP, and for
     gRPC only a signal for which the user chose it.
+
+    Attributes:
+        environment: These variables.
+        host: Where the command's processes reach the receiver.
     """
 
     def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:
@@ -46,6 +50,7 @@ class LauncherReceiver:
         self._receiver = Receiver(chosen)
         http_endpoint = _for_others(self._receiver.http_endpoint, host)
         grpc_endpoint = _for_others(self._receiver.grpc_endpoint, host)
+        self.host = urlsplit(http_endpoint).hostname or ""
         self.environment = {
             f"{PREFIX}ENDPOINT": http_endpoint,
             f"{PREFIX}PROTOCOL": "http/protobuf",

@@ -74,6 +74,18 @@ def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
     assert statuses(only_folder(tmp_path / ".otel-bridge")) == ["finished"]
 
 
+def test_a_proxy_of_the_environment_gets_nothing_that_is_for_this_machine(tmp_path: Path) -> None:
+    reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
+    nothing_listens = f"http://127.0.0.1:{free_pair()}"
+    env = environment(tmp_path, HTTP_PROXY=nothing_listens, NO_PROXY="tracker.example")
+
+    done = otel_bridge("run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env)
+
+    folder = only_folder(tmp_path / ".otel-bridge")
+    assert done.returncode == 0, done.stderr
+    assert values(folder)["requests"] == [(None, 5)]
+
+
 SERVER_OF_TRACES = """
     import os
     from opentelemetry.sdk.trace import TracerProvider

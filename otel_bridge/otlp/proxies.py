@@ -1,0 +1,39 @@
+"""Variables by which HTTP and gRPC clients reach this machine without the proxy that the environment names. Pure.
+
+A proxy elsewhere takes ``127.0.0.1`` for itself: requests to a receiver of this machine would reach another server,
+with their token. Only some clients (Go's, curl for some names) leave this machine out by themselves; requests,
+urllib, httpx and gRPC do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
+_EXCEPTIONS: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+"""Requests and urllib prefer the first, Go the second; gRPC reads the last, and the first without it."""
+
+
+def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
+    """Return the variables by which clients reach this machine and *hosts* directly; empty without a proxy in *env*.
+
+    What *env* excepts stays excepted.
+    """
+    if not any(_names_proxy(name) and value for name, value in env.items()):
+        return {}
+    excepted = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    return {
+        name: _extended(env.get(name) or excepted, (*_THIS_MACHINE, *hosts)) for name in _EXCEPTIONS
+    }
+
+
+def _names_proxy(name: str) -> bool:
+    return name.lower().endswith("_proxy") and name not in _EXCEPTIONS
+
+
+def _extended(exceptions: str, hosts: tuple[str, ...]) -> str:
+    names = [name.strip() for name in exceptions.split(",") if name.strip()]
+    if "*" in names:  # no proxy at all, and only if it stands alone
+        return exceptions
+    return ",".join(dict.fromkeys([*names, *hosts]))
