@@ -421,7 +421,7 @@ RETRY_AFTER_EXIT_S = Setting(
     "OTEL_BRIDGE_RETRY_AFTER_EXIT_S",
     60.0,
     seconds,
-    "How long a bridge retries a failing tracker after its last process has exited.",
+    "How long a bridge retries a failing tracker after its last process has exited (`drain`: default 20).",
 )
 DRAIN_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_DRAIN_TIMEOUT_S",

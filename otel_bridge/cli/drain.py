@@ -42,8 +42,12 @@ from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 AT_A_TIME: Final = 4
 _FRESH_S: Final = 60.0
+_REASON: Final = "reason: "
+"""Begins the last line that the process of a folder sends: why not everything is delivered."""
 _STOP_S: Final = 10.0
 _PAUSE_S: Final = 0.1
+_RETRY_S: Final = 20.0
+"""Seconds that a tracker which does not answer is tried: a person waits, and the records stay."""
 
 
 @click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
@@ -82,23 +86,17 @@ def command(
     is delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
     Credentials are taken from the environment of this command, and go only to servers that you named: here, or in
     programs that you ran on this machine. Records stay until every exporter that the programs
-    named has them, or until --discard gives them up for an exporter. While an exporter lacks records, the exit code
-    is 1.
+    named has them, or until --discard gives them up for an exporter. A tracker that does not answer is tried for 20 s,
+    or for OTEL_BRIDGE_RETRY_AFTER_EXIT_S. While an exporter lacks records, the exit code is 1.
     """
     work_without_output()
+    chosen = settings.names(exporters)
     discarded = settings.names(",".join(discard))
     if single is not None:
-        _drain_one(
-            single, settings.names(exporters), discarded, reason_fd, trusts_folders=trusts_folders
+        _drain_folder(
+            single, chosen, discarded, _Messages(reason_fd), trusts_folders=trusts_folders
         )
-    both = sorted({*settings.names(exporters)} & {*discarded})
-    if both:
-        raise WrongCallError(
-            f"{', '.join(both)}: in --exporters and in --discard; name each in one of them"
-        )
-    for name in settings.names(exporters):
-        if name not in {OTLP, NONE}:
-            load(name)
+    _require_usable(chosen, discarded)
     folders = [
         folder for directory in directories or (None,) for folder in existing_folders(directory)
     ]
@@ -111,8 +109,27 @@ def command(
     sys.exit(1 if any(drains.drain(folders)) else 0)
 
 
+def _require_usable(exporters: Sequence[str], discarded: Sequence[str]) -> None:
+    """Refuse a name in both ``--exporters`` and ``--discard``, and exporters that cannot be loaded.
+
+    Raises:
+        WrongCallError: A name is in both.
+        ConfigError: An exporter is unknown or not installed.
+    """
+    both = sorted({*exporters} & {*discarded})
+    if both:
+        raise WrongCallError(
+            f"{', '.join(both)}: in --exporters and in --discard; name each in one of them"
+        )
+    for name in exporters:
+        if name not in {OTLP, NONE}:
+            load(name)
+
+
 def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> None:
-    """Refuse a name in ``--discard`` that is neither an exporter nor named by a run, e.g. of one no longer installed.
+    """Refuse a name in ``--discard`` that is neither an exporter nor named by a run.
+
+    A run may name an exporter that is no longer installed.
 
     Raises:
         click.ClickException: There is such a name.
@@ -126,22 +143,13 @@ def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> No
 
 def _names_in(folder: RunFolder) -> set[str]:
     """Return the exporters that the processes of *folder* and its earlier bridges named."""
-    found = {
-        name
-        for one in headers_of(folder)
-        if one
-        for names in one.exporters.values()
-        for name in names
-    }
-    if (report := read_report(folder)) is not None:
-        found |= {
-            *report.exporters,
-            *report.former,
-            *report.owed,
-            *report.discarded,
-            *report.evicted,
-        }
-    return found
+    names: set[str] = set()
+    for header in filter(None, headers_of(folder)):
+        names.update(*header.exporters.values())
+    report = read_report(folder)
+    if report is not None:
+        names.update(report.exporters, report.former, report.owed, report.discarded, report.evicted)
+    return names
 
 
 class Drains:
@@ -162,7 +170,8 @@ class Drains:
         *,
         trusts_folders: bool = False,
     ) -> None:
-        self._console, self._exporters = console, exporters
+        self._console = console
+        self._exporters = exporters
         self._options = ["--exporters", exporters] if exporters else []
         for name in discard:
             self._options += ["--discard", name]
@@ -195,29 +204,39 @@ class Drains:
         ]
         command += ["--reason-fd", str(writes)]
         # The exporter `console` prints; what a tracker prints is left out.
-        shown = None if self._prints(folder) else subprocess.DEVNULL
-        done = subprocess.Popen(command, stdout=shown, stdin=subprocess.DEVNULL, pass_fds=(writes,))
+        stdout = None if self._prints(folder) else subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, stdout=stdout, stdin=subprocess.DEVNULL, pass_fds=(writes,)
+        )
         os.close(writes)
-        self._running.append(done)
+        self._running.append(process)
         if self._stopped.is_set():
-            done.terminate()
-        with open(reads, encoding="utf-8", errors="replace") as reasons:
-            reason = reasons.read().strip()
-        done.wait()
-        self._running.remove(done)
+            process.terminate()
+        reason = self._print_messages(reads)
+        process.wait()
+        self._running.remove(process)
         report = read_report(folder)
         if report is not None:
             show(self._console, folder.run_id, report)
-        if done.returncode:
-            why = reason or f"exit code {done.returncode}"
-            self._console.print_line(f"{folder.path}: not everything is delivered: {why}")
-        return done.returncode
+        if process.returncode:
+            reason = reason or f"exit code {process.returncode}"
+            self._console.print_line(f"{folder.path}: not everything is delivered: {reason}")
+        return process.returncode
+
+    def _print_messages(self, descriptor: int) -> str:
+        """Print the lines that a process sends, until it exits; return its reason, empty without one."""
+        reason = ""
+        with open(descriptor, encoding="utf-8", errors="replace") as messages:
+            for line in messages:
+                if line.startswith(_REASON):
+                    reason = line.removeprefix(_REASON).strip()
+                else:
+                    self._console.print_line(line.rstrip("\n"))
+        return reason
 
     def _prints(self, folder: RunFolder) -> bool:
-        given = _given(settings.names(self._exporters), settings.environment(), Path.cwd())
-        return "console" in (
-            _names_in(folder) if given is None else {name for one in given.values() for name in one}
-        )
+        names = _named_here(settings.names(self._exporters), settings.environment(), Path.cwd())
+        return "console" in (_names_in(folder) if names is None else _of_any_signal(names))
 
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process, which commits and closes its writers first."""
@@ -236,57 +255,64 @@ def _amounts(
     return {**runs, **records_in_trackers(read)}
 
 
-def _end(why: str, reason_fd: int | None, *, hangs: bool = False) -> NoReturn:
-    """Exit with 0, or, when something remains, with 1 after *why*, which is written to *reason_fd* or printed."""
-    sys.stdout.flush()
-    if why and reason_fd is not None:
-        os.write(reason_fd, why.encode("utf-8", "backslashreplace"))
-    elif why:
-        echo(why)
-    sys.stdout.flush()
-    if hangs:
-        os._exit(
-            1 if why else 0
-        )  # a writer or a disk that hangs must not keep this process from exiting
-    sys.exit(1 if why else 0)
+class _Messages:
+    """Sends lines of the process of one folder to the command that started it.
+
+    A line on stderr would be written across the bars of the command.
+
+    Args:
+        descriptor: Pipe to the command; ``None``: lines are printed.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        if descriptor is not None:
+            # A process of a tracker that outlives this one would keep it open.
+            os.set_inheritable(descriptor, False)
+
+    def log(self, line: str) -> None:
+        """Send or print one line, from any thread."""
+        if self._descriptor is None:
+            echo(line)
+        else:
+            os.write(self._descriptor, f"{line}\n".encode("utf-8", "backslashreplace"))
+
+    def end(self, why: str, *, hangs: bool = False) -> NoReturn:
+        """Exit with 0, or, when something remains, with 1 after *why*; by force if a writer *hangs*."""
+        sys.stdout.flush()
+        if why:
+            self.log(why if self._descriptor is None else _REASON + why)
+        sys.stdout.flush()
+        code = 1 if why else 0
+        if hangs:
+            # A writer or a disk that hangs must not keep this process from exiting.
+            os._exit(code)
+        sys.exit(code)
 
 
-def _drain_one(
+def _drain_folder(
     path: Path,
     exporters: Sequence[str],
     discard: Sequence[str],
-    reason_fd: int | None,
+    messages: _Messages,
     *,
     trusts_folders: bool,
 ) -> NoReturn:
     """Deliver one folder in this process, and end the process: with 0 when nothing remains, else with 1 and why."""
-    if reason_fd is not None:
-        os.set_inheritable(
-            reason_fd, False
-        )  # a process of a tracker that outlives this one would keep it open
     path = path.resolve()
-    found = [folder for folder in folders_of(path) if folder.path == path]
-    if not found:
-        _end(f"{path} is not a run folder", reason_fd)
-    folder = found[0]
-    holder = _remote_holder(folder)
-    if holder:
-        _end(
-            f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited",
-            reason_fd,
-        )
-    service = service_of(folder.base)
-    if service:
-        _end(
-            f"the service of {folder.base} ({service}) delivers this run; watch `status`, or stop the service first",
-            reason_fd,
-        )
+    folders = [folder for folder in folders_of(path) if folder.path == path]
+    if not folders:
+        messages.end(f"{path} is not a run folder")
+    folder = folders[0]
+    server = _other_server(folder)
+    if server:
+        messages.end(server)
     collect_less_often()
-    how = dataclasses.replace(
+    options = dataclasses.replace(
         _options(folder, exporters, trusts_folders=trusts_folders), discard=tuple(discard)
     )
     host = BridgeSupervisor(
-        path.parent, how, folders=lambda: found, until_done=True, log_line=_notify
+        path.parent, options, folders=lambda: folders, until_done=True, log_line=messages.log
     )
 
     def stop(_number: int, _frame: object) -> None:
@@ -298,13 +324,28 @@ def _drain_one(
     host.start()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
-    now = host.progress().get(folder.run_id, remaining)
-    requested = {name for names in (how.exporters or {}).values() for name in names}
-    why = undelivered_reason(read_report(folder), now, host.hanging, requested=requested)
+    status = host.progress().get(folder.run_id, remaining)
+    requested = _of_any_signal(options.exporters or {})
+    why = undelivered_reason(read_report(folder), status, host.hanging, requested=requested)
     damage = _damage_since(damage_before, folder)
-    if damage:
-        why = f"{why}; {damage}" if why else damage
-    _end(why, reason_fd, hangs=bool(host.hanging or host.alive))
+    messages.end("; ".join(filter(None, (why, damage))), hangs=bool(host.hanging or host.alive))
+
+
+def _other_server(folder: RunFolder) -> str:
+    """Return who else delivers *folder*, and what to do; empty when nobody does."""
+    holder = _remote_holder(folder)
+    if holder:
+        return (
+            f"a bridge on {holder} serves this folder; "
+            "run drain there, or wait until that bridge has exited"
+        )
+    service = service_of(folder.base)
+    if service:
+        return (
+            f"the service of {folder.base} ({service}) delivers this run; "
+            "watch `status`, or stop the service first"
+        )
+    return ""
 
 
 def _damage(folder: RunFolder) -> tuple[int, int]:
@@ -325,23 +366,25 @@ def _damage_since(before: tuple[int, int], folder: RunFolder) -> str:
 
 
 def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:
+    """Return the options of the bridge that delivers *folder* once; those that are not set differ from a job's."""
     env = settings.environment()
     cwd = Path.cwd()
-    read = BridgeOptions.read(bridge_environment(env), cwd)
-    given = _given(exporters, env, cwd)
+    job = BridgeOptions.read(bridge_environment(env), cwd)
+    retry_is_set = bool(env.get(settings.RETRY_AFTER_EXIT_S.name, "").strip())
     return dataclasses.replace(
-        read,
+        job,
         exporter_env=dataclasses.replace(
-            read.exporter_env, from_segments=True, trusts_folders=trusts_folders
+            job.exporter_env, from_segments=True, trusts_folders=trusts_folders
         ),
-        exporters=given,
+        exporters=_named_here(exporters, env, cwd),
+        retry_after_exit_s=job.retry_after_exit_s if retry_is_set else _RETRY_S,
         closing=True,
         takeover=True,
         exclusive=_is_shared(folder),
     )
 
 
-def _given(
+def _named_here(
     exporters: Sequence[str], env: Mapping[str, str], cwd: Path
 ) -> Mapping[str, tuple[str, ...]] | None:
     """Return the exporters that the call or its environment names; ``None`` when the folder decides."""
@@ -351,23 +394,28 @@ def _given(
     return by_signal if any(by_signal.values()) else None
 
 
+def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the exporters of all signals."""
+    return {name for names in exporters.values() for name in names}
+
+
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
     """Wait until delivery is complete, or cannot continue now, or only live processes keep the run open."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
-        if (
-            remaining is None
-            or remaining.outcome is not Outcome.BUSY
-            or remaining.unread
-            or not remaining.living
-        ):
-            continue
-        if all(
-            one.state == "blocked" or one.has_all(remaining.position)
-            for one in remaining.exporters.values()
-        ):
+        if remaining is not None and _only_lives(remaining):
             return remaining
     return host.progress().get(folder.run_id)
+
+
+def _only_lives(run: RunStatus) -> bool:
+    """Return whether only live processes keep *run* open: what they wrote is delivered or blocked."""
+    if run.outcome is not Outcome.BUSY or run.unread or not run.living:
+        return False
+    return all(
+        exporter.state == "blocked" or exporter.has_all(run.position)
+        for exporter in run.exporters.values()
+    )
 
 
 def _remote_holder(folder: RunFolder) -> str:
@@ -381,7 +429,3 @@ def _remote_holder(folder: RunFolder) -> str:
 def _is_shared(folder: RunFolder) -> bool:
     holder = folder.holder()
     return holder is not None and holder.boot_id != this_host().boot_id
-
-
-def _notify(line: str) -> None:
-    echo(line, err=True)

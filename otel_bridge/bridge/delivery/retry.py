@@ -93,7 +93,9 @@ class RetryPolicy:
             retry_after_s = None
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
-        if self._backoff.failures in {1, _REOPEN_AFTER}:
+        # The fourth is logged too if its reason is another: the first one of a server that restarts does not last.
+        is_other = shown(reason) != self._position.state.reason
+        if self._backoff.failures == 1 or (self._backoff.failures == _REOPEN_AFTER and is_other):
             self._log_line(f"{self._name}: not written, tried again: {reason}")
         self._position.show("retrying", reason=reason)
         return wait

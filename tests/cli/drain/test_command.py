@@ -198,6 +198,25 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
     assert gated_lines(tmp_path)[-1] == "end finished"
 
 
+def test_a_tracker_that_is_down_is_named_at_once_and_given_up_when_its_time_is_over(
+    tmp_path: Path,
+) -> None:
+    extra = install(tmp_path)
+    base = held(tmp_path, "ppo", "gated", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="1", **extra)
+
+    done = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    folder = only_folder(base)
+    first, *_, last = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert first == f"{folder.run_id}: gated: not written, tried again: the gate is shut"
+    assert last == (
+        f"{folder.path}: not everything is delivered: gated is retrying: the gate is shut"
+    )
+    assert done.stdout.count("tried again") == 1
+
+
 def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) -> None:
     extra = install(tmp_path)
     base = held(tmp_path, "ppo", "gated", **extra)
