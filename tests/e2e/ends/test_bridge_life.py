@@ -226,7 +226,7 @@ def test_a_folder_deleted_while_the_job_runs_is_begun_again_and_the_old_bridge_e
         until(lambda: ended(base) and not bridges(base))
 
     assert job.returncode == 0, errors
-    assert b"was deleted; continuing in a new folder" in errors
+    assert b"was moved or deleted; continuing in a new folder" in errors
     got, last = rows(base), len(acked(acks))
     # What was appended in the second before it was noticed went with the folder; what the old bridge had read by then
     # it may have delivered still.
