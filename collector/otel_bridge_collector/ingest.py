@@ -182,20 +182,20 @@ class Ingest:
                 f"request of {len(body)} bytes, at most {MAX_RECORD_BYTES}; send smaller batches"
             )
         if len(body) > _INLINE_BYTES:
-            found = await asyncio.get_running_loop().run_in_executor(
+            resources = await asyncio.get_running_loop().run_in_executor(
                 self._checking, _checked_parts, signal, body
             )
             if self._refusing:
                 raise UnavailableError(self._refusing)
         else:
-            found = _checked_parts(signal, body)
+            resources = _checked_parts(signal, body)
         await self._count_when_due()
-        by_run, rejected = self._by_run(signal, body, found)
+        by_run, rejected = self._by_run(signal, body, resources)
         waited_for = self._append(signal, by_run, rejected)
         self._tokens.note(by_run, token)
         try:
-            for one in waited_for:
-                await one
+            for sync in waited_for:
+                await sync
         except JournalError as exc:
             self._disk_full |= isinstance(exc, JournalFullError)
             # After a failed sync the state of the file on the disk is unknown: nothing more is appended to it.
@@ -403,9 +403,8 @@ def _unwritable(base: Path) -> str:
 
 def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the resources of a request and the fields that hold them; raises as `Ingest.accept` does."""
-    resources = list(
-        parts(body)
-    )  # first, because it refuses data that would take a hundred times its size when parsed
+    # First, because it refuses data that would take a hundred times its size when parsed.
+    resources = list(parts(body))
     check_well_formed(REQUESTS[signal], body)
     return resources
 
@@ -417,9 +416,9 @@ class _FolderCount:
         made: Number of folders created since the last count.
     """
 
-    def __init__(self, base: Path, most: int) -> None:
+    def __init__(self, base: Path, limit: int) -> None:
         self._base = base
-        self._most = most
+        self._limit = limit
         self._counted = 0
         self._again_s = float("-inf")
         self.made = 0
@@ -427,15 +426,14 @@ class _FolderCount:
     def refuse_more(self, run_id: str) -> None:
         """Raise `TooManyRunsError` when the limit of folders is reached."""
         now_s = time.monotonic()
-        if (
-            now_s >= self._again_s
-        ):  # includes folders that were deleted, or created by programs of this machine
+        # Counted again, because folders are deleted, and programs of this machine create some.
+        if now_s >= self._again_s:
             self._counted = len(run_folders(self._base))
             self.made = 0
             self._again_s = now_s + _COUNT_S
-        if self._counted + self.made >= self._most:
+        if self._counted + self.made >= self._limit:
             raise TooManyRunsError(
-                f"run {run_id} is refused: {self._base} has {self._counted + self.made} runs, at most {self._most} "
+                f"run {run_id} is refused: {self._base} has {self._counted + self.made} runs, at most {self._limit} "
                 f"({settings.MAX_RUNS.name}); delete folders of ended runs, or raise it"
             )
 

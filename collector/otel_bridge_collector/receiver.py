@@ -98,12 +98,9 @@ class ReceiverSettings:
             ),
             tls=Tls.from_environment(env),
         )
+        is_open = not chosen.tokens and (chosen.tls is None or chosen.tls.client_ca is None)
         for address in {chosen.host, chosen.http_host}:
-            if (
-                not is_loopback(address)
-                and not chosen.tokens
-                and (chosen.tls is None or chosen.tls.client_ca is None)
-            ):
+            if is_open and not is_loopback(address):
                 raise ConfigError(
                     f"{address} can be reached from other machines: set OTEL_BRIDGE_TOKEN, or "
                     f"{settings.TLS_CERT.name}, {settings.TLS_KEY.name} and {settings.TLS_CLIENT_CA.name}, "
@@ -201,8 +198,9 @@ class Receiver:
         reasons = [self._ingest.refusing] if self._ingest.refusing else []
         if not os.access(base, os.W_OK | os.X_OK):
             reasons.append(f"{base} is not writable")
-        if not reasons and (full := self._on_loop(self._ingest.lacks_space()).result(_START_S)):
-            reasons.append(full)
+        if not reasons:
+            reason = self._on_loop(self._ingest.lacks_space()).result(_START_S)
+            reasons += [reason] if reason else []
         if exhausted():
             reasons.append(_no_descriptor())
         return [*reasons, *self._warnings()]
@@ -224,7 +222,7 @@ class Receiver:
     async def _listen(self) -> None:
         chosen = self._chosen
         self._ingest = Ingest(chosen.ingest, self.counters)
-        self._serving = serving = ServerContext(
+        self._serving = ServerContext(
             accept=self._ingest.accept,
             access=Access(
                 chosen.tokens, any_host=chosen.tls is not None and chosen.tls.client_ca is not None
@@ -236,13 +234,13 @@ class Receiver:
         if chosen.grpc_port is not None:
             address = f"{_bracketed(chosen.host)}:{chosen.grpc_port}"
             try:
-                self._grpc = self._grpc_server(address, serving)
+                self._grpc = self._grpc_server(address, self._serving)
             except RuntimeError as exc:
                 raise ConfigError(f"gRPC cannot listen on {address}; is the port taken?") from exc
             await self._grpc.start()
         if chosen.http_port is not None:
             try:
-                self._http = self._http_server(chosen.http_port, serving)
+                self._http = self._http_server(chosen.http_port, self._serving)
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
                 raise ConfigError(

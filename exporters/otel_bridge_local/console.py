@@ -76,12 +76,11 @@ def _is_stdout(log: Path) -> bool:
 def _serves(folder: RunFolder) -> bool:
     """Return whether this process is the bridge of *folder*."""
     holder = folder.holder()
+    if holder is None:
+        return False
     host = this_host()
-    return holder is not None and (holder.pid, holder.host, holder.boot_id) == (
-        os.getpid(),
-        host.name,
-        host.boot_id,
-    )
+    process = (os.getpid(), host.name, host.boot_id)
+    return (holder.pid, holder.host, holder.boot_id) == process
 
 
 def open_console(
@@ -200,11 +199,9 @@ class ConsoleRunWriter:
     def _print(
         self, position: Position | None, time_unix_ns: int | None, step_text: str, text: str
     ) -> None:
-        clock = (
-            datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
-            if time_unix_ns
-            else ""
-        )
+        clock = ""
+        if time_unix_ns:
+            clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
         line = " ".join(part for part in (clock, self._name, step_text, text) if part)
         try:
             self._stream.write(printable(line) + "\n")
@@ -219,7 +216,8 @@ class ConsoleRunWriter:
         try:
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
-            if isinstance(failure := getattr(self._stream, "failure", None), OSError):
+            failure = getattr(self._stream, "failure", None)
+            if isinstance(failure, OSError):
                 raise failure
         except (OSError, ValueError) as exc:
             position = records[0].position if records else None

@@ -188,13 +188,13 @@ class FileRunWriter:
             return
         with _as_bridge_errors(self._last + 1):
             size_bytes = os.fstat(self._descriptor).st_size
-            if size_bytes and size_bytes + len(data) > self._rows_bytes() // _FILES:
+            if size_bytes and size_bytes + len(data) > self._lines_limit_bytes() // _FILES:
                 self._roll()
                 size_bytes = 0
             self._write_whole(data, size_bytes)
             self._last = last
 
-    def _rows_bytes(self) -> int:
+    def _lines_limit_bytes(self) -> int:
         """Return the limit of the files of lines: half of the whole once there are media."""
         return self._limit_bytes // 2 if (self._folder / "media").exists() else self._limit_bytes
 
@@ -204,9 +204,8 @@ class FileRunWriter:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            os.ftruncate(
-                self._descriptor, size_bytes
-            )  # a part of a line would hide the lines after it
+            # A part of a line would hide the lines after it.
+            os.ftruncate(self._descriptor, size_bytes)
             raise
 
     def _roll(self) -> None:

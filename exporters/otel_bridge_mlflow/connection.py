@@ -131,9 +131,9 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
     except ValueError:
         body = None
     if isinstance(body, dict):
-        held = cast("dict[str, object]", body)
-        code = str(held["error_code"]) if "error_code" in held else None
-        text = str(held.get("message") or held.get("detail") or text)
+        fields = cast("dict[str, object]", body)
+        code = str(fields["error_code"]) if "error_code" in fields else None
+        text = str(fields.get("message") or fields.get("detail") or text)
     if missing_is_refused and code in MISSING:
         return Refused(f"{doing}: {redact_and_cut(text, 500)}")
     return outcome_of_status(
@@ -292,7 +292,7 @@ def _wait_less(store: Any) -> None:
     event: Any = importlib.import_module("sqlalchemy").event
 
     def shorten(*call: Any) -> tuple[Any, Any]:
-        statement, parameters = call[2], call[3]
+        _, _, statement, parameters, *_ = call
         return (_BUSY if statement.startswith("PRAGMA busy_timeout") else statement), parameters
 
     event.listen(engine, "before_cursor_execute", shorten, retval=True)

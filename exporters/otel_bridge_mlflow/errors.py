@@ -139,11 +139,12 @@ def outcome_of_status(
 
     The status takes precedence over a code that is not MLflow's own, as gateways send them.
     """
-    named = code if code in _KNOWN else _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE")
-    found = outcome(named, f"HTTP {status}: {text}", doing)
-    if isinstance(found, RetryableError):
-        found.retry_after_s = retry_after_s(retry_after)
-    return found
+    if code not in _KNOWN:
+        code = _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE")
+    error = outcome(code, f"HTTP {status}: {text}", doing)
+    if isinstance(error, RetryableError):
+        error.retry_after_s = retry_after_s(retry_after)
+    return error
 
 
 def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
@@ -161,7 +162,8 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
 
 
 def _line(exc: Exception) -> str:
-    if (reason := _connection_error(exc)) is not None:
+    reason = _connection_error(exc)
+    if reason is not None:
         return f"the server cannot be reached: {reason}"
     # MLflow's text includes the address it called, with user and password.
     text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))

@@ -14,6 +14,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import cast
 
 from otel_bridge.exporter import WriterMemory
@@ -56,11 +57,11 @@ class Names:
         kind: Their kind, for memory and warnings.
         rules: MLflow's rules.
         memory: Memory that keeps names, in one entry for each `store`.
-        seen: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
+        used_keys: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
     """
 
     def __init__(
-        self, kind: str, rules: KeyRules, memory: WriterMemory, seen: Iterable[str] = ()
+        self, kind: str, rules: KeyRules, memory: WriterMemory, used_keys: Iterable[str] = ()
     ) -> None:
         self._kind = kind
         self._rules = rules
@@ -72,7 +73,7 @@ class Names:
             self._names |= cast("dict[str, str]", json.loads(entry))
         self._entries = len(entries)
         self._taken = set(self._names.values())
-        for key in seen:
+        for key in used_keys:
             if key not in self._names and self._fits(key):
                 self._names[key] = key
                 self._taken.add(key)
@@ -86,14 +87,12 @@ class Names:
 
         Legal names are assigned first, and among them first those that equal their key.
         """
-        new = [
-            (identity, name)
-            for identity, name in preferred_names.items()
-            if identity not in self._names
-        ]
-        for identity, name in sorted(
-            new, key=lambda item: (not self._fits(item[1]), item[0] != item[1])
-        ):
+        new: list[tuple[bool, bool, str, str]] = []
+        for identity, name in preferred_names.items():
+            if identity not in self._names:
+                new.append((not self._fits(name), identity != name, identity, name))
+        new.sort(key=itemgetter(0, 1))
+        for _, _, identity, name in new:
             self._add(identity, name)
 
     def name(self, key: str) -> str:
@@ -140,13 +139,9 @@ class Names:
     def _fits(self, name: str) -> bool:
         rules = self._rules
         # MLflow's pattern ends in $, which lets a last newline pass.
-        legal = (
-            bool(name)
-            and "\n" not in name
-            and bool(rules.legal(name))
-            and not rules.ambiguous(name)
-        )
-        return legal and len(name) <= rules.name_length
+        if not name or "\n" in name or len(name) > rules.name_length:
+            return False
+        return bool(rules.legal(name)) and not rules.ambiguous(name)
 
     def _clean(self, key: str) -> str:
         text = re.sub(r"/+", "/", key.replace("@", "_at_"))

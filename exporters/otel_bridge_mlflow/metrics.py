@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -23,7 +23,6 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
 
-PARTS = ("mean", "min", "max", "p50", "p95")
 _STEP_MIN = -(1 << 63)
 _STEP_MAX = (1 << 63) - 1
 _COUNT_SLOT = "counts"
@@ -65,6 +64,7 @@ class MetricWriter:
         self._run_id = run_id
         self._names = names
         self._counts = Counts(memory)
+        self._all_series = connection.settings.all_series
         self._size = RequestSize(
             connection.rules.metrics, memory=memory, key="request_size/metrics"
         )
@@ -94,18 +94,14 @@ class MetricWriter:
                 raise
             if failed is not None:
                 bad, reason = failed
-                rest = [
-                    point
-                    for point in points
-                    if point.row == bad.row and point > bad and point != bad
-                ]
-                self._write_rest(rest, rows[bad.row].position)
-                raise PermanentError(reason, position=rows[bad.row].position)
+                rest = points[points.index(bad) + 1 :]
+                position = rows[bad.row].position
+                self._write_rest([point for point in rest if point.row == bad.row], position)
+                raise PermanentError(reason, position=position)
         if first_bad < len(rows):
+            row = rows[first_bad]
             reason = "; ".join(encoded.refused[first_bad])
-            raise PermanentError(
-                f"row {rows[first_bad].id}: {reason}", position=rows[first_bad].position
-            )
+            raise PermanentError(f"row {row.id}: {reason}", position=row.position)
 
     def _write_batch(self, batch: Sequence[MetricValue]) -> tuple[MetricValue, str] | None:
         """Write *batch* up to the first point that MLflow refuses; return that point and why."""
@@ -158,7 +154,7 @@ class MetricWriter:
                 encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
-            values = self._charted_values(row)
+            values = row.values if self._all_series else row.charted_values
             self._names.add_keys(
                 key for key, value in values.items() if not isinstance(value, Distribution)
             )
@@ -174,9 +170,6 @@ class MetricWriter:
         self._names.store()
         return encoded
 
-    def _charted_values(self, row: Row) -> Mapping[str, Value]:
-        return row.values if self._connection.settings.all_series else row.charted_values
-
     def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
         """Return the numbers of one value by their names in MLflow; ``None`` if it is not a number a double holds."""
         if isinstance(value, Distribution):
@@ -187,18 +180,14 @@ class MetricWriter:
 
 def parts(distribution: Distribution) -> list[tuple[str, float]]:
     """Return the numbers that represent a distribution; unknown numbers are left out."""
-    numbers = (
-        distribution.mean,
-        distribution.min,
-        distribution.max,
-        distribution.quantile(0.5),
-        distribution.quantile(0.95),
-    )
-    return [
-        (part, number)
-        for part, number in zip(PARTS, numbers, strict=True)
-        if not math.isnan(number)
-    ]
+    numbers = {
+        "mean": distribution.mean,
+        "min": distribution.min,
+        "max": distribution.max,
+        "p50": distribution.quantile(0.5),
+        "p95": distribution.quantile(0.95),
+    }
+    return [(part, number) for part, number in numbers.items() if not math.isnan(number)]
 
 
 class Counts:
@@ -241,12 +230,9 @@ class Counts:
         oldest = min(self._last_first, first)
         self._last_first = first
         for key, counts in list(self._given.items()):
-            recent_counts = {
-                position: count for position, count in counts.items() if position >= oldest
-            }
-            if recent_counts:
-                self._given[key] = recent_counts
-            else:
+            for position in [position for position in counts if position < oldest]:
+                del counts[position]
+            if not counts:
                 del self._given[key]
         pairs = {key: list(counts.items()) for key, counts in self._given.items()}
         self._memory.put(_COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode())

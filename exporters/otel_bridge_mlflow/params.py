@@ -18,6 +18,7 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.runs import OpenMlflowRun
+from otel_bridge_mlflow.traces.spans import clean_text
 
 _log = logging.getLogger(__name__)
 _TAG_PREFIX = "config/"
@@ -124,15 +125,14 @@ def leaves(
             yield from leaves(value, path)
         else:
             text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
-            yield path, text.replace("\0", "�").encode("utf-8", "replace").decode()
+            yield path, clean_text(text)
 
 
 def _identity(role: str | None, path: Sequence[str]) -> str:
     """Return the identity of an entry: its flat key, if no other entry can have the same flat key."""
     parts = (role, *path) if role else path
-    alone = len(path) == 1 or bool(
-        role
-    )  # a map in a config without a role may have the name of a role
-    if alone and not any("/" in part or part.startswith("\0") for part in parts):
+    # A map in a config without a role may have the name of a role.
+    is_unique = len(path) == 1 or bool(role)
+    if is_unique and not any("/" in part or part.startswith("\0") for part in parts):
         return "/".join(parts)
     return f"\0{json.dumps([role or None, *path])}"

@@ -19,7 +19,7 @@ from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, RunInfo, WriterMemory
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of
-from otel_bridge_mlflow.tags import wanted
+from otel_bridge_mlflow.tags import missing_tags
 
 _log = logging.getLogger(__name__)
 _RUN_SLOT = "run"
@@ -91,10 +91,8 @@ def _rename(connection: Connection, mlflow_run: Any, run: RunInfo, memory: Write
             memory.put(_GENERATED_SLOT, current_name.encode())
         return
     # A process that knows only the id uses the id as the generated name.
-    if current_name != name and current_name in {
-        run.id,
-        (memory.get(_GENERATED_SLOT) or b"").decode(),
-    }:
+    generated_names = {run.id, (memory.get(_GENERATED_SLOT) or b"").decode()}
+    if current_name != name and current_name in generated_names:
         connection.client.update_run(str(mlflow_run.info.run_id), name=name)
 
 
@@ -185,16 +183,15 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
         max_results=_SEARCHED,
         order_by=_OLDEST_FIRST,
     )
-    ours = [
-        mlflow_run
-        for mlflow_run in mlflow_runs
-        if mlflow_run.data.tags.get(semconv.RUN_ID) == run.id
+    # Compared again: see `quoted`.
+    tagged = [
+        candidate for candidate in mlflow_runs if candidate.data.tags.get(semconv.RUN_ID) == run.id
     ]
-    return min(
-        ours,
-        key=lambda mlflow_run: (mlflow_run.info.start_time, mlflow_run.info.run_id),
-        default=None,
-    )
+    return min(tagged, key=_age, default=None)
+
+
+def _age(mlflow_run: Any) -> tuple[int, str]:
+    return mlflow_run.info.start_time, mlflow_run.info.run_id
 
 
 def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
@@ -207,20 +204,16 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
         max_results=_SEARCHED,
         order_by=_NEWEST_FIRST,
     )
-    return next(
-        (
-            mlflow_run
-            for mlflow_run in mlflow_runs
-            if mlflow_run.info.run_name == name and semconv.RUN_ID not in mlflow_run.data.tags
-        ),
-        None,
-    )
+    for mlflow_run in mlflow_runs:
+        if mlflow_run.info.run_name == name and semconv.RUN_ID not in mlflow_run.data.tags:
+            return mlflow_run
+    return None
 
 
 def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     name = run_name(run, connection.rules.name_length)
     mine = connection.client.create_run(
-        experiment_id, run_name=name, tags=wanted(run, connection.rules.tag_length, {})
+        experiment_id, run_name=name, tags=missing_tags(run, connection.rules.tag_length, {})
     )
     oldest = _by_tag(connection, run, experiment_id)
     if oldest is None:
@@ -241,7 +234,7 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
     if mlflow_run.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)
     tags: dict[str, str] = dict(mlflow_run.data.tags)
-    new = wanted(run, connection.rules.tag_length, tags)
+    new = missing_tags(run, connection.rules.tag_length, tags)
     if new:
         run_tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
         connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
@@ -267,21 +260,18 @@ def _require_active(connection: Connection, mlflow_run: Any) -> None:
 
 def _experiment(connection: Connection, run: RunInfo) -> str:
     name = experiment_name(run, connection.rules.experiment_length)
-    found = connection.client.get_experiment_by_name(name)
-    if found is None:
+    experiment = connection.client.get_experiment_by_name(name)
+    if experiment is None:
+        folder = _artifacts(connection, name)
         try:
-            return str(
-                connection.client.create_experiment(
-                    name, artifact_location=_artifacts(connection, name)
-                )
-            )
-        except Exception as exc:
-            found = connection.client.get_experiment_by_name(name)
-            if found is None:
+            return str(connection.client.create_experiment(name, artifact_location=folder))
+        except Exception as exc:  # another process may have created it meanwhile
+            experiment = connection.client.get_experiment_by_name(name)
+            if experiment is None:
                 raise outcome_of(exc, f"creating experiment {name!r}") from exc
-    if found.lifecycle_stage != _ACTIVE:
-        raise _deleted_experiment(connection, found)
-    return str(found.experiment_id)
+    if experiment.lifecycle_stage != _ACTIVE:
+        raise _deleted_experiment(connection, experiment)
+    return str(experiment.experiment_id)
 
 
 def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError:

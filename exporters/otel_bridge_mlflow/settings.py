@@ -74,14 +74,8 @@ class MlflowSettings:
             timeout_s=max(TIMEOUT_S.read(env), 1.0),
             all_series=ALL_SERIES.read(env),
         )
-        raw = env.get("MLFLOW_TRACKING_URI", "").strip()
-        if not raw:
-            raw = f"sqlite:///{DEFAULT_DATABASE}"
-        scheme = (
-            raw.partition("://")[0].lower()
-            if "://" in raw
-            else raw.partition(":")[0].lower() * (":" in raw)
-        )
+        raw = env.get("MLFLOW_TRACKING_URI", "").strip() or f"sqlite:///{DEFAULT_DATABASE}"
+        scheme = raw.partition(":")[0].lower() if ":" in raw else ""
         if scheme == "sqlite":
             database, query = _sqlite_path(raw, cwd)
             return make(f"sqlite:///{database}{query}", database, remote=False)
@@ -98,8 +92,8 @@ class MlflowSettings:
 
     def view(self, run: RunInfo) -> str:  # noqa: ARG002  # the UI finds the run by its experiment
         """Return the address of the server, or the command that opens the UI on the database."""
-        shown = without_credentials(self.uri)
-        return shown if self.remote else f"mlflow ui --backend-store-uri {shlex.quote(shown)}"
+        address = without_credentials(self.uri)
+        return address if self.remote else f"mlflow ui --backend-store-uri {shlex.quote(address)}"
 
 
 def mlflow_settings(settings: ExporterSettings) -> MlflowSettings:
@@ -121,7 +115,8 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
             f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: a database in memory ends with the bridge; name a file"
         )
     database = os.path.normpath(cwd / path)
-    if (strange := _NOT_IN_ADDRESS.search(database)) is not None:
+    strange = _NOT_IN_ADDRESS.search(database)
+    if strange is not None:
         raise ConfigError(
             f"MLflow's database would be {database!r}, and {strange[0]!r} has another meaning in the address of a "
             f"database; set MLFLOW_TRACKING_URI=sqlite:////FOLDER/{DEFAULT_DATABASE}, with a folder without "

@@ -42,6 +42,7 @@ _TEMPORARY: Final = "_alembic_tmp_"
 _DEFAULT_EXPERIMENT: Final = 0
 _REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
 _PARENTS: Final = re.compile(r"^down_revision\b[^=\n]*= *(.+)$", re.MULTILINE)
+_QUOTED_NAME: Final = re.compile(r"[\"']([^\"']+)[\"']")
 
 MakeStore = Callable[[str], None]
 """Opens MLflow's store of an address, which creates its tables, and closes it again."""
@@ -53,12 +54,12 @@ class Revisions:
 
     Attributes:
         newest: Revision of its own stores, ``None`` when unknown.
-        known: All revisions.
+        names: All revisions.
         version: Version of MLflow, for messages.
     """
 
     newest: str | None
-    known: frozenset[str]
+    names: frozenset[str]
     version: str
 
 
@@ -98,19 +99,16 @@ def revisions_of(migrations: Path, version: str) -> Revisions:
 
     Reads the files as text: Alembic imports all of them, which costs half a second.
     """
-    known: set[str] = set()
+    names: set[str] = set()
     parents: set[str] = set()
     with contextlib.suppress(OSError):
         for path in migrations.glob("*.py"):
             text = path.read_text(errors="replace")
-            known.update(_REVISION.findall(text))
-            parents.update(
-                name
-                for line in _PARENTS.findall(text)
-                for name in re.findall(r"[\"']([^\"']+)[\"']", line)
-            )
-    heads = known - parents
-    return Revisions(next(iter(heads)) if len(heads) == 1 else None, frozenset(known), version)
+            names.update(_REVISION.findall(text))
+            for line in _PARENTS.findall(text):
+                parents.update(_QUOTED_NAME.findall(line))
+    heads = names - parents
+    return Revisions(heads.pop() if len(heads) == 1 else None, frozenset(names), version)
 
 
 def require_writable(path: Path) -> None:
@@ -119,11 +117,10 @@ def require_writable(path: Path) -> None:
     Raises:
         BlockedError: The folder or the file is read-only.
     """
-    needed = [path.parent, *([path] if path.exists() else [])]
-    for place in needed:
-        if place.exists() and not os.access(place, os.W_OK):
+    for existing in (path.parent, path):
+        if existing.exists() and not os.access(existing, os.W_OK):
             raise BlockedError(
-                f"{place} is not writable",
+                f"{existing} is not writable",
                 help="make it writable for this user, or set MLFLOW_TRACKING_URI",
             )
 
@@ -187,10 +184,10 @@ def prepare(
         sqlite3.Error: SQLite's own errors.
     """
     # Without known revisions (an MLflow that keeps its migrations elsewhere) MLflow decides by itself.
-    found = _look(path) if revisions.newest is not None else None
-    complete = found is not None and found.of_mlflow and not _is_unfinished(path, found, revisions)
-    if revisions.newest is not None and not complete:
-        _create(path, found, revisions, make, alone=alone)
+    if revisions.newest is not None:
+        tables = _look(path)
+        if tables is None or not tables.of_mlflow or _is_unfinished(path, tables, revisions):
+            _create(path, tables, revisions, make, alone=alone)
     _unfinished.pop(path, None)
     if settings.wal:
         write_ahead(path)
@@ -234,28 +231,28 @@ def _tables(database: sqlite3.Connection) -> _Tables:
     )
 
 
-def _is_unfinished(path: Path, found: _Tables, revisions: Revisions) -> bool:
+def _is_unfinished(path: Path, tables: _Tables, revisions: Revisions) -> bool:
     """Return whether to complete a store that its creator has left; a complete one of this MLflow is not unfinished.
 
     Raises:
         RetryableError: The process that creates the store may still be running.
         BlockedError: The store holds data, and its tables are not those of this MLflow.
     """
-    if found.revision == revisions.newest:
+    if tables.revision == revisions.newest:
         return False
     address = shlex.quote(f"sqlite:///{path}")
-    if found.revision is not None and found.revision not in revisions.known:
+    if tables.revision is not None and tables.revision not in revisions.names:
         raise BlockedError(
-            f"{path} has tables of another MLflow than {revisions.version} (schema {found.revision})",
+            f"{path} has tables of another MLflow than {revisions.version} (schema {tables.revision})",
             help="install the newer mlflow that made it where the bridge runs, or set MLFLOW_TRACKING_URI",
         )
-    if not found.experiments:
-        return _is_abandoned(path, found)
-    if found.left_over:
+    if not tables.experiments:
+        return _is_abandoned(path, tables)
+    if tables.left_over:
         raise BlockedError(
-            f"{path}: an upgrade of its tables was interrupted (left over: {', '.join(found.left_over)})",
+            f"{path}: an upgrade of its tables was interrupted (left over: {', '.join(tables.left_over)})",
             help="restore a backup made before the upgrade; without one, copy the file, then: "
-            f"sqlite3 {shlex.quote(str(path))} 'DROP TABLE {found.left_over[0]}' && mlflow db upgrade {address}",
+            f"sqlite3 {shlex.quote(str(path))} 'DROP TABLE {tables.left_over[0]}' && mlflow db upgrade {address}",
         )
     raise BlockedError(
         f"{path} has an out-of-date database schema: an MLflow older than {revisions.version} made it",
@@ -263,13 +260,14 @@ def _is_unfinished(path: Path, found: _Tables, revisions: Revisions) -> bool:
     )
 
 
-def _is_abandoned(path: Path, found: _Tables) -> bool:
-    now = time.monotonic()
-    changed, since = _unfinished.get(path, (-1, now))
-    if changed != found.changed:
-        since = now
-    _unfinished[path] = (found.changed, since)
-    if now - since >= ABANDONED_S:
+def _is_abandoned(path: Path, tables: _Tables) -> bool:
+    """Return ``True`` for a store that nothing has changed for `ABANDONED_S`; raise `RetryableError` before."""
+    now_s = time.monotonic()
+    last_change, first_seen_s = _unfinished.get(path, (-1, now_s))
+    if last_change != tables.changed:
+        first_seen_s = now_s
+    _unfinished[path] = (tables.changed, first_seen_s)
+    if now_s - first_seen_s >= ABANDONED_S:
         return True
     raise RetryableError(
         f"{path} is being created by another process, or was left unfinished: completed in {ABANDONED_S:.0f} s"
@@ -279,7 +277,7 @@ def _is_abandoned(path: Path, found: _Tables) -> bool:
 
 
 def _create(
-    path: Path, found: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool
+    path: Path, tables: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool
 ) -> None:
     """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
 
@@ -298,19 +296,20 @@ def _create(
         make(f"sqlite:///{template}")
         with closing(_connected(path, create=True)) as database:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))
-            _copy(database, path, found)
+            _copy(database, path, tables)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
 
 
-def _copy(database: sqlite3.Connection, path: Path, found: _Tables | None) -> None:
+def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> None:
     database.execute("BEGIN EXCLUSIVE")
     try:
-        now = _tables(database)
-        if now.of_mlflow and (found is None or now.changed != found.changed):
+        present = _tables(database)
+        has_changed = tables is None or present.changed != tables.changed
+        if present.of_mlflow and has_changed:
             raise RetryableError(f"{path} is being created by another process", retry_after_s=1.0)
-        _remove_tables(database, path, now)
+        _remove_tables(database, path, present)
         _copy_tables(database)
         database.execute(
             "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
@@ -322,30 +321,29 @@ def _copy(database: sqlite3.Connection, path: Path, found: _Tables | None) -> No
         raise
 
 
-def _remove_tables(database: sqlite3.Connection, path: Path, found: _Tables) -> None:
+def _remove_tables(database: sqlite3.Connection, path: Path, tables: _Tables) -> None:
     """Remove the empty tables of an unfinished store.
 
     Raises:
         BlockedError: One of them holds rows.
     """
-    if not found.of_mlflow:
+    if not tables.of_mlflow:
         return
-    made = {
-        str(name)
-        for (name,) in database.execute(
-            "SELECT name FROM template.sqlite_master WHERE type = 'table'"
-        )
-    }
-    seeded = {name for name in made if _has_rows(database, name, "template")} - {"experiments"}
-    ours = [name for name in sorted(found.names) if name in made or name.startswith(_TEMPORARY)]
-    for name in ours:
+    query = "SELECT name FROM template.sqlite_master WHERE type = 'table'"
+    new_names = {str(name) for (name,) in database.execute(query)}
+    # MLflow itself puts rows into some tables.
+    seeded = {name for name in new_names if _has_rows(database, name, "template")} - {"experiments"}
+    old_names = [
+        name for name in sorted(tables.names) if name in new_names or name.startswith(_TEMPORARY)
+    ]
+    for name in old_names:
         if name not in seeded and _has_rows(database, name, "main"):
             raise BlockedError(
                 f"{path}: MLflow was interrupted while it created this store, and table {name} holds data",
                 help="restore a backup, or move the file away: "
                 f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.unfinished')}",
             )
-    for name in ours:
+    for name in old_names:
         database.execute(f"DROP TABLE main.{_quoted(name)}")
     _log.warning(
         "%s was left unfinished while MLflow created it, and holds no data: created anew", path

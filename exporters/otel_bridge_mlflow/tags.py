@@ -23,6 +23,7 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.metrics import MetricWriter
+from otel_bridge_mlflow.traces.spans import clean_text
 
 _SUMMARY: Final = "summary/"
 _ALERT: Final = "alert/"
@@ -35,26 +36,23 @@ _SOURCE: Final = {
 }
 
 
-def wanted(run: RunInfo, limit: int, held: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags to set on *run*, whose MLflow run has the tags *held*; values are cut to *limit* characters."""
-    ours = {
+def missing_tags(run: RunInfo, limit: int, present: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags to set on *run*, whose MLflow run has *present*; values are cut to *limit*."""
+    own_tags = {
         semconv.RUN_ID: run.id,
         semconv.RUN_GROUP: run.group,
         semconv.RUN_JOB_TYPE: run.job_type,
         semconv.RUN_TAGS: ",".join(run.tags),
         semconv.BRIDGE_VERSION: _version(),
     }
-    once = {
+    first_tags = {  # of the first bridge, or of a person
         "mlflow.note.content": run.notes,
         "mlflow.source.type": "LOCAL" if semconv.PROCESS_COMMAND in run.identity else None,
         **{tag: run.identity.get(fact) for tag, fact in _SOURCE.items()},
     }
-    tags = {key: value for key, value in once.items() if key not in held} | ours
-    return {
-        key: value[:limit]
-        for key, value in tags.items()
-        if value and held.get(key) != value[:limit]
-    }
+    tags = {key: value for key, value in first_tags.items() if key not in present} | own_tags
+    cut_tags = {key: value[:limit] for key, value in tags.items() if value}
+    return {key: value for key, value in cut_tags.items() if present.get(key) != value}
 
 
 class Roles:
@@ -97,26 +95,21 @@ class Roles:
         """
         client = self._connection.client
         with as_bridge_errors(f"tagging MLflow run {self._run_id}"):
-            held = _listed(client.get_run(self._run_id).data.tags)
-            if not self._mine <= held:
+            roles = _listed(client.get_run(self._run_id).data.tags)
+            if not self._mine <= roles:
+                text = ",".join(sorted(roles | self._mine))
                 limit = self._connection.rules.tag_length
-                client.set_tag(
-                    self._run_id, semconv.ROLES, ",".join(sorted(held | self._mine))[:limit]
-                )
+                client.set_tag(self._run_id, semconv.ROLES, text[:limit])
 
 
 def alert_tags(alerts: Sequence[Alert]) -> dict[str, str]:
     """Return the tags that show *alerts*: ``alert/<title>`` to level, time and text; the last one of a title."""
-    return {
-        f"{_ALERT}{alert.title}": f"{alert.level} at {_utc(alert.time_unix_ns)}: {alert.text}".removesuffix(
-            ": "
-        )
-        for alert in alerts
-    }
-
-
-def _utc(time_unix_ns: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_unix_ns / 1e9))
+    tags: dict[str, str] = {}
+    for alert in alerts:
+        utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.time_unix_ns / 1e9))
+        text = f"{alert.level} at {utc}: {alert.text}"
+        tags[f"{_ALERT}{alert.title}"] = text.removesuffix(": ")
+    return tags
 
 
 class SummaryWriter:
@@ -212,25 +205,22 @@ class SummaryWriter:
         )
 
     def _set_tag(self, name: str, text: str) -> None:
-        shown = (
-            text.replace("\0", "\ufffd")
-            .encode("utf-8", "replace")
-            .decode()[: self._connection.rules.tag_length]
-        )
-        if self._tags.get(name) != shown:
-            self._connection.client.set_tag(self._run_id, name, shown)
-            self._tags[name] = shown
+        value = clean_text(text)[: self._connection.rules.tag_length]
+        if self._tags.get(name) != value:
+            self._connection.client.set_tag(self._run_id, name, value)
+            self._tags[name] = value
 
     def _write_numbers(self, numbers: Mapping[str, float]) -> None:
-        shown = cast("dict[str, float]", self._numbers)
-        new = {
+        stored = cast("dict[str, float]", self._numbers)
+        # By their text, because NaN is not equal to itself.
+        changed = {
             key: value
             for key, value in numbers.items()
-            if repr(shown.get(key)) != repr(float(value))
+            if repr(stored.get(key)) != repr(float(value))
         }
-        if new:
-            self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), new)])
-            shown.update({key: float(value) for key, value in new.items()})
+        if changed:
+            self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), changed)])
+            stored.update({key: float(value) for key, value in changed.items()})
 
 
 def _listed(tags: Mapping[str, str]) -> set[str]:

@@ -142,11 +142,11 @@ class MlflowRunWriter:
     def close(self) -> None:
         """Do nothing: MLflow keeps no connection of this run."""
 
-    def _leaves_out(self, what: str, count: int) -> bool:
+    def _leaves_out(self, kind: str, count: int) -> bool:
         """Return whether this MLflow cannot show rollouts; if so, count *count* records as left out."""
         reason = self._connection.abilities.left_out
         if reason:
-            self.left_out[f"{what}: {reason}"] += count
+            self.left_out[f"{kind}: {reason}"] += count
         return bool(reason)
 
     @contextmanager

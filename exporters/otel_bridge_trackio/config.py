@@ -89,11 +89,11 @@ def _name(path: _Path) -> str:
     return f"config{name}" if name.startswith("_") else name
 
 
-def _other_name(name: str, path: _Path, taken: Container[str]) -> str:
+def _other_name(name: str, path: _Path, used_names: Container[str]) -> str:
     """Return another name for the entry at *path*, because *name* is taken; the same at each call."""
     text = json.dumps(path)
     other_name = name
-    while other_name in taken:
+    while other_name in used_names:
         digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
         other_name = f"{name}-{digits}"
         text = f"{text} "

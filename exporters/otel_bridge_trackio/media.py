@@ -42,11 +42,11 @@ def local_put(project: str, run: str) -> Put | None:
     media_dir = Path(str(root))
     run_folder = folder_name(run)
 
-    def put(item: MediaItem, step: int) -> str:
+    def put_file(item: MediaItem, step: int) -> str:
         folder = Path(folder_of(project=project, run=run_folder, step=step))
         return str(put_media(folder, item, mode=0o666).relative_to(media_dir))
 
-    return put
+    return put_file
 
 
 class FileServer(Protocol):
@@ -80,7 +80,7 @@ def remote_put(
     folder = "".join(char for char in project if char.isalnum() or char in "-_") or "default"
     run_folder = folder_name(str(fields["run"]))
 
-    def put(item: MediaItem, step: int) -> str:
+    def put_file(item: MediaItem, step: int) -> str:
         path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
         server_path = f"{media_dir}/{path}"
         size = len(item.data)
@@ -99,7 +99,7 @@ def remote_put(
             )
         return path
 
-    return put
+    return put_file
 
 
 def folder_name(run: str) -> str:
@@ -127,7 +127,7 @@ def _folder_finder(home: str) -> Callable[..., Path] | None:
     return cast("Callable[..., Path]", getattr(module, _FIND))
 
 
-def media_metrics(record: MediaRecord, put: Put, step: int) -> Payload:
+def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     """Return the metrics of *record*: several pictures as one table, several of anything else under keys of their own.
 
     Raises:
@@ -136,20 +136,22 @@ def media_metrics(record: MediaRecord, put: Put, step: int) -> Payload:
     key = f"__{record.key}" if record.key in RESERVED or record.key.startswith("__") else record.key
     items = [*record.items]
     if len(items) == 1:
-        return {key: _shown(record, items[0], put, step)}
+        return {key: _shown(record, items[0], put_file, step)}
     if all(item.kind == "image" for item in items):
         rows: list[Json] = [
-            {"image": _file(item, put, step), "caption": item.caption} for item in items
+            {"image": _file(item, put_file, step), "caption": item.caption} for item in items
         ]
         return {key: {"_type": "trackio.table", "_value": rows}}
-    return {f"{key}/{index}": _shown(record, item, put, step) for index, item in enumerate(items)}
+    return {
+        f"{key}/{index}": _shown(record, item, put_file, step) for index, item in enumerate(items)
+    }
 
 
-def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload:
+def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Payload:
     if item.kind == "table":
-        return {"_type": "trackio.table", "_value": _rows(record, item, put, step)}
+        return {"_type": "trackio.table", "_value": _rows(record, item, put_file, step)}
     if item.kind in _FILES:
-        return _file(item, put, step)
+        return _file(item, put_file, step)
     text = item.data.decode("utf-8", "replace")
     markdown = text if item.kind == "markdown" else _fenced(text)
     return {
@@ -158,21 +160,25 @@ def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload
     }
 
 
-def _rows(record: MediaRecord, item: MediaItem, put: Put, step: int) -> list[Json]:
+def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> list[Json]:
     columns, rows = record.table(item)
     return [
         {
-            column: _file(cell, put, step) if isinstance(cell, MediaItem) else cell
+            column: _file(cell, put_file, step) if isinstance(cell, MediaItem) else cell
             for column, cell in zip(columns, row, strict=True)
         }
         for row in rows
     ]
 
 
-def _file(item: MediaItem, put: Put, step: int) -> Payload:
+def _file(item: MediaItem, put_file: Put, step: int) -> Payload:
     # A browser plays a GIF as an image only.
     kind = "image" if item.mime_type.startswith("image/") else item.kind
-    return {"_type": _FILES[kind], "file_path": put(item, step), "caption": item.caption or None}
+    return {
+        "_type": _FILES[kind],
+        "file_path": put_file(item, step),
+        "caption": item.caption or None,
+    }
 
 
 def _fenced(text: str) -> str:

@@ -72,14 +72,14 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) 
     return TrackioRunWriter(run, settings, memory)
 
 
-def _stored_media(record: MediaRecord, put: Put, step: int) -> Payload:
+def _stored_media(record: MediaRecord, put_file: Put, step: int) -> Payload:
     """Store the files of *record* and return the metrics that name them.
 
     Raises:
         ExporterError: The files cannot be stored; it has the position of the record.
     """
     try:
-        return media_metrics(record, put, step)
+        return media_metrics(record, put_file, step)
     except ExporterError as exc:
         exc.position = record.position
         raise
@@ -205,11 +205,11 @@ class TrackioRunWriter:
         if not with_items:
             return
         try:
-            put = self._put
+            put_file = self._put
         except ExporterError as exc:
             exc.position = with_items[0].position
             raise
-        if put is None:
+        if put_file is None:
             self.left_out[NO_MEDIA] += len(with_items)
             return
         for record in with_items:
@@ -217,7 +217,7 @@ class TrackioRunWriter:
             metrics: Payload = {}
             if self._all_series:
                 metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
-            metrics |= _stored_media(record, put, step)
+            metrics |= _stored_media(record, put_file, step)
             log_id = self._log_id(record.id)
             self._write(
                 [StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics)]

@@ -68,27 +68,27 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
         BlockedError: A call or setting that nothing works without is missing.
     """
     tracker = f"wandb {wandb.__version__}"
-    found = Capabilities(tracker, INSTALL)
+    capabilities = Capabilities(tracker, INSTALL)
     fields = _fields(wandb, tracker)
     for owner, call, arguments in _CALLS:
         if owner:  # checked on the class, whose calls take the object too
-            found.require(getattr(wandb, owner, None), call, "self", *arguments)
+            capabilities.require(getattr(wandb, owner, None), call, "self", *arguments)
         else:
-            found.require(wandb, call, *arguments)
+            capabilities.require(wandb, call, *arguments)
     for name in _REQUIRED:
         if name not in fields:
             raise BlockedError(f"{tracker} has no setting {name}", help=INSTALL)
     _require_many_runs(wandb, tracker)
-    found.prefer(
+    capabilities.prefer(
         can_leave_open(),
         f"{tracker} shows a run as finished while its bridge pauses or restarts, as running from 0.26.1",
     )
     lacking = [name for name in used if name not in fields and name not in _REPLACED]
-    found.prefer(
+    capabilities.prefer(
         not lacking,
         f"{tracker} lacks the settings {', '.join(lacking)}: the run may show data of the bridge's process",
     )
-    return WandbAbilities(finish_timeout="finish_timeout" in fields, degraded=found.degraded)
+    return WandbAbilities(finish_timeout="finish_timeout" in fields, degraded=capabilities.degraded)
 
 
 def replace_what_interferes(wandb: Any) -> None:
@@ -142,10 +142,8 @@ def can_leave_open() -> bool:
     records: Any = _module("wandb.proto.wandb_internal_pb2")
     descriptor: Any = getattr(getattr(records, "RunExitRecord", None), "DESCRIPTOR", None)
     interface: Any = _module("wandb.sdk.interface.interface_sock")
-    known = getattr(descriptor, "fields_by_name", {})
-    return "not_complete" in known and accepts(
-        getattr(interface, "InterfaceSock", None), "_make_exit"
-    )
+    has_field = "not_complete" in getattr(descriptor, "fields_by_name", {})
+    return has_field and accepts(getattr(interface, "InterfaceSock", None), "_make_exit")
 
 
 def _module(name: str) -> object:

@@ -365,11 +365,9 @@ def _finish_run(opened: OpenRun, exit_code: int) -> None:
 
 def _ended(opened: OpenRun) -> Position | None:
     position = opened.store.ended()
-    lacking = (
-        opened.missed(opened.axes.count, bool(opened.run.config.keys()))
-        if opened.missed is not None
-        else ""
-    )
+    lacking = ""
+    if opened.missed is not None:
+        lacking = opened.missed(opened.axes.count, bool(opened.run.config.keys()))
     if lacking:
         raise RetryableError(
             f"W&B did not take {lacking} of the run; it is opened anew and sent again",
@@ -386,12 +384,12 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
     opened.store.announce([row.position for row, _ in lines])
     log = opened.run.log
     bind = opened.axes.bind
-    at = 0
+    start = 0
     done = 0
     try:
-        for at in range(0, len(lines), AT_ONCE):
+        for start in range(0, len(lines), AT_ONCE):
             with opened.bulk():
-                for row, line in lines[at : at + AT_ONCE]:
+                for row, line in lines[start : start + AT_ONCE]:
                     if row.axis is not None:
                         bind(line, row.axis)
                     # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
@@ -401,7 +399,7 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
     except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
     except ExporterError as exc:  # of a block of rows; some of them may have arrived
-        exc.position = lines[at][0].position
+        exc.position = lines[start][0].position
         raise
     except Exception as exc:
         raise outcome(exc, "logging a row", lines[done][0].position) from exc
@@ -433,5 +431,5 @@ def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:
     due = store.due(positions)
     if len(due) == len(positions):
         return records
-    wanted = set(due)
-    return [record for record in records if record.position in wanted]
+    due_positions = set(due)
+    return [record for record in records if record.position in due_positions]

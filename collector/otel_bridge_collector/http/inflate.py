@@ -60,9 +60,8 @@ def _inflated(body: bytes, wbits: int, encoding: str, limit_bytes: int) -> bytes
     try:
         whole = inflating.member(body, 0, wbits)
         while wbits == _GZIP and whole < len(body):
-            whole = inflating.member(
-                body, whole, wbits
-            )  # gzip may consist of several members (RFC 1952, 2.2)
+            # gzip may consist of several members (RFC 1952, 2.2).
+            whole = inflating.member(body, whole, wbits)
     except zlib.error as exc:
         raise InvalidRecordError(f"body of {len(body)} bytes is not {encoding}: {exc}") from exc
     except EOFError as exc:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, TypeVar, cast
@@ -27,6 +28,7 @@ _DEPTH: Final = 100
 """Deepest nesting of messages: protobuf's own limit."""
 _SHOWN: Final = 40
 """Most characters of a wrong value that an error shows."""
+_NUMBER: Final = re.compile(r"[+-]?(\d*\.)?\d+([eE][+-]?\d+)?", re.ASCII)
 _WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _F: Final = FieldDescriptor
 _INTEGERS: Final = frozenset(
@@ -41,8 +43,8 @@ _Convert = Callable[[object, int], object]
 class _BadValueError(ValueError):
     """Raised for a value that its field cannot hold; callers add the path to the value."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
         self.path: list[str] = []
 
 
@@ -79,13 +81,9 @@ def _plan(kind: Descriptor) -> _Plan:
     plan = _Plan()
     _begun[kind.full_name] = plan
     for field in kind.fields:
-        oneof = field.containing_oneof
-        real = oneof is not None and not _is_optional(field)
-        plan.fields[field.json_name] = (
-            field.name,
-            _reader(field),
-            oneof.name if real and oneof else None,
-        )
+        oneof = None if _is_optional(field) else field.containing_oneof
+        oneof_name = None if oneof is None else oneof.name
+        plan.fields[field.json_name] = (field.name, _reader(field), oneof_name)
     return plan
 
 
@@ -105,10 +103,9 @@ def _reader(field: FieldDescriptor) -> _Convert:
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    new = cast(
-        "bool | None", getattr(field, "is_repeated", None)
-    )  # protobuf 6.31 on; `label` goes away
-    return bool(getattr(field, "label", 0) == 3) if new is None else new
+    # From protobuf 6.31 on; `label` goes away.
+    is_repeated = cast("bool | None", getattr(field, "is_repeated", None))
+    return bool(getattr(field, "label", 0) == 3) if is_repeated is None else is_repeated
 
 
 def _reader_of_one(field: FieldDescriptor) -> _Convert:
@@ -172,13 +169,10 @@ def _integer(value: object, depth: int) -> object:
     del depth
     if type(value) is int:
         return value
-    if (
-        isinstance(value, str)
-        and value.lstrip("-").isascii()
-        and value.lstrip("-").isdecimal()
-        and len(value) < 40
-    ):
-        return int(value)
+    if isinstance(value, str) and len(value) < 40:
+        digits = value.lstrip("-")
+        if digits.isascii() and digits.isdecimal():
+            return int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**64:
         return int(value)
     raise _expected("an integer, as number or text", value)
@@ -198,17 +192,9 @@ def _double(value: object, depth: int) -> object:
     if isinstance(value, str) and len(value) < 400:
         if value in _WORDS:
             return _WORDS[value]
-        if (
-            value
-            and value[-1].isdigit()
-            and not value[0].isspace()
-            and "_" not in value
-            and value.isascii()
-        ):
-            try:
-                return float(value)
-            except ValueError:
-                pass
+        # `float` takes more than JSON has: "inf", " 1", "1_0" and other alphabets' digits.
+        if _NUMBER.fullmatch(value):
+            return float(value)
     raise _expected('a number, "NaN", "Infinity" or "-Infinity"', value)
 
 

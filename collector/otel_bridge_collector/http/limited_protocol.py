@@ -98,12 +98,10 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _look_at_head(self) -> None:
         """Close a connection whose head, of its first or a later request, takes too long; else check again later."""
-        left_s = (
-            self._head_since_s + limits.HEAD_S - self.loop.time()
-            if self._in_head
-            else limits.HEAD_S
-        )
-        if left_s <= 0:
+        remaining_s = limits.HEAD_S
+        if self._in_head:
+            remaining_s -= self.loop.time() - self._head_since_s
+        if remaining_s <= 0:
             self.transport.close()
         else:
-            self._look = self.loop.call_later(left_s, self._look_at_head)
+            self._look = self.loop.call_later(remaining_s, self._look_at_head)

@@ -104,13 +104,11 @@ def _of_json(signal: Signal, body: bytes) -> bytes:
 
 def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
     """Return the body of the answer to an accepted request."""
+    if rejected is None:
+        return b"{}" if is_json else b""
     if is_json:
-        return orjson.dumps(
-            {}
-            if rejected is None
-            else partial_success_json(signal, rejected.items, rejected.reason)
-        )
-    return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
+        return orjson.dumps(partial_success_json(signal, rejected.items, rejected.reason))
+    return partial_success(signal, rejected.items, rejected.reason)
 
 
 def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:

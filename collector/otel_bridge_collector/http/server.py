@@ -102,17 +102,13 @@ class HttpServer:
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
-                *(
-                    [Route("/status", self._status, methods=["GET"])]
-                    if pages.status is not None
-                    else []
-                ),
             ],
             exception_handlers={HTTPException: self._no_such_page},
         )
-        app.router.redirect_slashes = (
-            False  # a redirect behind a proxy may send the token unencrypted
-        )
+        if pages.status is not None:
+            app.routes.append(Route("/status", self._status, methods=["GET"]))
+        # A redirect behind a proxy may send the token unencrypted.
+        app.router.redirect_slashes = False
         config = uvicorn.Config(
             app,
             http=cast("type[asyncio.Protocol]", of_one_server(self._count_garbage)),
@@ -127,11 +123,10 @@ class HttpServer:
             server_header=False,
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
-            ssl_ca_certs=None if tls is None or tls.client_ca is None else str(tls.client_ca),
-            ssl_cert_reqs=ssl.CERT_NONE
-            if tls is None or tls.client_ca is None
-            else ssl.CERT_REQUIRED,
         )
+        if tls is not None and tls.client_ca is not None:
+            config.ssl_ca_certs = str(tls.client_ca)
+            config.ssl_cert_reqs = ssl.CERT_REQUIRED
         config.load()
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
@@ -184,9 +179,8 @@ class HttpServer:
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404
-        path: str = request.scope[
-            "path"
-        ]  # not from `url`, which contains the client's header `Host`
+        # Not from `url`, which contains the client's header `Host`.
+        path: str = request.scope["path"]
         error: Exception = no_such_path(path[:_SHOWN])
         headers = dict(self._headers)
         if status == 405:
@@ -279,11 +273,9 @@ class _Body:
     @staticmethod
     def check(announced: str, limit: int) -> None:
         """Raise `TooLargeError` when the head announces more than *limit* bytes, before they are sent."""
-        if (
-            announced.isascii()
-            and announced.isdecimal()
-            and (len(announced) > 20 or int(announced) > limit)
-        ):
+        if not (announced.isascii() and announced.isdecimal()):
+            return
+        if len(announced) > 20 or int(announced) > limit:
             raise TooLargeError(
                 f"request of {announced[:20]} bytes, at most {limit}; send smaller batches"
             )

@@ -24,9 +24,8 @@ class SharedPage:
         """Return the present page; raise the error of *make*."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
-        return await asyncio.shield(
-            self._next
-        )  # a client that disconnects must not cancel the page for others
+        # A client that disconnects must not cancel the page for others.
+        return await asyncio.shield(self._next)
 
     async def _make_next(self) -> str | bytes:
         async with self._one_at_a_time:

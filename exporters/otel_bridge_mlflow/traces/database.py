@@ -131,15 +131,15 @@ class StoreWithRewards:
         return without_trace + stored
 
     @contextmanager
-    def _session(self, *args: Any, **named: Any) -> Generator[Any]:
+    def _session(self, *args: Any, **options: Any) -> Generator[Any]:
         """Open a session of MLflow's store; before its commit, add the rewards whose traces it holds."""
         self._depth += 1
         unwritten = self._rewards
         try:
-            with self._open_session(*args, **named) as session:
+            with self._open_session(*args, **options) as session:
                 yield session
                 # MLflow reads the experiment in a session within the one that writes.
-                writes = not self._declares_writes or named.get("read_only") is False
+                writes = not self._declares_writes or options.get("read_only") is False
                 if self._depth == 1 and writes and unwritten and self._tables is not None:
                     # What the database holds is redelivered.
                     unwritten, _ = _add(session, self._tables, self._rewards)
@@ -213,10 +213,9 @@ def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
 
     def unwrapped(message: trace_pb2.Span) -> Any:
         span = make(message)
-        if (
-            held := getattr(span, "_span", None)
-        ) is not None:  # as MLflow's own server does (server/otel_api.py)
-            held._attributes = unwrap(held._attributes)
+        sdk_span = getattr(span, "_span", None)
+        if sdk_span is not None:  # as MLflow's own server does (server/otel_api.py)
+            sdk_span._attributes = unwrap(sdk_span._attributes)
         return span
 
     return unwrapped

@@ -46,9 +46,12 @@ def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
     for part, value in rollout.rewards.items():
         yield _remarked(rollout, _name(part), value, remarks.get(part) if part != REWARD else None)
     for name, remark in remarks.items():
-        if rollout.reward is None if name == REWARD else name not in rollout.rewards:
-            also = rollout.advantage if name == _ADVANTAGE else None
-            yield _remarked(rollout, REWARD if name == REWARD else _name(name), also, remark)
+        if name == REWARD:
+            if rollout.reward is None:
+                yield _remarked(rollout, REWARD, None, remark)
+        elif name not in rollout.rewards:
+            advantage = rollout.advantage if name == _ADVANTAGE else None
+            yield _remarked(rollout, _name(name), advantage, remark)
 
 
 def _remarked(
@@ -92,10 +95,9 @@ def _value(value: float) -> float | str:
 def _name(part: str) -> str:
     """Return the name of the assessment of *part*, unique for each part: a changed name gets a hash."""
     name = f"rewards.{part}" if _TAKEN.fullmatch(part) else part
-    kept = clean_text(name)
-    if kept == name and len(name) <= _NAME_LENGTH:
+    clean_name = clean_text(name)
+    if clean_name == name and len(name) <= _NAME_LENGTH:
         return name
-    digits = hashlib.md5(name.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[
-        :_HASH_DIGITS
-    ]
-    return f"{kept[: _NAME_LENGTH - _HASH_DIGITS - 1]}-{digits}"
+    encoded = name.encode("utf-8", "surrogatepass")
+    digits = hashlib.md5(encoded, usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+    return f"{clean_name[: _NAME_LENGTH - _HASH_DIGITS - 1]}-{digits}"

@@ -66,13 +66,10 @@ def spans_of(
     if not messages or messages[0].parent_span_id:
         messages.insert(0, _made_up_root(rollout, messages))
     root = messages[0]
-    kept = [
-        attribute
-        for attribute in root.attributes
-        if attribute.key not in _TWICE or not rollout.messages
-    ]
-    del root.attributes[:]
-    root.attributes.extend(kept)
+    if rollout.messages:
+        attributes = [pair for pair in root.attributes if pair.key not in _TWICE]
+        del root.attributes[:]
+        root.attributes.extend(attributes)
     root.attributes.extend(_text(key, value) for key, value in _root_attributes(rollout).items())
     for tag, value in tags_of(rollout).items():
         root.attributes.append(_text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length]))
@@ -87,7 +84,7 @@ def tags_of(rollout: RolloutRecord) -> dict[str, str]:
     attributes of the root (``span.attributes.rl.split LIKE '%train%'`` finds them). The role is in the trace's name and
     the group is its session, which cost nothing.
     """
-    wanted: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "step": rollout.step,
         "split": rollout.split if rollout.split != TRAIN else None,
         "reward": rollout.reward,
@@ -95,7 +92,7 @@ def tags_of(rollout: RolloutRecord) -> dict[str, str]:
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
     }
-    return {key: clean_text(str(value)) for key, value in wanted.items() if value is not None}
+    return {key: clean_text(str(value)) for key, value in fields.items() if value is not None}
 
 
 def name_of(rollout: RolloutRecord) -> str:
@@ -122,13 +119,13 @@ def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
     session = session_of(rollout)
     if session is not None:
         attributes["session.id"] = session
-    given, made = _conversation(rollout)
-    if given:
-        attributes["mlflow.spanInputs"] = _json({"messages": given})
-    if made is not None:
+    messages, answer = _conversation(rollout)
+    if messages:
+        attributes["mlflow.spanInputs"] = _json({"messages": messages})
+    if answer is not None:
         choice: dict[str, Json] = {
             "index": 0,
-            "message": made,
+            "message": answer,
             "finish_reason": rollout.finish_reason,
         }
         attributes["mlflow.spanOutputs"] = _json({"choices": [choice]})
@@ -171,23 +168,20 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
 
 def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> trace_pb2.Span:
     """Return a root in place of the missing one; the real root replaces it if it arrives later."""
-    known = {message.span_id for message in messages}
-    missing = next(
-        (message.parent_span_id for message in messages if message.parent_span_id not in known), b""
-    )
-    return trace_pb2.Span(
+    span_ids = {message.span_id for message in messages}
+    parent_ids = [message.parent_span_id for message in messages]
+    missing_ids = [parent_id for parent_id in parent_ids if parent_id not in span_ids]
+    root = trace_pb2.Span(
         trace_id=bytes.fromhex(rollout.id),
-        span_id=missing or bytes.fromhex(rollout.id[:16]),
+        span_id=missing_ids[0] if missing_ids else bytes.fromhex(rollout.id[:16]),
         name=semconv.ROLLOUT_SPAN,
         start_time_unix_nano=rollout.start_unix_ns,
         end_time_unix_nano=rollout.end_unix_ns,
-        status=trace_pb2.Status(
-            code=trace_pb2.Status.STATUS_CODE_ERROR
-            if rollout.error
-            else trace_pb2.Status.STATUS_CODE_UNSET,
-            message=clean_text(rollout.error or ""),
-        ),
     )
+    if rollout.error:
+        root.status.code = trace_pb2.Status.STATUS_CODE_ERROR
+        root.status.message = clean_text(rollout.error)
+    return root
 
 
 def _text(key: str, value: str) -> common_pb2.KeyValue:

@@ -144,7 +144,7 @@ class TraceWriter:
         if self._tags_missing is None:
             self._read_back(rollouts[0])
         if self._session_missing is None:
-            self._read_back(next((each for each in rollouts if each.group), None))
+            self._read_back(next((rollout for rollout in rollouts if rollout.group), None))
         if not self._tags_missing and not self._session_missing:
             return
         for rollout in rollouts:
@@ -168,15 +168,13 @@ class TraceWriter:
             return
         try:
             with as_bridge_errors(f"reading trace {rollout.id} back", missing_is_refused=True):
-                held = self._connection.client.get_trace(trace_id_of(rollout.id)).info
+                info = self._connection.client.get_trace(trace_id_of(rollout.id)).info
         except Refused as exc:
             _log.warning("rollout %s cannot be read back: %s", rollout.id, exc)
             return
-        self._tags_missing = any(
-            held.tags.get(key) != value for key, value in self._tags(rollout).items()
-        )
+        self._tags_missing = not self._tags(rollout).items() <= info.tags.items()
         if rollout.group:
-            self._session_missing = SESSION not in held.trace_metadata
+            self._session_missing = SESSION not in info.trace_metadata
 
     def _tags(self, rollout: RolloutRecord) -> dict[str, str]:
         limit = self._connection.rules.trace_tag_length

@@ -176,12 +176,10 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
 
 def _staleness(rollout: RolloutRecord) -> int | None:
     """Return how many steps the policy that generated the rollout is behind the step that consumes it."""
+    if rollout.step is None or rollout.policy_version is None:
+        return None
     # An evaluator counts its own steps, which are not comparable with the policy's version.
-    if (
-        rollout.step is None
-        or rollout.policy_version is None
-        or rollout.split not in {None, "train"}
-    ):
+    if rollout.split not in {None, "train"}:
         return None
     return rollout.step - rollout.policy_version
 
@@ -194,9 +192,9 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "batch_index": rollout.batch_index,
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
+        "tools": dict(rollout.tools) or None,
     }
-    known = {name: value for name, value in facts.items() if value is not None}
-    return {**known, **({"tools": dict(rollout.tools)} if rollout.tools else {})}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:

@@ -28,12 +28,12 @@ class LogReader:
 
     Attributes:
         data: Bytes from a block's boundary on.
-        at: Offset of the first chunk: after the header, or 0.
+        offset: Offset of the first chunk: after the header, or 0.
         torn: After reading: whether the end is cut off or damaged.
     """
 
     data: bytes
-    at: int = HEADER_BYTES
+    offset: int = HEADER_BYTES
     torn: bool = False
 
     def records(self) -> Iterator[bytes]:
@@ -48,21 +48,21 @@ class LogReader:
                 if whole:
                     yield b"".join(parts)
                 parts = []
-        self.torn = bool(parts) or self.at < len(self.data)
+        self.torn = bool(parts) or self.offset < len(self.data)
 
     def _next(self) -> tuple[int, bytes] | None:
-        while self.at + _CHUNK.size <= len(self.data):
-            block_rest = BLOCK_BYTES - self.at % BLOCK_BYTES
+        while self.offset + _CHUNK.size <= len(self.data):
+            block_rest = BLOCK_BYTES - self.offset % BLOCK_BYTES
             if block_rest < _CHUNK.size:
-                self.at += block_rest
+                self.offset += block_rest
                 continue
-            crc, size, kind = _CHUNK.unpack_from(self.data, self.at)
+            crc, size, kind = _CHUNK.unpack_from(self.data, self.offset)
             if (crc, size, kind) == (0, 0, 0):
-                self.at += block_rest
+                self.offset += block_rest
                 continue
-            body = self.data[self.at + _CHUNK.size : self.at + _CHUNK.size + size]
+            body = self.data[self.offset + _CHUNK.size : self.offset + _CHUNK.size + size]
             if len(body) < size or zlib.crc32(body, zlib.crc32(bytes([kind]))) != crc:
                 return None
-            self.at += _CHUNK.size + size
+            self.offset += _CHUNK.size + size
             return kind, body
         return None

@@ -37,12 +37,12 @@ class _Directory:
     Attributes:
         path: Absolute path.
         first: Position of its first record; ``None`` when it has none.
-        kept: Whether it cannot be replaced, and a warning has reported that.
+        is_permanent: Whether it cannot be replaced, and a warning has reported that.
     """
 
     path: Path
     first: Position | None = None
-    kept: bool = False
+    is_permanent: bool = False
 
     @property
     def synced(self) -> bool:
@@ -77,10 +77,10 @@ class OfflineStore:
             known_paths = {Path(path) for path in json.loads(stored)}
             strays = self._present() - known_paths - {directory.path for directory in self._known}
             self._known += [_Directory(path) for path in sorted(strays)]
-            self._save()  # first: the list below holds them, so a second kill before after_init() would hide them
-        self._memory.put(
-            "offline/opening", json.dumps([str(path) for path in self._present()]).encode()
-        )
+            # First: the list below holds them, so a second kill before after_init() would hide them.
+            self._save()
+        paths = [str(path) for path in self._present()]
+        self._memory.put("offline/opening", json.dumps(paths).encode())
 
     def after_init(self, path: Path) -> None:
         """Remember the directory of the run just opened."""
@@ -99,7 +99,8 @@ class OfflineStore:
         self._current = _Directory(self._current.path, first=positions[0])
         remaining = [directory for directory in self._known if not self._replaced(directory)]
         self._known = [
-            _Directory(directory.path, directory.first, kept=True) for directory in remaining
+            _Directory(directory.path, directory.first, is_permanent=True)
+            for directory in remaining
         ]
         self._save()
 
@@ -148,7 +149,7 @@ class OfflineStore:
 
     def _replaced(self, directory: _Directory) -> bool:
         """Delete *directory* if all of its records are delivered again; return whether it is deleted."""
-        if directory.kept:
+        if directory.is_permanent:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
             return _deleted(directory.path)
@@ -174,7 +175,7 @@ class OfflineStore:
     def _save(self) -> None:
         listed = [*self._known, *([self._current] if self._current else [])]
         value: list[Mapping[str, object]] = [
-            {"path": str(directory.path), "first": directory.first, "kept": directory.kept}
+            {"path": str(directory.path), "first": directory.first, "kept": directory.is_permanent}
             for directory in listed
         ]
         self._memory.put(_KEY, json.dumps(value).encode())

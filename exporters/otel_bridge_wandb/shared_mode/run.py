@@ -182,11 +182,10 @@ class SharedRun:
 
     def _replaced(self, stored: Stored) -> bool:
         """Return whether another writer's upload has replaced an entry of this writer."""
-        same = all(
-            key in stored.config and _value(stored.config[key]) == value
-            for key, value in self._mine.items()
-        )
-        return not same or not self._axes.declared <= defined_names(stored.config)
+        for key, value in self._mine.items():
+            if key not in stored.config or _value(stored.config[key]) != value:
+                return True
+        return not self._axes.declared <= defined_names(stored.config)
 
     def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the keys of *keys* that belong to a listed role, with its axis."""
@@ -223,12 +222,13 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     entries = _definitions(config)
     names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]
-    found: list[tuple[str, str]] = []
+    definitions: list[tuple[str, str]] = []
     for name, entry in zip(names, entries, strict=True):
-        at = entry.get("5")
-        if name and isinstance(at, int) and 0 < at <= len(names) and names[at - 1]:
-            found.append((name, names[at - 1]))
-    return found
+        place = entry.get("5")
+        axis = names[place - 1] if isinstance(place, int) and 0 < place <= len(names) else ""
+        if name and axis:
+            definitions.append((name, axis))
+    return definitions
 
 
 def defined_names(config: Mapping[str, Any]) -> set[str]:

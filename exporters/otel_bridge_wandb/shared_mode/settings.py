@@ -69,17 +69,17 @@ class Sharing:
                 f"set {ROLES.name}=trainer,explorer"
             )
         for role in roles:
-            inside = [other for other in roles if other.startswith(f"{role}/")]
-            if "*" in role or inside:
-                raise ConfigError(
-                    f"{ROLES.name}: {role!r} cannot have an axis of its own in shared mode, "
-                    + (
-                        f"for {inside[0]!r} begins with it; "
-                        if inside
-                        else "for `*` is a pattern in W&B; "
-                    )
-                    + "choose another name"
-                )
+            longer_roles = [longer for longer in roles if longer.startswith(f"{role}/")]
+            if longer_roles:
+                reason = f"{longer_roles[0]!r} begins with it"
+            elif "*" in role:
+                reason = "`*` is a pattern in W&B"
+            else:
+                continue
+            raise ConfigError(
+                f"{ROLES.name}: {role!r} cannot have an axis of its own in shared mode, for {reason}; "
+                "choose another name"
+            )
         primary = PRIMARY.read(env)
         if primary not in {"", "0", "1", *roles}:
             raise ConfigError(

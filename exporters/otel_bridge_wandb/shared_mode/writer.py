@@ -122,8 +122,8 @@ class SharedWriter:
 
     def durable(self) -> Position | None:
         """Return the last position up to which every run holds its records."""
-        known = [writer.durable() for writer in (self._main, *self._own.values())]
-        return min((position for position in known if position is not None), default=None)
+        positions = [writer.durable() for writer in (self._main, *self._own.values())]
+        return min((position for position in positions if position is not None), default=None)
 
     def end(self, status: Status) -> None:
         """End the runs of single roles, and the shared one if this is the primary."""
