@@ -180,9 +180,8 @@ class _ValueCauses:
         for key in values if len(values) < len(bounds) else bounds:
             if key in values and key in bounds:
                 value = values[key]
-                for rule, beyond, bound in bounds[
-                    key
-                ]:  # compared here: a call for each value would cost as much again
+                # Compared here: a call for each value would cost as much again.
+                for rule, beyond, bound in bounds[key]:
                     if type(value) is Distribution or key in caused or beyond(value, bound):
                         candidates.append((key, rule))
         return candidates
@@ -203,7 +202,8 @@ class _ValueCauses:
         """Write the changed causes to the state."""
         for rule, key in self._changed:
             name = f"{_CAUSE}{_digest(rule, key)}"
-            if (sources := self._causes.get((rule, key))) is None:
+            sources = self._causes.get((rule, key))
+            if sources is None:
                 self._state.delete(name)
             else:
                 self._state.set(name, [rule, key, dict(sources)])
@@ -385,7 +385,7 @@ class _Stalls:
 def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
     """Return the alert about *keys*, whose values of *row* meet *rule*: the first one with its value, ten by name."""
     first = keys[0]
-    further = keys[1:]
+    other_keys = keys[1:]
     text = f"{first} is {_in_words(_number(row.values[first], rule))}"
     if rule.kind is AlertKind.BOUND:
         title = f"{first} {_IN_WORDS[rule.operator]} {rule.bound:.6g}"
@@ -395,10 +395,10 @@ def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
         level = "error"
     if row.step is not None:
         text += f" at step {row.step}"
-    if further:
-        text += f"; also {', '.join(further[:_MAX_LISTED])}"
-    if len(further) > _MAX_LISTED:
-        text += f" and {len(further) - _MAX_LISTED} more"
+    if other_keys:
+        text += f"; also {', '.join(other_keys[:_MAX_LISTED])}"
+    if len(other_keys) > _MAX_LISTED:
+        text += f" and {len(other_keys) - _MAX_LISTED} more"
     id_ = f"a:{row.id}:{_digest(rule.text)}"
     return Alert(
         id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns

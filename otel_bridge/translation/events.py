@@ -6,9 +6,10 @@ identified by its content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import partial
+from typing import TypeAlias, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -34,38 +35,8 @@ _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
 
 
-class RolloutEvents(Protocol):
-    """Receives the events about rollouts."""
-
-    def evaluation(
-        self,
-        resource_attributes: Mapping[str, object],
-        instance_id: str,
-        log_record: LogRecord,
-        now_unix_ns: int,
-    ) -> list[Record]:
-        """Process a ``gen_ai.evaluation.result``."""
-        ...
-
-    def content(
-        self,
-        resource_attributes: Mapping[str, object],
-        instance_id: str,
-        log_record: LogRecord,
-        now_unix_ns: int,
-    ) -> list[Record]:
-        """Process an event that holds messages of a span."""
-        ...
-
-    def sampled_out(
-        self,
-        resource_attributes: Mapping[str, object],
-        instance_id: str,
-        log_record: LogRecord,
-        now_unix_ns: int,
-    ) -> list[Record]:
-        """Process an ``rl.rollouts``."""
-        ...
+RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
+"""Processes an event about rollouts: attributes of the resource, instance, event, now in Unix ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +47,32 @@ class _Event:
     attributes: Mapping[str, object]
     seq: int
     time_unix_ns: int
+    now_unix_ns: int
 
 
 class Events:
-    """Handles the events of one run."""
+    """Handles the events of one run.
+
+    Args:
+        state: State of the run.
+        lifecycle: Processes of the run.
+        deduplicator: Remembers the events of third-party producers.
+        media: Joins the media of the run.
+        rollout_handlers: Event to what processes it, for events about rollouts.
+        read_content: Processes an event that holds messages of a span.
+        defined: Summaries that the program has defined.
+        metadata: Names of the run.
+    """
 
     def __init__(
         self,
         state: TranslationState,
         lifecycle: RunLifecycle,
-        seen: Deduplicator,
-        rollouts: RolloutEvents,
+        deduplicator: Deduplicator,
         media: MediaAssembler,
         *,
+        rollout_handlers: Mapping[str, RolloutHandler],
+        read_content: RolloutHandler,
         defined: DefinedSummaries,
         metadata: RunMetadata,
     ) -> None:
@@ -97,16 +81,26 @@ class Events:
         self._metadata = metadata
         self._state = state
         self._lifecycle = lifecycle
-        self._seen = seen
-        self._rollouts = rollouts
+        self._seen = deduplicator
+        self._read_content = read_content
         self._configs = Configs(state)
-        self._summaries = Summaries(state)
-        self._handlers: dict[str, Callable[[_Event], list[Record]]] = {
-            semconv.EVENT_CONFIG: self._config,
-            semconv.EVENT_SUMMARY: self._summary,
-            semconv.EVENT_METRIC_SUMMARY: self._metric_summary,
+        summaries = Summaries(state)
+        # Events that become records, or change some.
+        self._data_handlers: dict[str, Callable[[_Event], Sequence[Record]]] = {
+            semconv.EVENT_CONFIG: lambda event: self._configs.merge(_values_of(event)),
+            semconv.EVENT_SUMMARY: lambda event: summaries.merge(_values_of(event)),
+            semconv.EVENT_METRIC_SUMMARY: self._define_summaries,
             semconv.EVENT_ALERT: self._alert,
-            semconv.EVENT_MEDIA: self._taken_media,
+            semconv.EVENT_MEDIA: self._take_media,
+        }
+        for name, handle in rollout_handlers.items():
+            self._data_handlers[name] = partial(_to_rollouts, handle)
+        # Events about the process itself, and about the names of the run.
+        self._process_handlers: dict[str, Callable[[_Event], None]] = {
+            semconv.EVENT_END: self._end,
+            semconv.EVENT_ALIVE: lambda _: None,
+            semconv.EVENT_DROPPED: self._dropped,
+            semconv.EVENT_RENAMED: self._rename,
         }
         self.redelivered = 0
 
@@ -118,49 +112,37 @@ class Events:
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         if name in content_events.NAMES:
             self._lifecycle.on_record(process, now_unix_ns)
-            return self._rollouts.content(
-                producer.attributes, process.instance, record, now_unix_ns
-            )
-        if name not in _NAMES:
+            return self._read_content(producer.attributes, process.instance, record, now_unix_ns)
+        if name not in self._data_handlers and name not in self._process_handlers:
             if name.startswith("gen_ai."):
                 count(self._state, "event/other")
             return []
         seq = max(int_in(attributes, semconv.EVENT_SEQ) or 0, 0)
         time_ns = record.time_unix_nano or record.observed_time_unix_nano or now_unix_ns
-        event = _Event(producer, process, record, attributes, seq, time_ns)
+        event = _Event(producer, process, record, attributes, seq, time_ns, now_unix_ns)
         if not self._new(event, name):
             self.redelivered += 1
             return []
-        return self._act(name, event, now_unix_ns)
+        if name in self._process_handlers:
+            self._process_handlers[name](event)
+            return []
+        self._lifecycle.on_record(process, now_unix_ns, event=seq)
+        return list(self._data_handlers[name](event))
 
     def restarted(self, role: str | None, attempt: int, time_unix_ns: int) -> list[Record]:
         """Note in the config that *role* began another attempt."""
         return [*self._configs.attempt(role, attempt, time_unix_ns)]
 
-    def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
-        if name in _DATA:
-            self._lifecycle.on_record(event.process, now_unix_ns, event=event.seq)
-            if name in self._handlers:
-                return self._handlers[name](event)
-            take = (
-                self._rollouts.evaluation
-                if name == semconv.EVENT_EVALUATION
-                else self._rollouts.sampled_out
-            )
-            return take(
-                event.producer.attributes, event.process.instance, event.record, now_unix_ns
-            )
-        if name == semconv.EVENT_END:
-            self._end(event, now_unix_ns)
-        elif name == semconv.EVENT_DROPPED:
-            self._dropped(event)
-        elif name == semconv.EVENT_RENAMED:
-            self._metadata.rename(text_in(event.attributes, semconv.RUN_NAME))
-        return []
+    def _define_summaries(self, event: _Event) -> Sequence[Record]:
+        self._defined.define(_values_of(event))
+        return ()
 
-    def _taken_media(self, event: _Event) -> list[Record]:
+    def _take_media(self, event: _Event) -> Sequence[Record]:
         media = MediaEvent(event.producer, event.process, event.attributes, event.time_unix_ns)
-        return [*self._media.take(media, event.record.body.bytes_value)]
+        return self._media.take(media, event.record.body.bytes_value)
+
+    def _rename(self, event: _Event) -> None:
+        self._metadata.rename(text_in(event.attributes, semconv.RUN_NAME))
 
     def _new(self, event: _Event, name: str) -> bool:
         process = event.process
@@ -179,55 +161,57 @@ class Events:
             identity(process.instance, event.record.SerializeToString(deterministic=True))
         )
 
-    def _end(self, event: _Event, now_unix_ns: int) -> None:
+    def _end(self, event: _Event) -> None:
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         status = Status(stated) if stated in _STATUSES else Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
         self._lifecycle.end(
-            event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns
+            event.process,
+            EndEvent(status, event.seq, last_row, event.time_unix_ns),
+            event.now_unix_ns,
         )
 
     def _dropped(self, event: _Event) -> None:
         """Add the drops of a process since its last report; the counts of a process only grow."""
         counts = mapping_of(event.record.body.kvlist_value.values)
-        known = event.process.dropped
+        dropped = event.process.dropped
         for reason in counts:
             number = int_in(counts, reason) or 0
-            before = known.get(reason, 0)
-            if number > before and (reason in known or len(known) < _MAX_REASONS):
-                known[reason] = number
-                count(self._state, reason, number - before, name=_first_key(reason, event))
+            last_number = dropped.get(reason, 0)
+            if number > last_number and (reason in dropped or len(dropped) < _MAX_REASONS):
+                dropped[reason] = number
+                count(self._state, reason, number - last_number, name=_first_key(reason, event))
         event.process.mark_changed()
 
-    def _config(self, event: _Event) -> list[Record]:
-        return [*self._configs.merge(_values_of(event))]
-
-    def _summary(self, event: _Event) -> list[Record]:
-        return [*self._summaries.merge(_values_of(event))]
-
-    def _metric_summary(self, event: _Event) -> list[Record]:
-        self._defined.define(_values_of(event))
-        return []
-
     def _alert(self, event: _Event) -> list[Record]:
-        known = int_in({_ALERTS: self._state.get(_ALERTS)}, _ALERTS) or 0
+        alert_count = cast("int", self._state.get(_ALERTS) or 0)
         title = redact_and_cut(text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS)
-        if known >= _MAX_ALERTS or not title:
+        if alert_count >= _MAX_ALERTS or not title:
             count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
             return []
-        self._state.set(_ALERTS, known + 1)
+        self._state.set(_ALERTS, alert_count + 1)
         level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
         text = redact_and_cut(event.record.body.string_value, _MAX_TEXT_CHARS)
-        number = (
-            f"{event.process.instance}:{event.seq}"
-            if event.seq
-            else f"{event.process.instance}:a{known}"
-        )
+        number = event.seq or f"a{alert_count}"
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         level = level if level in _LEVELS else "warn"
         step = int_in(event.attributes, semconv.STEP)
-        alert = Alert(f"a:{number}", role, title, text, level, step, event.time_unix_ns)
+        alert = Alert(
+            f"a:{event.process.instance}:{number}",
+            role,
+            title,
+            text,
+            level,
+            step,
+            event.time_unix_ns,
+        )
         return [note_raised(self._state, alert)]
+
+
+def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
+    return handle(
+        event.producer.attributes, event.process.instance, event.record, event.now_unix_ns
+    )
 
 
 def _values_of(event: _Event) -> ValuesEvent:
@@ -248,17 +232,6 @@ _MAX_TITLE_CHARS = 256
 _MAX_TEXT_CHARS = 10_000
 _LEVELS = frozenset({"info", "warn", "error"})
 _STATUSES = frozenset(status.value for status in Status)
-_DATA = frozenset({
-    semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ALERT,
-    semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA, semconv.EVENT_METRIC_SUMMARY,
-})  # fmt: skip
-"""Events that become records, or change some; all other events are about the process itself."""
-_NAMES = _DATA | {
-    semconv.EVENT_END,
-    semconv.EVENT_ALIVE,
-    semconv.EVENT_DROPPED,
-    semconv.EVENT_RENAMED,
-}
 
 
 def _first_key(reason: str, event: _Event) -> str:

@@ -73,7 +73,7 @@ class ResourceMetricsInput:
 
     context: ProducerContext
     rows: list[FastRow | Sequence[RowFragment]]
-    others: list[Metric]
+    metrics: list[Metric]
 
 
 class FrameReader:
@@ -107,26 +107,22 @@ class FrameReader:
             writer = self.of_segment(frame.source, frame.now_unix_ns)
             if writer is None:
                 return []
-            fragments, others = writer.decoder.slow(frame.payload)
-            return [ResourceMetricsInput(writer, [fragments], [*others])]
+            fragments, metrics = writer.decoder.slow(frame.payload)
+            return [ResourceMetricsInput(writer, [fragments], [*metrics])]
         parts = resource_parts(frame.payload)
+        inputs: list[ResourceMetricsInput] = []
         if parts is not None:
-            contexts = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
-            return [
-                _split_metrics(context, scopes)
-                for context, scopes in contexts
-                if context is not None
-            ]
-        found: list[ResourceMetricsInput] = []
+            for resource, scopes in parts:
+                context = self._of_bytes(frame, resource)
+                if context is not None:
+                    inputs.append(_split_metrics(context, scopes))
+            return inputs
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
-                found.append(
-                    _split_metrics(
-                        context, [scope.SerializeToString() for scope in message.scope_metrics]
-                    )
-                )
-        return found
+                scopes = [scope.SerializeToString() for scope in message.scope_metrics]
+                inputs.append(_split_metrics(context, scopes))
+        return inputs
 
     def spans(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
         """Yield the spans of a frame of traces, one producer after the other.
@@ -155,8 +151,10 @@ class FrameReader:
                 context = self._of_resource(frame, resource)
                 if context is not None:
                     yield context, scopes
-        elif (context := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield context, (alone(frame.payload),)
+        else:
+            writer = self.of_segment(frame.source, frame.now_unix_ns)
+            if writer is not None:
+                yield writer, (alone(frame.payload),)
 
     def _of_bytes(self, frame: DecodedFrame, resource: bytes) -> ProducerContext | None:
         return self._of_this_run(
@@ -175,13 +173,13 @@ class FrameReader:
 
 
 def _spans_by_resource(request: bytes) -> _ByResource[ScopeSpans]:
-    found = ExportTraceServiceRequest.FromString(request).resource_spans
-    return [(message.resource, message.scope_spans) for message in found]
+    messages = ExportTraceServiceRequest.FromString(request).resource_spans
+    return [(message.resource, message.scope_spans) for message in messages]
 
 
 def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
-    found = ExportLogsServiceRequest.FromString(request).resource_logs
-    return [(message.resource, message.scope_logs) for message in found]
+    messages = ExportLogsServiceRequest.FromString(request).resource_logs
+    return [(message.resource, message.scope_logs) for message in messages]
 
 
 def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> ResourceMetricsInput:
@@ -189,13 +187,13 @@ def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> Resourc
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
         if context.producer.third_party:
-            split.others += ScopeMetrics.FromString(scope).metrics
+            split.metrics += ScopeMetrics.FromString(scope).metrics
             continue
         fast = context.decoder.fast(scope)
         if fast is not None:
             split.rows.append(FastRow(*fast, scope))
             continue
-        fragments, others = context.decoder.slow(scope)
+        fragments, metrics = context.decoder.slow(scope)
         split.rows.append(fragments)
-        split.others += others
+        split.metrics += metrics
     return split

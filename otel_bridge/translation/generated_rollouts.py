@@ -64,10 +64,10 @@ class GeneratedRollout:
         self.reward = self.reward if reward is None else reward
         self.is_sampled_out |= is_sampled_out
 
-    def inherit(self, before: GeneratedRollout) -> None:
+    def inherit(self, earlier: GeneratedRollout) -> None:
         """Take over what training did with the rollout, when its facts arrive again."""
-        self.trained_steps = before.trained_steps
-        self.unused = before.unused
+        self.trained_steps = earlier.trained_steps
+        self.unused = earlier.unused
 
     def uses(self, step: int) -> int:
         """Return how many training steps up to *step* consumed the rollout."""
@@ -110,9 +110,9 @@ class GeneratedRollouts:
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps."""
         half = trace_id[:_HALF]
-        known = self._rollouts.get(half)
-        if known is not None:
-            rollout.inherit(known)
+        earlier = self._rollouts.get(half)
+        if earlier is not None:
+            rollout.inherit(earlier)
         else:
             self._chunk_of[half] = self._open_chunk()
             self._chunks[self._chunk_of[half]].append(half)

@@ -102,8 +102,8 @@ class RankStep(CollectedStep):
             if REDUCE_PREFIX in key or key == key_of(row.role, ATTEMPT):
                 continue
             if isinstance(value, Distribution):
-                before = self.distributions.get(key)
-                self.distributions[key] = value if before is None else _joined(before, value)
+                total = self.distributions.get(key)
+                self.distributions[key] = value if total is None else _joined(total, value)
                 continue
             reduction, weight = reductions.get(key, ("", 1))
             totals = self.totals.setdefault(key, KeyTotals())
@@ -246,32 +246,26 @@ class RankMerge:
         return len(passed) >= step.world
 
     def _ended_ranks(self, role: str) -> set[int]:
-        own = [
-            process
-            for process in self._processes.values()
-            if process.merge_world and (process.role or "") == role
-        ]
-        living = {process.rank for process in own if process.status is None}
-        return {process.rank for process in own} - living
+        ended: set[int] = set()
+        living: set[int] = set()
+        for process in self._processes.values():
+            if process.merge_world and (process.role or "") == role:
+                (living if process.status is None else ended).add(process.rank)
+        return ended - living
 
     def _row(self, step: RankStep) -> Row:
         return self._steps.row(step, step.values())
 
     def _within_bound(self) -> list[Record]:
         """Forget the earliest steps beyond the bound; return the rows of those that are open."""
-        rows: list[Record] = []
-        while (step := self._steps.overdue()) is not None:
-            if step.changed_ns is not None:
-                rows.append(self._row(step))
-            self._steps.forget(step)
-        return rows
+        return [self._row(step) for step in self._steps.overdue() if step.changed_ns is not None]
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
     """Yield each key with the reduction and weight that the row names for it."""
     for key, value in row.values.items():
-        _, prefix, named = key.partition(REDUCE_PREFIX)
-        reduction, _, name = named.partition("/")
+        _, prefix, suffix = key.partition(REDUCE_PREFIX)
+        reduction, _, name = suffix.partition("/")
         if prefix and not isinstance(value, Distribution):
             yield key_of(row.role, name), (reduction, value)
 

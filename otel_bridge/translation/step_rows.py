@@ -195,11 +195,12 @@ class StepStore(Generic[StepT]):
         self.mark_changed(step)
         return row
 
-    def overdue(self) -> StepT | None:
-        """Return the step beyond the bound for which nothing came for the longest time, to `forget` after its row."""
-        if len(self._steps) <= MAX_STEPS:
-            return None
-        return min(self._steps.values(), key=lambda step: step.last_ns)
+    def overdue(self) -> Iterator[StepT]:
+        """Yield the steps beyond the bound, those without news for the longest time; each is forgotten after it."""
+        while len(self._steps) > MAX_STEPS:
+            step = min(self._steps.values(), key=lambda step: step.last_ns)
+            yield step
+            self.forget(step)
 
     def forget(self, step: StepT) -> None:
         """Forget *step*: from now on its data are late."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, RolloutRecord, Row, Status
@@ -21,7 +22,13 @@ from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.featured import FeaturedKeys
-from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
+from otel_bridge.translation.frame_decoder import (
+    UNDECODABLE,
+    DecodedFrame,
+    FastRow,
+    FrameReader,
+    ResourceMetricsInput,
+)
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.lineage.pipeline import LineagePipeline
 from otel_bridge.translation.lineage.train_span import split_train_spans
@@ -31,7 +38,7 @@ from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.media import MediaAssembler
-from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
+from otel_bridge.translation.metrics.third_party_points import ReceivedMetrics, ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.phases.pipeline import PhasePipeline
@@ -128,8 +135,12 @@ class Translator:
             state,
             self._lifecycle,
             self._seen,
-            self.rollouts,
             self._media,
+            rollout_handlers={
+                semconv.EVENT_EVALUATION: self.rollouts.evaluation,
+                semconv.EVENT_ROLLOUTS: self.rollouts.sampled_out,
+            },
+            read_content=self.rollouts.content,
             defined=self._defined,
             metadata=metadata,
         )
@@ -181,30 +192,11 @@ class Translator:
             The records that the frame completes. Bytes that cannot be decoded are counted and never raise.
         """
         if signal == _METRICS and not whole:
-            context = self._registry.known(source)
-            found = context.decoder.fast(payload) if context is not None else None
-            if (
-                context is not None
-                and found is not None
-                and self._rows.expected(context.process, found[1][2])
-            ):
-                process = context.process
-                process.touch(now_unix_ns)
-                record = self._rows.next(process, *found)
-                if process.status is not None or self._lifecycle.ended:
-                    self._lifecycle.on_row(process, now_unix_ns)
-                if process.merge_world:
-                    return self._finished(
-                        self._ranks.take(process, record, now_unix_ns), now_unix_ns
-                    )
-                is_used = self._alerts is not None or self._defined.defined or self._axes.restarted
-                if is_used or self._engines.active or self._featured.has_section:
-                    return self._finished([record], now_unix_ns)
-                self._featured.note(record)
-                return [record]
-        records = self._slow(
-            signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns)
-        )
+            row_records = self._next_row(source, payload, now_unix_ns)
+            if row_records is not None:
+                return row_records
+        frame = DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns)
+        records = self._slow(signal, frame)
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
@@ -311,6 +303,38 @@ class Translator:
         return self._lifecycle.counts_by_role()
 
     # --- one frame ----------------------------------------------------------------------------------------------------
+    def _next_row(
+        self, source: SegmentInfo, payload: bytes, now_unix_ns: int
+    ) -> list[Record] | None:
+        """Translate the next row of a process, if its shape is known: the hot path, a fifth of the slow one.
+
+        Returns:
+            The records; ``None`` for any other frame, which has had no effect.
+        """
+        context = self._registry.known(source)
+        if context is None:
+            return None
+        decoded = context.decoder.fast(payload)
+        process = context.process
+        if decoded is None or not self._rows.expected(process, decoded[1][2]):
+            return None
+        process.touch(now_unix_ns)
+        record = self._rows.next(process, *decoded)
+        if process.status is not None or self._lifecycle.ended:
+            self._lifecycle.on_row(process, now_unix_ns)
+        if process.merge_world:
+            rows = self._ranks.take(process, record, now_unix_ns)
+            return self._finished(rows, now_unix_ns)
+        if self._adds_to_rows():
+            return self._finished([record], now_unix_ns)
+        self._featured.note(record)
+        return [record]
+
+    def _adds_to_rows(self) -> bool:
+        """Return whether `_finished` may do more with a row than to note its featured keys."""
+        is_watched = self._alerts is not None or self._defined.defined or self._engines.active
+        return bool(is_watched or self._axes.restarted or self._featured.has_section)
+
     def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:
             if signal == _METRICS:
@@ -324,44 +348,47 @@ class Translator:
         return []
 
     def _metrics(self, frame: DecodedFrame) -> list[Record]:
-        inputs = self._reader.metrics(
-            frame
-        )  # all of the frame, before anything has an effect: it may be undecodable
+        # All of the frame, before anything has an effect: it may be undecodable.
+        inputs = self._reader.metrics(frame)
         if frame.held:
             self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
         for batch in inputs:
-            process = batch.context.process
             if batch.context.producer.system:
                 continue  # not data of the process itself
-            self._lifecycle.on_frame(process, frame.now_unix_ns)
+            self._lifecycle.on_frame(batch.context.process, frame.now_unix_ns)
             for row in batch.rows:
                 records += self._row(frame, batch.context, row)
-        # A measurement taken while a process ended must not reopen the process or the run.
-        counted = [
-            batch
-            for batch in inputs
-            if not batch.context.producer.system or batch.context.process.status is None
-        ]
-        third_party: list[Found] = []
-        for batch in counted:
+        return [*records, *self._third_party_rows(frame, inputs)]
+
+    def _third_party_rows(
+        self, frame: DecodedFrame, inputs: Iterable[ResourceMetricsInput]
+    ) -> list[Row]:
+        """Return the rows of metrics that are not native rows; the engines take theirs."""
+        received: list[ReceivedMetrics] = []
+        for batch in inputs:
             producer = batch.context.producer
-            of_engine = [metric for metric in batch.others if is_of_engine(metric)]
-            if of_engine:
-                address = engine_of(producer.attributes)
-                ended = self._lifecycle.ended
-                self._engines.take(address, of_engine, now_unix_ns=frame.now_unix_ns, ended=ended)
-            others = (
-                [metric for metric in batch.others if not is_of_engine(metric)]
-                if of_engine
-                else batch.others
-            )
-            third_party.append((producer, batch.context.process, others))
-        points = self._points.rows(third_party, frame.append_unix_ns)
-        for producer, process, _ in third_party if points else ():
-            if not producer.system:
-                self._lifecycle.on_record(process, frame.now_unix_ns)
-        return [*records, *points]
+            process = batch.context.process
+            # A measurement taken while a process ended must not reopen the process or the run.
+            if producer.system and process.status is not None:
+                continue
+            metrics = batch.metrics
+            engine_metrics = [metric for metric in metrics if is_of_engine(metric)]
+            if engine_metrics:
+                metrics = [metric for metric in metrics if not is_of_engine(metric)]
+                self._engines.take(
+                    engine_of(producer.attributes),
+                    engine_metrics,
+                    now_unix_ns=frame.now_unix_ns,
+                    ended=self._lifecycle.ended,
+                )
+            received.append((producer, process, metrics))
+        rows = self._points.rows(received, frame.append_unix_ns)
+        if rows:
+            for producer, process, _ in received:
+                if not producer.system:
+                    self._lifecycle.on_record(process, frame.now_unix_ns)
+        return rows
 
     def _row(
         self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]
@@ -377,10 +404,10 @@ class Translator:
             fragments, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
         for fragment in cast("Sequence[RowFragment]", fragments):
-            known = self._rows.redelivered
+            redelivered = self._rows.redelivered
             rows = self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
             records += self._ranks.rows(rows, frame.now_unix_ns)
-            if self._rows.redelivered == known:
+            if self._rows.redelivered == redelivered:
                 self._lifecycle.on_row(process, frame.now_unix_ns)
         return records
 
@@ -393,38 +420,39 @@ class Translator:
             records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
             for received in scopes:
                 self._lifecycle.on_record(context.process, frame.now_unix_ns)
-                who = context.producer.attributes, context.process.instance
-                phases, scope = split_phases(received)
-                if phases:
-                    received_ns = frame.append_unix_ns if frame.held else 0
-                    records += self._phases.take(
-                        context, phases, frame.now_unix_ns, received_ns=received_ns
-                    )
-                if scope is not None:
-                    train_spans, scope = split_train_spans(scope)
-                    role = context.producer.third_party_role
-                    records += self._lineage.take(
-                        context.process, role, train_spans, frame.now_unix_ns
-                    )
-                if scope is not None:
-                    token_spans, scope = split_token_spans(scope)
-                    role = context.producer.third_party_role
-                    records += self._tokens.take(
-                        context.process, role, token_spans, frame.now_unix_ns
-                    )
-                if scope is None:
-                    continue
-                if scope.scope.name != semconv.SCOPE_NAME:
-                    records += self._points.of_spans(context.producer, context.process, scope)
-                records += self.rollouts.spans(*who, scope, frame.now_unix_ns)
+                records += self._spans(frame, context, received)
         return records
+
+    def _spans(
+        self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
+    ) -> list[Record]:
+        """Process the spans of one scope: each pipeline takes its own, the rollouts what is left."""
+        producer = context.producer
+        process = context.process
+        role = producer.third_party_role
+        now_ns = frame.now_unix_ns
+        records: list[Record] = []
+        phases, scope = split_phases(received)
+        if phases:
+            received_ns = frame.append_unix_ns if frame.held else 0
+            records += self._phases.take(context, phases, now_ns, received_ns=received_ns)
+        if scope is not None:
+            train_spans, scope = split_train_spans(scope)
+            records += self._lineage.take(process, role, train_spans, now_ns)
+        if scope is not None:
+            token_spans, scope = split_token_spans(scope)
+            records += self._tokens.take(process, role, token_spans, now_ns)
+        if scope is None:
+            return records
+        if scope.scope.name != semconv.SCOPE_NAME:
+            records += self._points.of_spans(producer, process, scope)
+        return records + self.rollouts.spans(producer.attributes, process.instance, scope, now_ns)
 
     def _logs(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
-            if (
-                frame.source.kind != "bridge"
-            ):  # a bridge's statement about a dead process is not a heartbeat
+            # A bridge's statement about a dead process is not a heartbeat.
+            if frame.source.kind != "bridge":
                 self._lifecycle.on_frame(context.process, frame.now_unix_ns)
                 records += self._attempts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:

@@ -25,7 +25,7 @@ from otel_bridge.translation.processes.producers import (
 )
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import (
     RECEIVER,
     RUN,
@@ -74,7 +74,7 @@ def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], 
         (
             one.context.process.instance,
             [*map(_row, one.rows)],
-            [metric.name for metric in one.others],
+            [metric.name for metric in one.metrics],
         )
         for one in said
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.step_rows import ForgottenSteps
+from support.otlp.memory_state import MemoryState
 
 
 def test_of_too_many_roles_the_last_ones_stay_forgotten() -> None:

@@ -14,8 +14,8 @@ from otel_bridge.emit.encode.log_record import event as encode_event
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.records import End, RolloutRecord, Row, Status
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import (
     LOGS,
     METRICS,

@@ -55,9 +55,9 @@ def run_of(attributes: Mapping[str, object]) -> RunIdentity:
         or DEFAULT_PROJECT
     )
     name = text_in(attributes, semconv.RUN_NAME)
-    given = text_in(attributes, semconv.RUN_ID)
-    if given:
-        return RunIdentity(given, project, name or given)
+    run_id = text_in(attributes, semconv.RUN_ID)
+    if run_id:
+        return RunIdentity(run_id, project, name or run_id)
     if name:
         return RunIdentity(run_id_of(project, name), project, name)
     name = (
@@ -203,14 +203,14 @@ class SpanOrigin:
     Attributes:
         role: Role of the sender.
         run_id: Run of the sender.
-        own: Whether our emitter made the span, and so has applied the content policy.
+        is_native: Whether our emitter made the span, and so has applied the content policy.
         facts: Resource attributes that become metadata.
         scope: The instrumentation scope.
     """
 
     role: str | None
     run_id: str
-    own: bool
+    is_native: bool
     facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
     scope: str = ""
 
@@ -226,11 +226,10 @@ def role_of(resource_attributes: Mapping[str, object]) -> str | None:
 
 def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrigin:
     """Return the origin of spans of the instrumentation scope *scope*."""
-    own = scope == semconv.SCOPE_NAME
-    facts: dict[str, Json] = {} if own else _agent_lightning_facts(resource_attributes)
-    return SpanOrigin(
-        role_of(resource_attributes), run_of(resource_attributes).id, own, facts, scope
-    )
+    is_native = scope == semconv.SCOPE_NAME
+    facts: dict[str, Json] = {} if is_native else _agent_lightning_facts(resource_attributes)
+    run_id = run_of(resource_attributes).id
+    return SpanOrigin(role_of(resource_attributes), run_id, is_native, facts, scope)
 
 
 def _agent_lightning_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:

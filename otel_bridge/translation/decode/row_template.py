@@ -74,7 +74,8 @@ class RowTemplate:
         mask = bytearray(b"\xff" * len(payload))
         constant = bytearray(payload)
         for offset, _ in offsets.values:
-            mask[offset : offset + 8] = constant[offset : offset + 8] = bytes(8)
+            mask[offset : offset + 8] = bytes(8)
+            constant[offset : offset + 8] = bytes(8)
         for offset in offsets.times:
             constant[offset : offset + 8] = bytes(8)
         for offset in offsets.steps:
@@ -88,13 +89,13 @@ class RowTemplate:
 
     def decode(self, payload: bytes) -> DecodedRow | None:
         """Read *payload*, which is as long as the learned frame; return ``None`` when its shape differs."""
-        found = self._struct.unpack(payload)
-        time_ns = found[-3]
-        step = int.from_bytes(found[-2], "little") & _VALUE_BITS
+        fields = self._struct.unpack(payload)
+        time_ns = fields[-3]
+        step = int.from_bytes(fields[-2], "little") & _VALUE_BITS
         expected = self._constant + time_ns * self._times_ones + step * self._steps_ones
         if int.from_bytes(payload, "little") & self._mask != expected:
             return None
-        seq = int.from_bytes(found[-1], "little") & _VALUE_BITS
+        seq = int.from_bytes(fields[-1], "little") & _VALUE_BITS
         # Varints of up to three bytes are joined here: a call would cost a tenth of the whole read.
         if self._step_bytes < 4:
             step = (step & 0x7F) | (step >> 1 & 0x3F80) | (step >> 2 & 0x1FC000)
@@ -104,7 +105,7 @@ class RowTemplate:
             seq = (seq & 0x7F) | (seq >> 1 & 0x3F80) | (seq >> 2 & 0x1FC000)
         else:
             seq = _joined(seq, self._seq_bytes)
-        return time_ns, step, seq, dict(zip(self._keys, found))  # noqa: B905  # behind the values stands the rest
+        return time_ns, step, seq, dict(zip(self._keys, fields))  # noqa: B905  # behind the values stands the rest
 
 
 def _ones(offsets: Sequence[int], size: int) -> int:
@@ -176,11 +177,8 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
                 return None
     except (_OtherShapeError, IndexError):
         return None
-    return (
-        offsets
-        if offsets.seq >= 0 and offsets.values and len(offsets.steps) == len(offsets.times)
-        else None
-    )
+    is_complete = offsets.seq >= 0 and bool(offsets.values)
+    return offsets if is_complete and len(offsets.steps) == len(offsets.times) else None
 
 
 def _field(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
@@ -193,8 +191,10 @@ def _field(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
     if kind == 1:
         stop = start + 8
     else:
-        size, after = _varint(payload, start)
-        start, stop = (after, after + size) if kind == 2 else (start, after)
+        size, stop = _varint(payload, start)
+        if kind == 2:
+            start = stop
+            stop += size
     if stop > end:
         raise _OtherShapeError
     return tag, start, stop

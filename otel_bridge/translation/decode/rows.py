@@ -81,18 +81,18 @@ def fragments_of(
 ) -> tuple[list[RowFragment], list[pb.Metric]]:
     """Return the rows of an otel-bridge message, in order of time, and the metrics that are not values of rows."""
     fragments: dict[tuple[int, str | None], RowFragment] = {}
-    others: list[pb.Metric] = []
+    other_metrics: list[pb.Metric] = []
     for metric in scope_metrics.metrics:
         points = _points(metric)
         headers = [_header(point, role) for point in points]
         if not headers or None in headers:
-            others.append(metric)
+            other_metrics.append(metric)
             continue
         name = metric.name
         for point, header in zip(points, headers, strict=True):
             if header is not None:
                 _add_point(point, name, header, fragments, rank)
-    return sorted(fragments.values(), key=lambda fragment: fragment.time_ns), others
+    return sorted(fragments.values(), key=lambda fragment: fragment.time_ns), other_metrics
 
 
 def _points(metric: pb.Metric) -> Sequence[_Point]:
@@ -210,34 +210,27 @@ class RowDecoder:
         message = pb.ScopeMetrics.FromString(payload)
         if message.scope.name != semconv.SCOPE_NAME:
             return [], message.metrics
-        fragments, others = fragments_of(message, self._role, self._rank)
-        if len(fragments) == 1 and not others:
+        fragments, other_metrics = fragments_of(message, self._role, self._rank)
+        if len(fragments) == 1 and not other_metrics:
             self._infer(payload, fragments[0])
-        return fragments, others
+        return fragments, other_metrics
 
     def _infer(self, payload: bytes, fragment: RowFragment) -> None:
         if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not fragment.seq:
             return
         self._credit -= _LEARN_COST
         offsets = infer_layout(payload)
-        if (
-            offsets is None
-            or fragment.want != len(fragment.values)
-            or len(offsets.keys) != len(fragment.values)
-        ):
+        if offsets is None or not fragment.want == len(fragment.values) == len(offsets.keys):
             return
         keys = [full_key(fragment.role, key, rank=self._rank) for key in offsets.keys]
         schema = RowSchema(
             RowTemplate(payload, offsets, keys), fragment.role, axis_of(fragment.role)
         )
+        # A template is used only if it reads the frame that it was learned from as protobuf does.
+        header = (fragment.time_ns, fragment.step, fragment.seq)
         row = schema.template.decode(payload)
-        if (
-            row is None
-            or row[:3] != (fragment.time_ns, fragment.step, fragment.seq)
-            or list(row[3]) != list(fragment.values)
-        ):
-            return
-        self._keep(payload, schema)
+        if row is not None and row[:3] == header and list(row[3]) == list(fragment.values):
+            self._keep(payload, schema)
 
     def _keep(self, payload: bytes, schema: RowSchema) -> None:
         chain = self._shapes.setdefault((len(payload), payload[:_PREFIX_BYTES]), [])
@@ -248,8 +241,8 @@ class RowDecoder:
         self._number += 1
         while self._size_bytes > self._max_bytes or self._number > self._max_shapes:
             oldest = next(iter(self._shapes))
-            for gone in self._shapes.pop(oldest):
-                self._forget(gone)
+            for forgotten in self._shapes.pop(oldest):
+                self._forget(forgotten)
 
     def _forget(self, schema: RowSchema) -> None:
         self._size_bytes -= schema.template.size_bytes

@@ -20,7 +20,7 @@ def split_spans(
         return [], scope_spans
     if len(chosen) == len(scope_spans.spans):
         return chosen, None
-    others = [span for span in scope_spans.spans if not belongs(span)]
+    rest = [span for span in scope_spans.spans if not belongs(span)]
     return chosen, ScopeSpans(
-        scope=scope_spans.scope, spans=others, schema_url=scope_spans.schema_url
+        scope=scope_spans.scope, spans=rest, schema_url=scope_spans.schema_url
     )

@@ -99,7 +99,8 @@ class EnginePipeline:
             if len(self._engines) >= _MAX_ENGINES:
                 count(self._state, TOO_MANY, name=address)
                 return
-            engine = self._engines[address] = _Engine()
+            engine = _Engine()
+            self._engines[address] = engine
             self._row_ns = self._row_ns or now_unix_ns
         restarted = False
         for name, reading in readings(metrics):
@@ -108,7 +109,8 @@ class EnginePipeline:
                 if len(engine.series) >= _MAX_SERIES:
                     count(self._state, TOO_MANY_SERIES, name=name.key)
                     continue
-                series = engine.series[name] = Series()
+                series = Series()
+                engine.series[name] = series
             restarted = series.take(reading) or restarted
             engine.last_ns = max(engine.last_ns, reading.time_ns)
             if ended:

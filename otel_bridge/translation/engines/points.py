@@ -124,8 +124,9 @@ def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
     present = {name: value for name, value in labels.items() if value != ""}
     if family.endswith(_INFO):
         return SeriesName(family, family, attribute_suffix(present))
-    parts = {
-        name: value for name, value in present.items() if name in _PARTS or name.endswith(_RANK)
-    }
-    shown = {name: value for name, value in present.items() if name not in parts}
-    return SeriesName(family + attribute_suffix(shown), family, attribute_suffix(parts))
+    parts: dict[str, object] = {}
+    key_labels: dict[str, object] = {}
+    for name, value in present.items():
+        is_part = name in _PARTS or name.endswith(_RANK)
+        (parts if is_part else key_labels)[name] = value
+    return SeriesName(family + attribute_suffix(key_labels), family, attribute_suffix(parts))

@@ -67,22 +67,22 @@ class Series:
         After a restart of the engine nothing is added, since what was counted meanwhile is unknown. A reading that
         is not newer was redelivered.
         """
-        before = self.last
-        if before is not None and reading.time_ns <= before.time_ns:
+        previous = self.last
+        if previous is not None and reading.time_ns <= previous.time_ns:
             return False
         self.last = reading
         if reading.kind is SeriesKind.GAUGE:
             self._add(reading.numbers, 1)
             return False
-        if before is None:
+        if previous is None:
             return False
-        restarted = _has_restarted(reading, before)
-        if not restarted:
-            differences = [
-                now - then for now, then in zip(reading.numbers, before.numbers, strict=True)
-            ]
-            self._add(differences, reading.time_ns - before.time_ns)
-        return restarted
+        if _has_restarted(reading, previous):
+            return True
+        differences = [
+            now - then for now, then in zip(reading.numbers, previous.numbers, strict=True)
+        ]
+        self._add(differences, reading.time_ns - previous.time_ns)
+        return False
 
     def begin_row(self) -> None:
         """Forget what was added, because a row has it."""
@@ -97,14 +97,12 @@ class Series:
         self.covered = covered
 
 
-def _has_restarted(reading: Reading, before: Reading) -> bool:
-    """Return whether *reading* does not continue *before*: smaller, of another form, or begun later."""
-    if (reading.kind, reading.bounds) != (
-        before.kind,
-        before.bounds,
-    ) or reading.start_ns > before.start_ns > 0:
+def _has_restarted(reading: Reading, previous: Reading) -> bool:
+    """Return whether *reading* does not continue *previous*: smaller, of another form, or begun later."""
+    is_another_form = (reading.kind, reading.bounds) != (previous.kind, previous.bounds)
+    if is_another_form or reading.start_ns > previous.start_ns > 0:
         return True
-    return any(now < then for now, then in zip(reading.numbers, before.numbers, strict=True))
+    return any(now < then for now, then in zip(reading.numbers, previous.numbers, strict=True))
 
 
 def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:

@@ -180,9 +180,8 @@ class LineagePipeline:
     def _bounded(self) -> list[Record]:
         """Forget the oldest steps beyond the bound, after their rows."""
         records: list[Record] = []
-        while (step := self._steps.overdue()) is not None:
+        for step in self._steps.overdue():
             if step.changed_ns is not None:
                 records.append(self._row(step))
-            self._steps.forget(step)
             self._generated.awaited.difference_update(step.consumed, step.unused)
         return records

@@ -35,7 +35,7 @@ class Configs:
         """Merge *event*; return the role's new config, or nothing when the config is unchanged."""
         role = event.role or ""
         leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
-        before = self._state.get(f"config/{role}")
+        last_config = self._state.get(f"config/{role}")
         if event.replaces:
             _replace_maps(leaves, event)
         for path, value in _leaves(event.values, ""):
@@ -51,28 +51,24 @@ class Configs:
                 ]
         merged = _tree(leaves)
         self._state.set(f"config-leaf/{role}", leaves)
-        if merged == before:
+        if merged == last_config:
             return []
         self._state.set(f"config/{role}", merged)
         return [Config(_id(event), event.role, merged, event.origin.time_unix_ns)]
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
         """Note the attempt in the role's config, unless the user's own config has that entry."""
-        leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(
-            ATTEMPT
-        )
+        leaves = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {})
+        leaf = leaves.get(ATTEMPT)
         if leaf is not None and leaf[2] != _OURS:
             return []
         return self.merge(ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number}))
 
 
 def _id(event: ValuesEvent) -> str:
-    origin = event.origin  # two roles may have the same attempt
-    return (
-        f"c:{_OURS}:{event.role or ''}:{origin.seq}"
-        if origin.instance == _OURS
-        else event.record_id("c")
-    )
+    if event.origin.instance == _OURS:  # with the role: two roles may have the same attempt
+        return f"c:{_OURS}:{event.role or ''}:{event.origin.seq}"
+    return event.record_id("c")
 
 
 def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
@@ -97,9 +93,8 @@ def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
             below.setdefault(first, []).append(path)
     for key, value in event.values.items():
         path = key.replace(_SEPARATOR, " ")
-        if not isinstance(value, dict) or (
-            path in leaves and not origin.replaces(_origin_of(leaves[path]))
-        ):
+        is_older = path in leaves and not origin.replaces(_origin_of(leaves[path]))
+        if is_older or not isinstance(value, dict):
             continue
         for inner in below.get(path, ()):
             if inner in leaves and origin.replaces(_origin_of(leaves[inner])):
@@ -121,7 +116,8 @@ def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
         for parent in parents:
             below = node.get(parent)
             if not isinstance(below, dict):
-                below = node[parent] = {}
+                below = {}
+                node[parent] = below
             node = below
         value = cast("Json", leaf[0])
         if value == {} and isinstance(value, dict) and len(leaf) == _LEAF:

@@ -102,10 +102,10 @@ class MediaAssembler:
             self._keep(name, _HEAD, {**event.attributes, _TIME: event.time_unix_ns})
         self._keep(name, f"{part.part:06d}", data)
         if len(self._waiting[name]) > part.parts and _HEAD in self._waiting[name]:
-            held = dict(self._state.items(f"{name}/"))
-            head = cast("dict[str, object]", held.pop(f"{name}/{_HEAD}"))
+            parts = dict(self._state.items(f"{name}/"))
+            head = cast("dict[str, object]", parts.pop(f"{name}/{_HEAD}"))
             self._forget(name)
-            data = b"".join(cast("bytes", held[key]) for key in sorted(held))
+            data = b"".join(cast("bytes", parts[key]) for key in sorted(parts))
             return self._records(event, head, int_in(head, _TIME) or event.time_unix_ns, data)
         while self._waiting_bytes > self._max_bytes:
             self._drop(next(iter(self._waiting)))
@@ -117,10 +117,10 @@ class MediaAssembler:
 
     def _note(self, name: str, kind: str, value: object) -> None:
         """Count what waits: without the cost of an entry, parts without bytes would have no bound."""
-        known = self._waiting.setdefault(name, {})
+        sizes = self._waiting.setdefault(name, {})
         size = _ENTRY_BYTES + len(value if isinstance(value, bytes) else repr(value))
-        self._waiting_bytes += size - known.get(kind, 0)
-        known[kind] = size
+        self._waiting_bytes += size - sizes.get(kind, 0)
+        sizes[kind] = size
 
     def _drop(self, name: str) -> None:
         head = cast("dict[str, object]", self._state.get(f"{name}/{_HEAD}") or {})
@@ -141,6 +141,9 @@ class MediaAssembler:
         role = text_in(attributes, semconv.ROLE) or process.role
         step = int_in(attributes, semconv.STEP)
         axis = None if step is None else axis_of(role)
+        steps = self._axes.steps()
+        if axis is not None and step is not None:
+            steps = self._axes.beside(axis, step)
         record = MediaRecord(
             id=_id(process.instance, int_in(attributes, semconv.EVENT_SEQ), time_unix_ns, items),
             role=role,
@@ -150,16 +153,14 @@ class MediaAssembler:
             time_unix_ns=time_unix_ns,
             items=items,
             cells=cells,
-            steps=self._axes.steps()
-            if axis is None or step is None
-            else self._axes.beside(axis, step),
+            steps=steps,
         )
         if event.producer.third_party:  # our emitter applies the policy itself
             record = limited_media(record, self._content_policy)
         if not record.items:
             return []
-        known = self._state.get(COUNTED)
-        self._state.set(COUNTED, (known if isinstance(known, int) else 0) + len(record.items))
+        media_count = cast("int", self._state.get(COUNTED) or 0)
+        self._state.set(COUNTED, media_count + len(record.items))
         return [record]
 
 

@@ -59,7 +59,7 @@ AnyPoint: TypeAlias = (
 
 
 _HISTOGRAMS = (pb.HistogramDataPoint, pb.ExponentialHistogramDataPoint)
-Found: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
+ReceivedMetrics: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
 """Producer, process, and the metrics that they sent."""
 
 
@@ -102,12 +102,12 @@ class ThirdPartyPoints:
         self,
         state: TranslationState,
         axes: StepAxes,
-        seen: Deduplicator,
+        deduplicator: Deduplicator,
         options: TranslationOptions,
     ) -> None:
         self._state = state
         self._axes = axes
-        self._seen = seen
+        self._seen = deduplicator
         self._max_keys = options.max_keys
         self._less_text = options.hash_metric_texts or options.content.limit is not None
         self._series = SeriesNames(state, options.max_keys)
@@ -121,43 +121,52 @@ class ThirdPartyPoints:
         self._changed: set[str] = set()
         self._latest: dict[str, _Latest] = {}
 
-    def rows(self, found: Sequence[Found], now_unix_ns: int) -> list[Row]:
+    def rows(self, received: Sequence[ReceivedMetrics], now_unix_ns: int) -> list[Row]:
         """Return the rows of one request; points without a time get *now_unix_ns*."""
         groups: list[_Group] = []
         newest: dict[tuple[str | None, int | None, int], _Group] = {}
-        for producer, process, metrics in found:
-            for metric in metrics:
-                if self._less_text and (unknown := hash_texts(metric)):
-                    count(self._state, "unknown_text", unknown)
-                self._series.note(metric.name, series_of(metric))
-                for point in points_of(
-                    metric, producer.third_party_role, producer.rank, self._series.name
-                ):
-                    hash_ = _identity(point)
-                    if not self._is_new(process, point, hash_):
-                        continue
-                    if (value := self._shown(process, point)) is None:
-                        continue
-                    group_key = (point.role, point.step, point.time_ns or now_unix_ns)
-                    group = newest.get(group_key)
-                    if group is None or point.key in group.values:
-                        group = newest[group_key] = _Group(process, *group_key)
-                        groups.append(group)
-                    group.values[point.key] = value
-                    group.hashes.append(hash_)
+        for producer, process, metrics in received:
+            for point in self._points(producer, metrics):
+                hash_ = _identity(point)
+                if not self._is_new(process, point, hash_):
+                    continue
+                value = self._shown(process, point)
+                if value is None:
+                    continue
+                group_key = (point.role, point.step, point.time_ns or now_unix_ns)
+                group = newest.get(group_key)
+                # A further value of a key, of another time within the step, makes a further row.
+                if group is None or point.key in group.values:
+                    group = _Group(process, *group_key)
+                    newest[group_key] = group
+                    groups.append(group)
+                group.values[point.key] = value
+                group.hashes.append(hash_)
         return [self._row(group) for group in groups]
+
+    def _points(self, producer: Producer, metrics: Iterable[pb.Metric]) -> Iterator[MetricPoint]:
+        """Yield the points of *metrics*, whose texts are hashed where the run is not to have them."""
+        for metric in metrics:
+            hashed_texts = hash_texts(metric) if self._less_text else 0
+            if hashed_texts:
+                count(self._state, "unknown_text", hashed_texts)
+            # All series before any is named: the name depends on what they have in common.
+            self._series.note(metric.name, series_of(metric))
+            role = producer.third_party_role
+            yield from points_of(metric, role, producer.rank, self._series.name)
 
     def of_spans(self, producer: Producer, process: Process, scope_spans: ScopeSpans) -> list[Row]:
         """Return a row for each span that names an iteration and has numbers, once."""
         rows: list[Row] = []
         role = producer.third_party_role
         for span in scope_spans.spans:
-            if (found := numbers_of(span)) is None:
+            step_and_numbers = numbers_of(span)
+            if step_and_numbers is None:
                 continue
             hash_ = identity("span", span.trace_id, span.span_id)
             if not self._seen.add(hash_):
                 continue
-            step, numbers = found
+            step, numbers = step_and_numbers
             values = {
                 full_key(role, key, rank=producer.rank): value for key, value in numbers.items()
             }
@@ -293,8 +302,9 @@ def _read_attributes(
             step = candidate
             del attributes[name]
             break
-    given = attributes.get(semconv.ROLE)
-    point_role = given if isinstance(given, str) and given else role
+    point_role = attributes.get(semconv.ROLE)
+    if not isinstance(point_role, str) or not point_role:
+        point_role = role
     rest = {name: value for name, value in attributes.items() if name not in _NOT_IN_KEYS}
     return point_role, step, rest
 
@@ -352,10 +362,6 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
 
 
 def _is_measured(key: str) -> bool:
-    parallel = key.startswith("dl.") and "_parallel." in key
-    return (
-        bool(key)
-        and key.rpartition(".")[2] not in _PLACES
-        and not parallel
-        and not key.startswith(_NOT_MEASURED)
-    )
+    if not key or key.startswith(_NOT_MEASURED) or key.rpartition(".")[2] in _PLACES:
+        return False
+    return not (key.startswith("dl.") and "_parallel." in key)

@@ -66,20 +66,19 @@ class StragglerCauses:
     ) -> list[Alert]:
         """Note one phase of one step; return the alert if the rank is slow for long enough."""
         name = f"{_SPACE}{_digest(rule.text, row.role or '', phase)}"
-        before = self._causes.get(name)
+        cause = self._causes.get(name)
         step = row.step or 0
         # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of the same attempt.
-        if before is not None and (row.attempt, step) <= (before.attempt, before.step):
+        if cause is not None and (row.attempt, step) <= (cause.attempt, cause.step):
             return []
         if not rule.is_met(ratio):
             if self._causes.pop(name, None) is not None:
                 self._state.delete(name)
             return []
-        steps = before.steps + 1 if before is not None and before.rank == rank else 1
-        if before is not None or len(self._causes) < _MAX_CAUSES:
-            cause = _Cause(rank, steps, row.attempt, step)
-            self._causes[name] = cause
-            self._state.set(name, [*cause])
+        steps = cause.steps + 1 if cause is not None and cause.rank == rank else 1
+        if cause is not None or len(self._causes) < _MAX_CAUSES:
+            self._causes[name] = _Cause(rank, steps, row.attempt, step)
+            self._state.set(name, [*self._causes[name]])
         return [_alert(rule, row, phase, rank, ratio)] if steps == rule.steps else []
 
 

@@ -49,13 +49,15 @@ class EndEvent:
 class RunLifecycle:
     """Tracks the processes of one run, and ends and reopens the run.
 
-    Thirteen attributes, because they are one entry of the state, which is stored and restored as a whole.
+    Fourteen attributes, because they are one entry of the state, which is stored and restored as a whole.
     """
 
     def __init__(
         self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock
     ) -> None:
-        self._state, self._options, self._receive_clock = state, options, receive_clock
+        self._state = state
+        self._options = options
+        self._receive_clock = receive_clock
         self.processes: dict[str, Process] = {
             key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
             for key, value in state.items(PREFIX)
@@ -148,9 +150,8 @@ class RunLifecycle:
         """
         ended_itself = process.status is not None and not process.crashed
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
-        if (
-            process.end_event == 0
-        ):  # a bridge ended a living process; rows of a remote one may only be late
+        # A bridge ended a living process; rows of a remote one may only be late.
+        if process.end_event == 0:
             behind = not process.remote
         if ended_itself and behind:
             self._reopen_process(process)
@@ -159,28 +160,27 @@ class RunLifecycle:
 
     def reopen(self, now_unix_ns: int) -> None:
         """Reopen the run, because data follow its end. Without an open process the run ends again after a while."""
-        self.ended, self._changed = False, True
+        self.ended = False
+        self._changed = True
         self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*; an end written by a bridge does not replace the process's own."""
-        if (
-            process.status is not None
-            and (process.end_event or not event.seq)
-            and event.seq <= process.end_event
-        ):
+        is_own_end = bool(event.seq) and not process.end_event
+        if process.status is not None and not is_own_end and event.seq <= process.end_event:
             return
-        process.report_end(
-            event.seq, event.last_row, crashed=event.seq == 0 and event.status is Status.KILLED
-        )
-        self._due_ns, self._changed = 0, True
+        has_crashed = event.seq == 0 and event.status is Status.KILLED
+        process.report_end(event.seq, event.last_row, crashed=has_crashed)
+        self._due_ns = 0
+        self._changed = True
         process.end(event.status, event.time_unix_ns, now_unix_ns, self._ends)
         self._closed(process)
 
     def _closed(self, process: Process) -> None:
         self._open.discard(process.instance)
         if self.ended:  # an end that arrives after the run's end may change the run's status
-            self.ended, self._changed = False, True
+            self.ended = False
+            self._changed = True
 
     def _reopen_process(self, process: Process) -> None:
         process.reopen()
@@ -240,11 +240,10 @@ class RunLifecycle:
         The process found last is checked first: this runs for each frame, and a run may have thousands of processes.
         """
         awaited = self.processes.get(self._awaited)
-        if (
-            awaited is not None
-            and not awaited.crashed
-            and self._due_of(awaited, restartable=False) > now_unix_ns
-        ):
+        due_ns = 0
+        if awaited is not None and not awaited.crashed:
+            due_ns = self._due_of(awaited, restartable=False)
+        if due_ns > now_unix_ns:
             return True
         latest = latest_starts(self.processes.values())
         restartable = self._restartable()
@@ -267,12 +266,10 @@ class RunLifecycle:
         if restartable:
             return process.ended_ns + self._options.end_grace_ns
         since_ns = max(process.ended_ns, process.row_arrived_ns)
-        if (
-            process.tail_missing and process.remote
-        ):  # rows that its end event reports are still under way
-            return (
-                max(since_ns, self._receive_clock.opened_ns) + self._options.end_of_stream_wait_ns
-            )
+        # Rows that its end event reports are still under way.
+        if process.tail_missing and process.remote:
+            since_ns = max(since_ns, self._receive_clock.opened_ns)
+            return since_ns + self._options.end_of_stream_wait_ns
         if not (process.waiting or process.tail_missing):
             return 0
         wait_ns = self._options.row_wait_ns
@@ -281,7 +278,9 @@ class RunLifecycle:
     def run_end(self) -> End:
         """End the run and return its end record."""
         self._ends += 1
-        self.ended, self._due_ns, self._changed = True, 0, True
+        self.ended = True
+        self._due_ns = 0
+        self._changed = True
         times = [process.end_time_ns for process in self.processes.values()]
         return End(f"e:{self._ends}", self.status(), max(times, default=0))
 

@@ -64,24 +64,28 @@ class PendingRow:
 
     def number(self, seq: int, want: int, own_ns: int) -> None:
         """Note the row's number, its number of values and its own time."""
-        self.seq, self.want, self.own_ns = seq, want, own_ns
+        self.seq = seq
+        self.want = want
+        self.own_ns = own_ns
 
-    def add(self, values: Mapping[str, Value], same: int) -> int:
-        """Add *values*, and *same* values without a full key of their own; return their approximate size in bytes."""
+    def add(self, values: Mapping[str, Value], same_keys: int) -> int:
+        """Add *values*, and *same_keys* without a full key of their own; return their approximate size."""
         size_bytes = sum(len(key) + 64 for key in values if key not in self.values)
         self.values.update(values)
-        self.same += same
+        self.same += same_keys
         self.size_bytes += size_bytes
         return size_bytes
 
     def release(self) -> int:
         """Stop counting the row as waiting; return the bytes that the row took."""
-        size_bytes, self.size_bytes = self.size_bytes, 0
+        size_bytes = self.size_bytes
+        self.size_bytes = 0
         return size_bytes
 
     def begin_writing(self, base_id: str) -> None:
         """Note that a first record is made of the incomplete row."""
-        self.base_id, self.written = base_id, 1
+        self.base_id = base_id
+        self.written = 1
 
     def next_id(self) -> str:
         """Return the id of a further record of the row."""
@@ -208,13 +212,13 @@ class Process:
         """Facts that a restarted process shares with its predecessor."""
         return self.role, self.rank, self.forked, self.launcher
 
-    def succeeds(self, other: Process) -> bool:
-        """Return whether this process succeeds *other*: it has the same `restart_key` and began after *other* ended."""
+    def succeeds(self, earlier: Process) -> bool:
+        """Return whether this process succeeds *earlier*: of the same `restart_key`, begun after its end."""
         return (
-            other.status is not None
-            and self.restart_key == other.restart_key
-            and self.start_order > other.start_order
-            and self.started_ns >= other.end_time_ns
+            earlier.status is not None
+            and self.restart_key == earlier.restart_key
+            and self.start_order > earlier.start_order
+            and self.started_ns >= earlier.end_time_ns
         )
 
     @property
@@ -268,12 +272,17 @@ class Process:
 
     def report_end(self, event: int, last_seq: int, *, crashed: bool) -> None:
         """Note the facts of an end event, before `end`."""
-        self.crashed, self.end_event, self.last_seq = crashed, event, last_seq
+        self.crashed = crashed
+        self.end_event = event
+        self.last_seq = last_seq
 
     def end(self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int) -> None:
         """Note status and time of the process's end, and the number of ends that its run had then."""
-        self.status, self.timed_out = status, False
-        self.ended_ns, self.end_time_ns, self.generation = now_unix_ns, time_unix_ns, generation
+        self.status = status
+        self.timed_out = False
+        self.ended_ns = now_unix_ns
+        self.end_time_ns = time_unix_ns
+        self.generation = generation
         self.dirty = True
 
     def expire(self, status: Status, now_unix_ns: int, generation: int) -> None:
@@ -283,13 +292,16 @@ class Process:
 
     def end_as(self, status: Status, now_unix_ns: int, generation: int) -> None:
         """Replace the status of the process's end by a person's statement."""
-        silent = self.timed_out
+        has_timed_out = self.timed_out
         self.end(status, self.end_time_ns, now_unix_ns, generation)
-        self.timed_out, self.crashed = silent, False
+        self.timed_out = has_timed_out
+        self.crashed = False
 
     def reopen(self) -> None:
         """Note that the process continues after its end."""
-        self.status, self.timed_out, self.crashed = None, False, False
+        self.status = None
+        self.timed_out = False
+        self.crashed = False
         self.last_seq = 0
         self.dirty = True
 

@@ -53,8 +53,9 @@ class ProducerContext:
 class ProducerRegistry:
     """Holds the producers of one run."""
 
-    def __init__(self, facts: RunMetadata, lifecycle: RunLifecycle) -> None:
-        self._facts, self._lifecycle = facts, lifecycle
+    def __init__(self, metadata: RunMetadata, lifecycle: RunLifecycle) -> None:
+        self._metadata = metadata
+        self._lifecycle = lifecycle
         self._decoders: dict[tuple[str | None, int], RowDecoder] = {}
         self._of_segments: dict[str, ProducerContext] = {}
         self._of_resources: dict[tuple[str, bytes], ProducerContext] = {}
@@ -113,7 +114,8 @@ class ProducerRegistry:
             except InvalidRecordError:
                 outer = None
             if outer is not None:
-                attributes, process = within(outer.producer.attributes, attributes), outer.process
+                attributes = within(outer.producer.attributes, attributes)
+                process = outer.process
         context = self._context(source, producer_of(attributes), process, now_unix_ns)
         if context is not None:
             _bound(self._of_resources)
@@ -129,7 +131,7 @@ class ProducerRegistry:
     def _context(
         self, source: SegmentInfo, producer: Producer, process: Process | None, now_unix_ns: int
     ) -> ProducerContext | None:
-        if not self._facts.mine(producer):
+        if not self._metadata.mine(producer):
             return None
         if process is None:
             # A bridge reports only on processes of its own machine.
@@ -140,7 +142,8 @@ class ProducerRegistry:
         decoder = self._decoders.get((producer.role, rank))
         if decoder is None:
             _bound(self._decoders, _MAX_DECODERS)
-            decoder = self._decoders[producer.role, rank] = RowDecoder(producer.role, rank)
+            decoder = RowDecoder(producer.role, rank)
+            self._decoders[producer.role, rank] = decoder
         return ProducerContext(source, producer, process, decoder)
 
 

@@ -201,7 +201,7 @@ class RolloutAssembler:
         clipped = 0
         spans: list[Span] = []
         for origin, span in ordered:
-            if origin.own:
+            if origin.is_native:
                 spans.append(span)
                 continue
             allowed = Span.FromString(span.SerializeToString())
@@ -339,7 +339,7 @@ def _rewards(
     if reward is not None or parts:
         return reward, parts
     with_reward = [
-        span for origin, span in spans if not origin.own and _has_agent_lightning_reward(span)
+        span for origin, span in spans if not origin.is_native and _has_agent_lightning_reward(span)
     ]
     if not with_reward:
         return None, {}

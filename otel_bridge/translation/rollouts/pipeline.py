@@ -127,7 +127,7 @@ class RolloutPipeline:
             else:
                 count(self._state, "span/invalid")
         self._sender = instance_id
-        self._is_native = origin.own or semconv.INSTANCE_ID in resource_attributes
+        self._is_native = origin.is_native or semconv.INSTANCE_ID in resource_attributes
         for trace_id, spans in by_trace.items():
             message = scope_spans if len(spans) == len(scope_spans.spans) else None
             records += self._received(trace_id.hex(), origin, spans, message, now_unix_ns)
@@ -272,11 +272,11 @@ class RolloutPipeline:
         records: list[Record] = []
         rest = spans
         if self._router.is_complete(trace_id):
-            further = self._router.further(trace_id, spans)
-            if further:
+            further_spans = self._router.further(trace_id, spans)
+            if further_spans:
                 waiting = self._trace(f"{trace_id}{FURTHER}", now_unix_ns)
-                records = self._add(waiting, origin, further, None, now_unix_ns)
-                rest = [span for span in spans if span not in further]
+                records = self._add(waiting, origin, further_spans, None, now_unix_ns)
+                rest = [span for span in spans if span not in further_spans]
         ended = self._publisher.ended.get(trace_id)
         if ended is not None:
             late = [(origin, span) for span in self._router.late_spans(trace_id, ended, rest)]
@@ -379,15 +379,16 @@ class RolloutPipeline:
         self._open.forget(trace)
         self._store.forget(trace)
         records: list[Record] = []
-        if trace.further and (rest := self._router.remaining_spans(trace, source, parts)):
+        rest = self._router.remaining_spans(trace, source, parts) if trace.further else []
+        if rest:
             if parts:
                 self._open.index(self._router.keep_remaining_spans(trace, rest))
             else:
                 records += self._late_rest(trace.base, rest)
         for part in parts:
-            further_ids = tuple(further.trace.id for further in parts[1:])
+            further_ids = tuple(further_part.trace.id for further_part in parts[1:])
             rollout = trace.split_off(
-                part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=further_ids
+                part.trace.id, part.span_ids, part.beginning, now_unix_ns, further_ids=further_ids
             )
             self._publisher.claim(rollout.id)
             for origin, scope_spans in part.scopes():

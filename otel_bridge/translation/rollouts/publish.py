@@ -351,7 +351,12 @@ class RolloutPublisher:
     def _note_scope(self, source: ReceivedTrace) -> None:
         """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
         scope = next(
-            (origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), ""
+            (
+                origin.scope
+                for origin, span in source.spans
+                if not origin.is_native and is_bare(span)
+            ),
+            "",
         )
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"
         if (

@@ -88,7 +88,7 @@ class PendingTrace:
         beginning: bytes,
         now_unix_ns: int,
         *,
-        others: tuple[str, ...],
+        further_ids: tuple[str, ...],
     ) -> PendingTrace:
         """Return one rollout of this trace, which holds several rollouts, as a trace of its own.
 
@@ -97,7 +97,7 @@ class PendingTrace:
             span_ids: Ids of its spans.
             beginning: Id of the span that begins the rollout.
             now_unix_ns: Now.
-            others: Ids of the other rollouts, stored in the rollout that keeps the trace's id.
+            further_ids: Ids of the other rollouts, stored in the rollout that keeps the trace's id.
         """
         keeps_id = trace_id == self.id
         return PendingTrace(
@@ -108,7 +108,7 @@ class PendingTrace:
             root_ns=now_unix_ns,
             rollout=True,
             marks={beginning},
-            parts=others if keeps_id else (),
+            parts=further_ids if keeps_id else (),
             sender=self.sender,
             native=self.native,
         )
@@ -217,7 +217,7 @@ class TraceStore:
 
     def keep(self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans) -> None:
         """Store more spans of *trace*."""
-        header = [origin.role, origin.run_id, origin.own, dict(origin.facts), origin.scope]
+        header = [origin.role, origin.run_id, origin.is_native, dict(origin.facts), origin.scope]
         chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
         self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
         trace.chunks += 1

@@ -151,8 +151,8 @@ class TokenPipeline:
             is_shown = self._may_show(trace_id)
             waits = not span.has_mismatch and ENGINE in streams
             if is_shown or waits:
-                shown = streams if is_shown else {ENGINE: streams[ENGINE]}
-                rollout.put(shown, span.texts.get(trace_id), span.end_unix_ns)
+                kept_streams = streams if is_shown else {ENGINE: streams[ENGINE]}
+                rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
                 self._views.changed(rollout, now_unix_ns)
@@ -209,9 +209,8 @@ class TokenPipeline:
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Forget the oldest steps beyond the bound, after their rows."""
         records: list[Record] = []
-        while (step := self._steps.overdue()) is not None:
+        for step in self._steps.overdue():
             records += self._last(step, now_unix_ns)
-            self._steps.forget(step)
         return records
 
 

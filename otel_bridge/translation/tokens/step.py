@@ -94,7 +94,7 @@ class TokenStep(SpanStep):
             is_shown: Callable that decides whether trackers may show a rollout.
         """
         twice = 0
-        shown = [is_shown(trace_id) for trace_id in rollouts]
+        may_show = [is_shown(trace_id) for trace_id in rollouts]
         for name, figure in figures.items():
             if name not in self.totals and len(self.totals) >= _MAX_FIGURES:
                 continue
@@ -103,20 +103,19 @@ class TokenStep(SpanStep):
             repeated = 0
             maxima = figure.maxima or [0.0] * len(rollouts)
             for index, trace_id in enumerate(rollouts):
-                known = self.counted.get(trace_id[:HALF], 0)
-                if known & bit:
+                counted_bits = self.counted.get(trace_id[:HALF], 0)
+                if counted_bits & bit:
                     repeated += 1
                     continue
                 if not figure.counts[index]:
                     continue
-                self.counted[trace_id[:HALF]] = known | bit
+                self.counted[trace_id[:HALF]] = counted_bits | bit
                 total.add(figure.counts[index], figure.sums[index], maxima[index])
-                if shown[index]:
+                if may_show[index]:
                     facts = self.facts.setdefault(trace_id, {})
                     facts[name] = [figure.counts[index], figure.sums[index], maxima[index]]
-            if (
-                not repeated
-            ):  # these are sums over all rollouts of a span: no single one can be left out
+            # These are sums over all rollouts of a span: no single one can be left out.
+            if not repeated:
                 total.add_positions(figure)
             twice += repeated
         return twice

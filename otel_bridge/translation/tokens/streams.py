@@ -29,7 +29,7 @@ class RolloutStreams:
         times: Unix ns of the span that each stream is of: a later one replaces it.
         waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of the trainer.
         texts: Texts of the tokens.
-        shown: Facts of the rollout once trackers have it: key, role, step, title, and messages.
+        rollout_facts: Once trackers have the rollout, its key, role, step, title, and messages.
         viewed_ns: Unix ns of the last stream in the view that trackers have; 0: none.
         views: Number of views so far.
     """
@@ -39,18 +39,18 @@ class RolloutStreams:
     times: dict[str, int] = field(default_factory=dict[str, int])
     waiting: dict[StepKey, bytes] = field(default_factory=dict[StepKey, bytes])
     texts: list[str] = field(default_factory=list[str])
-    shown: dict[str, Json] = field(default_factory=dict[str, Json])
+    rollout_facts: dict[str, Json] = field(default_factory=dict[str, Json])
     viewed_ns: int = 0
     views: int = 0
 
     @property
     def has_news(self) -> bool:
         """Return whether trackers have the rollout, and there are streams that their view lacks."""
-        return bool(self.shown) and max(self.times.values(), default=0) > self.viewed_ns
+        return bool(self.rollout_facts) and max(self.times.values(), default=0) > self.viewed_ns
 
     def show(self, facts: dict[str, Json]) -> None:
         """Note that trackers have the rollout."""
-        self.shown = facts
+        self.rollout_facts = facts
 
     def viewed(self) -> int:
         """Note that its view is sent; return how many there were before."""
@@ -75,7 +75,7 @@ class RolloutStreams:
             [name, len(data), self.times[name]] for name, data in self.streams.items()
         ]
         texts: list[Json] = [*self.texts]
-        head = orjson.dumps([steps, sizes, texts, self.shown, self.viewed_ns, self.views])
+        head = orjson.dumps([steps, sizes, texts, self.rollout_facts, self.viewed_ns, self.views])
         return b"".join(
             (len(head).to_bytes(4, "little"), head, *self.waiting.values(), *self.streams.values())
         )
@@ -84,10 +84,10 @@ class RolloutStreams:
     def from_bytes(cls, trace_id: str, data: bytes) -> RolloutStreams:
         """Restore what `to_bytes` returned."""
         start = 4 + int.from_bytes(data[:4], "little")
-        steps, sizes, texts, shown, viewed_ns, views = cast(
+        steps, sizes, texts, facts, viewed_ns, views = cast(
             "list[Any]", orjson.loads(data[4:start])
         )
-        restored = cls(trace_id, texts=texts, shown=shown, viewed_ns=viewed_ns, views=views)
+        restored = cls(trace_id, texts=texts, rollout_facts=facts, viewed_ns=viewed_ns, views=views)
         for role, attempt, number, size in steps:
             restored.waiting[(role, attempt), number] = data[start : start + size]
             start += size
@@ -138,7 +138,8 @@ class StreamStore:
         key = self._keys.get(rollout.trace_id)
         if key is None:
             self._number += 1
-            key = self._keys[rollout.trace_id] = f"{_PREFIX}{rollout.trace_id}/{self._number}"
+            key = f"{_PREFIX}{rollout.trace_id}/{self._number}"
+            self._keys[rollout.trace_id] = key
         data = rollout.to_bytes()
         self._state.set(key, data)
         self._bytes += _ENTRY_BYTES + len(data) - self._sizes.get(key, 0)

@@ -75,7 +75,7 @@ class TokenViews:
                     self._streams.put(rollout)
 
     def _record(self, rollout: RolloutStreams) -> MediaRecord:
-        facts = rollout.shown
+        facts = rollout.rollout_facts
         streams = {
             name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()
         }

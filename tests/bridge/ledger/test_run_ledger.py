@@ -16,7 +16,7 @@ from otel_bridge.bridge.ledger.run_ledger import DeadLetter, Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalFullError
 from otel_bridge.records import PHASES_ID, STATISTICS_ID, Config, Row
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 
 
 def rows(count: int, first: int = 1) -> list[Row]:

@@ -12,8 +12,8 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import Evaluation, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import SegmentInfo, Translator
+from support.otlp.memory_state import MemoryState
 from support.trainers.emit_rollout_doubles import CONVERSATION
 
 

@@ -27,7 +27,6 @@ from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import Record
 from otel_bridge.translation.decode.resources import attributes_of, run_of
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import SegmentInfo, Translator
 from otel_bridge_collector.error_table import TooLargeError, answer_to
 from otel_bridge_collector.export_request import count_items, parts
@@ -36,6 +35,7 @@ from otel_bridge_collector.http.json_request import message_of
 from otel_bridge_collector.ingest import REQUESTS
 from support.otlp.golden_cases import FOLDER as GOLDEN
 from support.otlp.journal_samples import HEADER
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import T0, source
 
 _SIGNALS = (Signal.METRICS, Signal.TRACES, Signal.LOGS)

@@ -19,8 +19,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.records import Record
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import SegmentInfo, Translator
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import (
     BRIDGE,
     LOGS,

@@ -20,8 +20,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.records import Record
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import SegmentInfo, Translator
+from support.otlp.memory_state import MemoryState
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000

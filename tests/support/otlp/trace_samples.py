@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND

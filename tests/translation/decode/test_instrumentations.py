@@ -12,8 +12,8 @@ from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
-from otel_bridge.translation.state import MemoryState
 from support.otlp.genai_golden import requests_of
+from support.otlp.memory_state import MemoryState
 
 SYSTEM = "CANARY system: you are terse"
 QUESTION = "CANARY question: what is the weather in Paris?"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 
 
 def test_a_hash_is_new_once_also_behind_a_restart() -> None:

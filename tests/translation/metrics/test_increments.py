@@ -9,7 +9,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge.records import Distribution, Row
 from otel_bridge.translation.metrics.increments import Increments
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
 
 CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE

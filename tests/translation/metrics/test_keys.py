@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.keys import MAX_AXES, StepAxes, attribute_suffix
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 
 
 @pytest.mark.parametrize(

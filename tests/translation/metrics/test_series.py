@@ -11,7 +11,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.records import Row
 from otel_bridge.translation.metrics.series import SeriesNames
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
 
 GEN_AI = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from otel_bridge.translation.decode.resources import producer_of
 from otel_bridge.translation.processes.run_metadata import KEY, RunMetadata
-from otel_bridge.translation.state import MemoryState
+from support.otlp.memory_state import MemoryState
 
 
 def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are_redacted() -> None:
