@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -38,22 +39,20 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     A framework calls all its loggers alike, with keywords of its own choice. The object of the method has `count_drop`.
     A call that fails, as where no file can be opened to import what it needs, is counted and returns ``None``.
     """
-    parameters = inspect.signature(call).parameters.values()
-    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
-    names = frozenset(
-        (*positional, *(one.name for one in parameters if one.kind is one.KEYWORD_ONLY))
-    )
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    names_by_kind: defaultdict[object, list[str]] = defaultdict(list)
+    for parameter in inspect.signature(call).parameters.values():
+        names_by_kind[parameter.kind].append(parameter.name)
+    positional = names_by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    names = frozenset((*positional, *names_by_kind[inspect.Parameter.KEYWORD_ONLY]))
+    takes_any = inspect.Parameter.VAR_KEYWORD in names_by_kind
+
+    def unknown_keywords(keywords: Iterable[str], taken: Sequence[str]) -> list[str]:
+        return [name for name in keywords if name in taken or not (takes_any or name in names)]
 
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
-            taken = positional[: len(arguments)]
-            unknown = (
-                [name for name in named if name in taken or not (takes_any or name in names)]
-                if named
-                else []
-            )
+            unknown = unknown_keywords(named, positional[: len(arguments)]) if named else []
             if not unknown and len(arguments) <= len(positional):  # nearly every call
                 return call(*arguments, **named)
             beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
@@ -69,21 +68,26 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     return counted
 
 
-def unix_ns(given: object, count: CountArgument) -> int:
-    """Return a time in Unix ns; 0, counted, when *given* is none: also for seconds, milli- or microseconds."""
-    if given is None:
+def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
+    """Return a time in Unix ns; 0, counted, if it is not one: also for seconds, milli- or microseconds."""
+    if time_unix_ns is None:
         return 0
     try:
-        number = int(cast("int", given))
+        number = int(cast("int", time_unix_ns))
     except any_error():  # a user's object
         number = 0
-    if isinstance(given, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
-        shown = isinstance(given, (float, str)) or (
-            isinstance(given, int) and given.bit_length() < _SHOWN_BITS
-        )
-        count("bad_time", 1, repr(given)[:100] if shown else type(given).__name__)
+    if isinstance(time_unix_ns, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
+        count("bad_time", 1, _shown_time(time_unix_ns))
         return 0
     return number
+
+
+def _shown_time(time_unix_ns: object) -> str:
+    """Return a bad time as text; its type where ``repr()`` is a user's code, or of too many digits."""
+    is_short = isinstance(time_unix_ns, int) and time_unix_ns.bit_length() < _SHOWN_BITS
+    if is_short or isinstance(time_unix_ns, (float, str)):
+        return repr(time_unix_ns)[:100]
+    return type(time_unix_ns).__name__
 
 
 def status_of(status: object) -> EndStatus:
@@ -93,7 +97,9 @@ def status_of(status: object) -> EndStatus:
     if isinstance(status, int):
         return "failed" if status else "finished"
     word = status.strip().lower() if isinstance(status, str) else ""
-    return "finished" if word in _FINISHED else "killed" if word in _KILLED else "failed"
+    if word in _FINISHED:
+        return "finished"
+    return "killed" if word in _KILLED else "failed"
 
 
 def seconds_of(value: object, default_s: float) -> float:

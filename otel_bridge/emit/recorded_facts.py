@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import counts_unknown, role_of
@@ -88,10 +88,8 @@ class RecordedFacts(NamedRun):
             return
         body = {} if values is None else summary_of(values, self.count_drop)
         body |= summary_of(entries, self.count_drop) if entries else {}
-        other = role_of(role)
         if body:
-            pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
-            self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
+            self._recorder.event(semconv.EVENT_SUMMARY, self._role_pairs(role), body)
 
     @counts_unknown
     def alert(
@@ -112,32 +110,44 @@ class RecordedFacts(NamedRun):
         """
         if self._recorder is None or self.facts.identity.rank:
             return
-        try:
-            shown, details = (
-                _alert_text(title, _MAX_TITLE_CHARS),
-                _alert_text(text, _MAX_TEXT_CHARS),
-            )
-            given_level = (
-                _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level))
-            )
-        except any_error():  # a user's object
-            shown, details, given_level = "", "", ""
-        if not shown or self._alerts >= MAX_ALERTS:
-            self.count_drop("alert_limit" if shown else "alert_title", 1, shown)
+        alert = _alert_of(title, text, level)
+        if not alert.title or self._alerts >= MAX_ALERTS:
+            self.count_drop("alert_limit" if alert.title else "alert_title", 1, alert.title)
             return
         self._alerts += 1
-        known = _LEVELS.get(given_level.lower())
-        if known is None:
-            self.count_drop("alert_level", 1, level if isinstance(level, str) else shown)
-        other = role_of(role)
-        step = self._recorder.last_step(other or self.role)
-        pairs: dict[str, Attribute] = {
-            semconv.ALERT_TITLE: shown,
-            semconv.ALERT_LEVEL: known or _DEFAULT_LEVEL,
-        }
-        pairs |= {semconv.STEP: step} if step is not None else {}
-        pairs |= {semconv.ROLE: other} if other is not None and other != self.role else {}
-        self._recorder.event(semconv.EVENT_ALERT, pairs, details)
+        level_name = _LEVELS.get(alert.level.lower())
+        if level_name is None:
+            self.count_drop("alert_level", 1, alert.level)
+        pairs = self._role_pairs(role)
+        pairs[semconv.ALERT_TITLE] = alert.title
+        pairs[semconv.ALERT_LEVEL] = level_name or _DEFAULT_LEVEL
+        step = self._recorder.last_step(role_of(role) or self.role)
+        if step is not None:
+            pairs[semconv.STEP] = step
+        self._recorder.event(semconv.EVENT_ALERT, pairs, alert.text)
+
+    def _role_pairs(self, role: object) -> dict[str, Attribute]:
+        """Return the attribute of another role than the run's own; nothing for its own."""
+        name = role_of(role)
+        return {} if name is None or name == self.role else {semconv.ROLE: name}
+
+
+class _Alert(NamedTuple):
+    title: str
+    text: str
+    level: str
+
+
+def _alert_of(title: object, text: object, level: object) -> _Alert:
+    """Return the texts of an alert; empty ones if the program's own objects raise when they are read."""
+    try:
+        return _Alert(
+            _alert_text(title, _MAX_TITLE_CHARS),
+            _alert_text(text, _MAX_TEXT_CHARS),
+            _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level)),
+        )
+    except any_error():  # a user's object
+        return _Alert("", "", "")
 
 
 def _alert_text(value: object, limit: int) -> str:

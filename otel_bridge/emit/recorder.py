@@ -420,11 +420,13 @@ class Recorder:
         self._room = self._quota.room
 
     def _step_of(self, step: object, role: str | None) -> int:
-        found = None if step is None else to_step(step, self.drops.count)
-        if found is not None:
-            return found
+        number = None if step is None else to_step(step, self.drops.count)
+        if number is not None:
+            return number
         last = self._steps.get(role)
-        return 0 if last is None else last if role in self._open_steps else last + 1
+        if last is None:
+            return 0
+        return last if role in self._open_steps else last + 1
 
     def _refuses(self, signal: int) -> bool:
         if self._ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Final, cast
 
 import orjson
@@ -62,23 +63,19 @@ def _sound(value: Json) -> Json:
 
 def too_deep(value: Json) -> bool:
     """Return whether *value* nests deeper than trackers show and recursive readers should follow."""
-    level: list[Json] = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(_MAX_DEPTH):
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [entry for collection in level for entry in _entries_of(collection)]
         if not level:
             return False
-        level = [
-            inner
-            for entry in level
-            for inner in (
-                entry.values()
-                if isinstance(entry, dict)
-                else entry
-                if isinstance(entry, list)
-                else ()
-            )
-            if isinstance(inner, (dict, list))
-        ]
     return True
+
+
+def _entries_of(value: Json) -> Iterable[Json]:
+    """Return the entries of a list or map; nothing of any other value."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def as_text(value: Json) -> str:

@@ -108,7 +108,8 @@ def _known_name(key: str) -> _Name:
         return _Name.PLAIN
     if _SECRET_WORDS.intersection(words):
         return _Name.SECRET
-    owner, last = words[-2] if len(words) > 1 else "", words[-1]
+    owner = words[-2] if len(words) > 1 else ""
+    last = words[-1]
     if last in {"key", "keys"}:
         return _Name.SECRET if owner in _KEY_OWNERS else _Name.SECRET_IF_OPAQUE
     if last in {"token", "tokens"}:
@@ -128,7 +129,9 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
         shapes: Whether to check the shapes of texts too; false when they were checked before.
     """
     if isinstance(value, str):
-        return REDACTED if secret_by_name(key, value) else redact_text(value) if shapes else value
+        if secret_by_name(key, value):
+            return REDACTED
+        return redact_text(value) if shapes else value
     if isinstance(value, list):
         names = names_of(value, key)
         return [

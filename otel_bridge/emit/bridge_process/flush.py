@@ -52,7 +52,7 @@ class FlushOutcome:
 
     def _in_state(self, state: str) -> tuple[str, ...]:
         exporters = {} if self.report is None else self.report.exporters
-        return tuple(name for name, one in exporters.items() if one.state == state)
+        return tuple(name for name, exporter in exporters.items() if exporter.state == state)
 
 
 class DeliveryWaiter:
@@ -81,7 +81,9 @@ class DeliveryWaiter:
         self._starter = starter
         self._exporters = exporters
         self._checkpoint = checkpoint
-        self._end, self._launched = end, launched
+        self._end_position = (checkpoint.number, checkpoint.offset)
+        self._end = end
+        self._launched = launched
         self._position: int | None = None
         self._gone = False
 
@@ -109,10 +111,7 @@ class DeliveryWaiter:
         mine = None if report is None else report.processes.get(self._checkpoint.instance_id)
         if report is None or (mine is None and self._position is None):
             return {"the start of the bridge": Amount()}
-        if mine is not None and (mine.segment, mine.offset) < (
-            self._checkpoint.number,
-            self._checkpoint.offset,
-        ):
+        if mine is not None and (mine.segment, mine.offset) < self._end_position:
             return {"the bridge to read the records": Amount()}
         amounts = records_in_trackers([report], without=_NOT_WAITED_FOR)
         if any(amount.total != amount.done for amount in amounts.values()):
@@ -120,80 +119,91 @@ class DeliveryWaiter:
         return {"the trackers to end the run": Amount()}
 
     def _done(self, report: Report) -> bool:
+        """Return whether *report* shows that all that is awaited has happened."""
         mine = report.processes.get(self._checkpoint.instance_id)
         if mine is None and report.ended and self._position is not None:
             return True  # delivered, and deleted with the run's end
         if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
             return False
-        kept_open = report.launcher and self._launched
-        if not kept_open and any(name not in report.exporters for name in self._exporters):
+        # A launcher chooses its exporters itself.
+        if not self._is_kept_open(report) and not report.exporters.keys() >= set(self._exporters):
             return False
         if self._position is None:
             self._position = report.position
-        position = self._position
-        if not all(
-            self._written(name, one, mine, position) for name, one in report.exporters.items()
-        ):
+        if not self._is_written(report, mine, self._position):
             return False
-        return not self._end or self._ended(report)
+        return not self._end or self._has_ended(report)
+
+    def _is_kept_open(self, report: Report) -> bool:
+        """Return whether a launcher keeps the run open until its command ends."""
+        return report.launcher and self._launched
 
     def _is_read(self, mine: ProcessReport | None) -> bool:
         """Return whether the bridge has read all appended records."""
         if mine is not None:
-            return (mine.segment, mine.offset) >= (self._checkpoint.number, self._checkpoint.offset)
-        if any(
-            file.instance_id == self._checkpoint.instance_id for file in self._folder.segments()
-        ):
+            return (mine.segment, mine.offset) >= self._end_position
+        instance_id = self._checkpoint.instance_id
+        if any(file.instance_id == instance_id for file in self._folder.segments()):
             return False
         # Read and deleted. A bridge reports its reading before it deletes, so any report from now on includes this.
-        gone, self._gone = self._gone, True
-        return gone
+        was_gone = self._gone
+        self._gone = True
+        return was_gone
 
-    def _written(
-        self, name: str, one: ExporterReport, mine: ProcessReport | None, position: int
-    ) -> bool:
-        if one.state in _NOT_WAITED_FOR or one.state == "ended":
+    def _is_written(self, report: Report, mine: ProcessReport | None, position: int) -> bool:
+        """Return whether every exporter that is waited for has the records up to *position*."""
+        for name, exporter in report.exporters.items():
+            if exporter.state in _NOT_WAITED_FOR or exporter.state == "ended":
+                continue
+            if name != OTLP:
+                is_written = exporter.written >= position
+            else:  # segments are deleted when they are forwarded too
+                is_written = (
+                    mine is None
+                    or (mine.forwarded_segment, mine.forwarded_offset) >= self._end_position
+                )
+            if not is_written:
+                return False
+        return True
+
+    def _has_ended(self, report: Report) -> bool:
+        """Return whether the run has ended in every tracker, or waits for more than this process."""
+        if report.ended or self._is_kept_open(report):
             return True
-        if name == OTLP:  # segments are deleted when they are forwarded too
-            there = (self._checkpoint.number, self._checkpoint.offset)
-            return mine is None or (mine.forwarded_segment, mine.forwarded_offset) >= there
-        return one.written >= position
-
-    def _ended(self, report: Report) -> bool:
-        # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
-        others = any(
-            one.alive or one.bridge
-            for name, one in report.processes.items()
-            if name != self._checkpoint.instance_id
-        )
-        states = [one.state for one in report.exporters.values()]
-        return (
-            report.ended
-            or (report.launcher and self._launched)
-            or others
-            or all(state == "ended" or state in _NOT_WAITED_FOR for state in states)
-        )
+        for name, process in report.processes.items():
+            is_other = name != self._checkpoint.instance_id
+            # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
+            if is_other and (process.alive or process.bridge):
+                return True
+        states = {exporter.state for exporter in report.exporters.values()}
+        return states <= {"ended", *_NOT_WAITED_FOR}
 
     def _given_up(self, report: Report | None) -> FlushOutcome:
-        if report is None or (
-            self._checkpoint.instance_id not in report.processes and self._position is None
-        ):
-            reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
+        """Return the outcome of a wait that is over, with why records remain."""
+        has_begun = self._position is not None
+        if report is not None and (has_begun or self._checkpoint.instance_id in report.processes):
             return FlushOutcome(
-                False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",)
+                False, report, (*_remains(report), "not all records are written yet")
             )
-        return FlushOutcome(False, report, (*_remains(report), "not all records are written yet"))
+        reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
+        remark = f"not delivered yet: {reason}" if reason else "not delivered yet"
+        return FlushOutcome(False, None, (remark,))
 
 
 def _remains(report: Report) -> tuple[str, ...]:
-    return tuple(
-        f"{name} is {one.state}{_to_go(name, one, report)}: {one.reason}{f'; {one.help}' if one.help else ''}"
-        for name, one in report.exporters.items()
-        if one.state in _NOT_WAITED_FOR
-    )
+    """Return a line for each exporter that is not waited for: its state, what it lacks, and what helps."""
+    lines: list[str] = []
+    for name, exporter in report.exporters.items():
+        if exporter.state in _NOT_WAITED_FOR:
+            remedy = f"; {exporter.help}" if exporter.help else ""
+            missing = _to_go(name, exporter, report)
+            lines.append(f"{name} is {exporter.state}{missing}: {exporter.reason}{remedy}")
+    return tuple(lines)
 
 
-def _to_go(name: str, one: ExporterReport, report: Report) -> str:
+def _to_go(name: str, exporter: ExporterReport, report: Report) -> str:
     """Return text on the number of records that the exporter lacks; empty for ``otlp``, which counts no records."""
-    count = report.position - one.written
-    return "" if name == OTLP or count <= 0 else f" with {counted(count, 'record')} to go"
+    count = report.position - exporter.written
+    if name == OTLP or count <= 0:
+        return ""
+    return f" with {counted(count, 'record')} to go"

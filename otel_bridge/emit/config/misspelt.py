@@ -27,24 +27,26 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     suspects = [name for name in sorted(env) if name.startswith(_PREFIX) and name not in core_names]
     if not suspects:  # the usual case: `init()` imports no exporter for this check
         return []
-
     import difflib  # noqa: PLC0415  # for a typing error only
 
     names = {setting.name for setting in all_settings()}
-    declared_names = [setting.name for setting in _declared_by_name()]
-    prefixes = {f"{_PREFIX}{exporter_name.upper()}_" for exporter_name in available()}
-    without_settings = tuple(
-        prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared_names)
-    )
+    silent_prefixes = _prefixes_without_settings()
     lines: list[str] = []
     for suspect in suspects:
-        if suspect in names or suspect.startswith(without_settings):
-            continue
-        nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
-        lines.append(
-            f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?"
-        )
+        if suspect not in names and not suspect.startswith(silent_prefixes):
+            nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
+            lines.append(
+                f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?"
+            )
     return lines
+
+
+def _prefixes_without_settings() -> tuple[str, ...]:
+    """Return the beginnings of variables that are named after an exporter which declares none."""
+    declared_names = [setting.name for setting in _declared_by_name()]
+    prefixes = [f"{_PREFIX}{exporter_name.upper()}_" for exporter_name in available()]
+    used = {prefix for prefix in prefixes for name in declared_names if name.startswith(prefix)}
+    return tuple(prefix for prefix in prefixes if prefix not in used)
 
 
 def _declared_by_name() -> list[Setting[Any]]:

@@ -50,17 +50,14 @@ _RESTARTS: Final = (
 
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
-    found = {
+    values = {
         attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)
     }
-    found |= {
-        attribute: redact_text(found[attribute])
-        for attribute in semconv.FREE_TEXTS
-        if attribute in found
-    }
+    for attribute in values.keys() & semconv.FREE_TEXTS:
+        values[attribute] = redact_text(values[attribute])
     if identity.request.entity:
-        found[semconv.WANDB_ENTITY] = identity.request.entity
-    return found
+        values[semconv.WANDB_ENTITY] = identity.request.entity
+    return values
 
 
 def is_trial(env: Mapping[str, str]) -> bool:
@@ -96,10 +93,7 @@ def encode_resource(
     values: dict[str, Attribute] = {
         **(source or {}),
         **identity.resource,
-        semconv.SERVICE_NAME: env.get("OTEL_SERVICE_NAME")
-        or identity.resource.get(semconv.SERVICE_NAME)
-        or identity.role
-        or identity.project,
+        semconv.SERVICE_NAME: _service_name(identity, env),
         semconv.PROJECT: identity.project,
         semconv.RUN_NAME: identity.name,
         semconv.RUN_ID: identity.id,
@@ -124,6 +118,12 @@ def encode_resource(
     return attributes(1, [(key, value) for key, value in values.items() if value is not None])
 
 
+def _service_name(identity: Identity, env: Mapping[str, str]) -> str:
+    """Return the service of the process: as the variables of OpenTelemetry name it, else its role or project."""
+    named = env.get("OTEL_SERVICE_NAME") or identity.resource.get(semconv.SERVICE_NAME)
+    return named or identity.role or identity.project
+
+
 def _redacted(value: object) -> Attribute:
     """Return a text of ``init()`` without secrets; anything else is encoded, or dropped, as it is."""
     return redact_text(value) if isinstance(value, str) else cast("Attribute", value)
@@ -132,10 +132,13 @@ def _redacted(value: object) -> Attribute:
 def _attempt(env: Mapping[str, str]) -> int | None:
     """Return the attempt of the job, from 1, when the environment names it; else the bridge counts attempts."""
     attempt = ATTEMPT.read(env)
-    restarts = next(
-        (count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None
-    )
-    return attempt if attempt is not None or restarts is None else restarts + 1
+    if attempt is not None:
+        return attempt
+    for setting in _RESTARTS:
+        restarts = setting.read(env)
+        if restarts is not None:
+            return restarts + 1
+    return None
 
 
 # Source of a process: host, script, user and the commit of its repository. Reads three small files, starts nothing.
@@ -155,13 +158,13 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
     """
     script = sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else ""
     directory = (cwd / script).parent if script else cwd
-    found = {
+    facts = {
         semconv.HOST_NAME: os.uname().nodename,
         semconv.PROCESS_COMMAND: script,
         semconv.PROCESS_OWNER: env.get("USER") or env.get("LOGNAME") or "",
         semconv.VCS_REVISION: revision_of(directory) or revision_of(cwd) or "",
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in facts.items() if value}
 
 
 def revision_of(folder: Path) -> str | None:

@@ -118,8 +118,10 @@ class _Keyed:
     __slots__ = ("_budget", "_drop", "_media", "key")
 
     def __init__(self, drop: CountKeyedDrop, media: list[FoundMedia] | None) -> None:
-        self._drop, self._media, self.key = drop, media, ""
+        self._drop = drop
+        self._media = media
         self._budget: ReadBudget | None = None
+        self.key = ""
 
     def share(self, nested: Mapping[object, object]) -> int:
         """Return how many entries of a mapping are read; the others are counted."""
@@ -132,10 +134,12 @@ class _Keyed:
 
     def takes(self, value: object) -> bool:
         """Return whether *value* is media, which are kept with their key."""
-        found = None if self._media is None or type(value) in _NUMBERS else media_in(value)
-        if found is None or self._media is None:
+        if self._media is None or type(value) in _NUMBERS:
             return False
-        self._media.append((self.key, found))
+        media = media_in(value)
+        if media is None:
+            return False
+        self._media.append((self.key, media))
         return True
 
     def __call__(self, reason: str, number: int) -> None:
@@ -150,53 +154,58 @@ def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -
         role: Role of the row: ``loss`` and ``<role>/loss`` are one key.
         drop: Callable that counts the values left out.
     """
-    shown = {_shown(key, role): key for key in values}
-    if len(shown) == len(values):
+    last_keys = {_shown_key(key, role): key for key in values}
+    if len(last_keys) == len(values):
         return values
-    held = set(shown.values())
-    drop("same_key", len(values) - len(shown), next(key for key in values if key not in held))
-    return {key: value for key, value in values.items() if key in held}
+    distinct_keys = set(last_keys.values())
+    dropped_keys = [key for key in values if key not in distinct_keys]
+    drop("same_key", len(dropped_keys), dropped_keys[0])
+    return {key: value for key, value in values.items() if key in distinct_keys}
 
 
-def _shown(key: str, role: str | None) -> str:
+def _shown_key(key: str, role: str | None) -> str:
     """Return the key that trackers show; the key of a role's own step axis is never used."""
     full = key_of(role, key)
     return f"{full}_value" if full == axis_of(role) else full
 
 
 def _flatten_into(
-    out: dict[str, Value],
+    row: dict[str, Value],
     prefix: str,
     values: Mapping[object, object],
     drop: _Keyed,
     parents: tuple[int, ...],
 ) -> None:
+    """Add the numbers in *values* to *row* by their joined keys; *parents* are the ids of the mappings around."""
     drop.key = prefix[:-1]
     if id(values) in parents or len(parents) >= MAX_DEPTH:
         drop("cyclic" if id(values) in parents else "too_deep", 1)
         return
-    for raw_key, value in entries_of(values, drop.share(values)):
+    for raw_key, raw_value in entries_of(values, drop.share(values)):
         key = _key(prefix, raw_key, drop)
         if key is None:
             continue
-        number: Value | None
-        if type(value) is not float and is_scalar(value):
-            value = value.item()  # noqa: PLW2901  # from here on a plain number
-        if type(value) is float:
-            number = value
-        elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
-            _flatten_into(
-                out, f"{key}/", cast("Mapping[object, object]", value), drop, (*parents, id(values))
-            )
+        value = raw_value.item() if is_scalar(raw_value) else raw_value
+        if _is_nested(value):
+            _flatten_into(row, f"{key}/", value, drop, (*parents, id(values)))
             continue
-        else:
+        number = value if type(value) is float else _value_of(key, value, drop)
+        if number is None:
+            continue
+        if key in row:
             drop.key = key
-            number = None if drop.takes(value) else to_value(value, drop)
-        if number is not None:
-            if key in out:
-                drop.key = key
-                drop("same_key", 1)
-            out[key] = number
+            drop("same_key", 1)
+        row[key] = number
+
+
+def _is_nested(value: object) -> TypeGuard[Mapping[object, object]]:
+    return type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping))
+
+
+def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
+    """Return the number or distribution of *value*; ``None`` for media, which are kept, and what is counted."""
+    drop.key = key
+    return None if drop.takes(value) else to_value(value, drop)
 
 
 def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
@@ -210,7 +219,10 @@ def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
     if len(prefix) < size <= MAX_KEY_CHARS and key != ROW:
         return key
     drop.key = key
-    drop("reserved_key" if key == ROW else "long_key" if size > MAX_KEY_CHARS else "empty_key", 1)
+    if key == ROW:
+        drop("reserved_key", 1)
+    else:
+        drop("long_key" if size > MAX_KEY_CHARS else "empty_key", 1)
     return None
 
 
@@ -240,7 +252,7 @@ def _integer(value: int, drop: CountDrop) -> int | float | None:
 
 def _other(value: object, drop: CountDrop) -> Value | None:
     if isinstance(value, Histogram):
-        return _counted(value, drop)
+        return _of_histogram(value, drop)
     if tuple(value.shape) if is_array(value) else is_sequence(value):
         return distribution(value, to_value, drop)
     number = number_of(value)
@@ -261,18 +273,18 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     return None
 
 
-def _counted(given: Histogram, drop: CountDrop) -> Value | None:
-    """Return the distribution of a `Histogram`, of numbers or of counts and edges."""
-    counts, edges, both = given.counts, given.edges, given.np_histogram
-    ways = (
-        (given.values is not None) + (counts is not None or edges is not None) + (both is not None)
-    )
-    if ways != 1 or (both is not None and len(both) != 2):  # pyright: ignore[reportUnnecessaryComparison]  # a user's
+def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
+    """Return the distribution of a `Histogram`, of numbers or of counts and edges; ``None``, counted, of several."""
+    counts_and_edges: Sequence[object] | None = histogram.np_histogram
+    if histogram.counts is not None or histogram.edges is not None:
+        both = (histogram.counts, histogram.edges)
+        counts_and_edges = both if counts_and_edges is None else ()
+    if histogram.values is not None and counts_and_edges is None:
+        return distribution(histogram.values, to_value, drop)
+    if histogram.values is not None or counts_and_edges is None or len(counts_and_edges) != 2:
         drop("bad_histogram", 1)
         return None
-    if given.values is not None:
-        return distribution(given.values, to_value, drop)
-    counts, edges = both or (counts, edges)
+    counts, edges = counts_and_edges
     return point_of_buckets(counts, edges, drop)
 
 
@@ -282,8 +294,9 @@ def _reason(value: object) -> str:
     is_complex = (
         isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
     )
-    known = (_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA)
-    return "complex" if is_complex else next(known, "object")
+    if is_complex:
+        return "complex"
+    return next((_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA), "object")
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:

@@ -95,9 +95,9 @@ class MediaEncoder:
 
     def encode(self, media: Sequence[object]) -> Sequence[EncodedMedium]:
         """Encode *media*; those that cannot be are counted and left out."""
-        for at, medium in enumerate(media):
+        for index, medium in enumerate(media):
             if len(self.items) + len(self._cells) >= self.max_items:
-                self.count("media_rate", len(media) - at)
+                self.count("media_rate", len(media) - index)
                 break
             try:
                 self._encode(medium, alone=len(media) == 1)
@@ -163,24 +163,21 @@ class MediaEncoder:
         columns, rows = columns_and_rows(table, self.count)
         if len(columns) * len(rows) > _MAX_CELLS:
             raise MediaDropped("media_too_large")
-        before = self._size, len(self._cells)
+        size_before = self._size
+        cells_before = len(self._cells)
         try:
             cells = cast("list[list[Json]]", rows)
             if not _are_plain(rows):
-                cells = [
-                    [
-                        self._medium_in_cell(value)
-                        if isinstance(value, Media)
-                        else self._plain(value)
-                        for value in row
-                    ]
-                    for row in rows
-                ]
+                cells = [[self._cell(value) for value in row] for row in rows]
             self._add(table, _MIMES["table"], self._json(columns, cells))
         except BaseException:
-            self._size = before[0]
-            del self._cells[before[1] :]
+            # Media of cells without their table would be shown as those of the next one.
+            self._size = size_before
+            del self._cells[cells_before:]
             raise
+
+    def _cell(self, value: object) -> Json:
+        return self._medium_in_cell(value) if isinstance(value, Media) else self._plain(value)
 
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
         data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
@@ -190,15 +187,19 @@ class MediaEncoder:
             policy.secrets and (may_hold_secret(data) or any(map(may_be_secret, columns)))
         ):
             return data
-        secret = [policy.secrets and may_be_secret(column) for column in columns]
+        is_secret = [policy.secrets and may_be_secret(column) for column in columns]
         texts = self._filter()
 
-        def allowed(cell: Json, at: int) -> Json:
+        def allowed(cell: Json, column: int) -> Json:
             if not isinstance(cell, str):
                 return cell
-            return None if policy.off else REDACTED if secret[at] else texts.text(cell)
+            if policy.off:
+                return None
+            return REDACTED if is_secret[column] else texts.text(cell)
 
-        rows: list[Json] = [[allowed(cell, at) for at, cell in enumerate(row)] for row in cells]
+        rows: list[Json] = [
+            [allowed(cell, column) for column, cell in enumerate(row)] for row in cells
+        ]
         return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
 
     def _plain(self, value: object) -> Json:
@@ -247,44 +248,47 @@ def columns_and_rows(
 ) -> tuple[list[str], list[Sequence[object]]]:
     """Return the names of the columns, and rows with a cell for each; rows of another length are counted."""
     value: Any = table.value
-    columns: list[object] | None = (
-        None if table.columns is None else list(cast("Iterable[object]", table.columns))
-    )
+    columns = None if table.columns is None else list(cast("Iterable[object]", table.columns))
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame
         columns = list(value.columns) if columns is None else columns
         value = value.itertuples(index=False, name=None)
     rows: list[object] = list(islice(cast("Iterable[object]", value), _MAX_CELLS + 1))
-    if columns is None and rows and isinstance(rows[0], Mapping):
-        named_rows = (
-            cast("Mapping[object, object]", row) for row in rows if isinstance(row, Mapping)
-        )
-        columns = list(dict.fromkeys(name for row in named_rows for name in row))
     if columns is None:
-        columns = list(range(len(_cells_of(next(iter(rows), ())))))
-    whole: list[Sequence[object]] = []
-    changed = 0
-    for row in rows:
-        if isinstance(row, Mapping):
-            named = cast("Mapping[object, object]", row)
-            whole.append([named.get(column) for column in columns])
-            changed += not set(columns).issuperset(named)
-            continue
-        cells = _cells_of(row)
-        if len(cells) != len(columns):
-            changed += 1
-            cells = [*cells[: len(columns)], *([None] * (len(columns) - len(cells)))]
-        whole.append(cells)
+        columns = _columns_in(rows)
+    fitted_rows = [_fitted(row, columns) for row in rows]
+    changed = sum(not fits for _, fits in fitted_rows)
     if changed:
         count("media_row_length", changed)
-    return [key_text(column) for column in columns], whole
+    return [key_text(column) for column in columns], [cells for cells, _ in fitted_rows]
+
+
+def _columns_in(rows: Sequence[object]) -> list[object]:
+    """Return the columns of rows that have no names: the keys of mappings, else numbers."""
+    if rows and isinstance(rows[0], Mapping):
+        names: dict[object, None] = {}
+        for row in rows:
+            if isinstance(row, Mapping):
+                names |= dict.fromkeys(cast("Mapping[object, object]", row))
+        return list(names)
+    return list(range(len(_cells_of(rows[0])))) if rows else []
+
+
+def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], bool]:
+    """Return the cells of *row* by *columns*, and whether it had a cell for each and no other."""
+    if isinstance(row, Mapping):
+        entries = cast("Mapping[object, object]", row)
+        return [entries.get(column) for column in columns], set(columns).issuperset(entries)
+    cells = _cells_of(row)
+    missing = len(columns) - len(cells)
+    if missing == 0:
+        return cells, True
+    return [*cells[: len(columns)], *([None] * missing)], False
 
 
 def _cells_of(row: object) -> list[object]:
     """Return the cells of *row*; a row that is not a sequence is one cell."""
     if type(row) is list:
         return cast("list[object]", row)
-    return (
-        list(cast("Iterable[object]", row))
-        if isinstance(row, Iterable) and not isinstance(row, str)
-        else [row]
-    )
+    if isinstance(row, Iterable) and not isinstance(row, str):
+        return list(cast("Iterable[object]", row))
+    return [row]

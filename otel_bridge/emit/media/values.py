@@ -142,8 +142,8 @@ class Table(Media):
         data: Iterable[object] | None = None,
         dataframe: Any = None,
     ) -> None:
-        given: object = dataframe if dataframe is not None else rows if rows is not None else data
-        super().__init__([] if given is None else given, caption)
+        values = [value for value in (dataframe, rows, data) if value is not None]
+        super().__init__(values[0] if values else [], caption)
         self.columns: object = columns
 
     def add_data(self, *row: object) -> None:

@@ -43,26 +43,30 @@ def messages_of(value: object, role: str = "user") -> list[object]:
     """
     if value is None:
         return []
-    if isinstance(value, UserString):  # a sequence of its characters
-        value = value.data
-    if isinstance(value, str):
-        return _of_text(value, role)
-    entries: list[object] = [value]
-    if fields_of(value) is None and _pair(value) is None and not isinstance(value, bytes):
-        try:
-            sequence = plain(value)
-            if isinstance(sequence, Iterable):
-                entries = list(cast("Iterable[object]", sequence))
-        except any_error():  # code of the user's own iterable
-            return [value]
-    if any(isinstance(entry, str) for entry in entries):
+    whole = value.data if isinstance(value, UserString) else value  # a sequence of its characters
+    if isinstance(whole, str):
+        return _of_text(whole, role)
+    entries = _entries_in(whole)
+    if not any(isinstance(entry, str) for entry in entries):
+        return entries
+    messages: list[object] = []
+    for entry in entries:
         # A text in a sequence may be JSON of a message too: a column of them is a list of texts.
-        of_texts = [
-            _of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry]
-            for entry in entries
-        ]
-        entries = [message for messages in of_texts for message in messages]
-    return entries
+        messages += _of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry]
+    return messages
+
+
+def _entries_in(value: object) -> list[object]:
+    """Return the entries of a sequence; *value* alone if it is a message itself, bytes, or raises when it is read."""
+    if isinstance(value, bytes) or fields_of(value) is not None or _pair(value) is not None:
+        return [value]
+    try:
+        sequence = plain(value)
+        return (
+            list(cast("Iterable[object]", sequence)) if isinstance(sequence, Iterable) else [value]
+        )
+    except any_error():  # code of the user's own iterable
+        return [value]
 
 
 def _of_text(text: str, role: str) -> list[object]:
@@ -154,24 +158,34 @@ def _of_fields(
     if role is None and depth < _MAX_NESTING and not is_item(kind):
         inner = _inside(fields)
         if inner is not None:
-            typed = fields_of(inner)
-            if typed is not None and isinstance(kind, str) and kind in shapes.TYPE_ROLES:
-                inner = {"type": kind, **typed}
-            yield from _read(inner, depth + 1, items)
+            yield from _read(_typed(inner, kind), depth + 1, items)
             return
+    role_name = _role_name(role, kind, fields)
+    parts = plain(fields.get(shapes.PARTS_KEY))
+    if isinstance(parts, (list, tuple)):
+        yield from _by_role(role_name, cast("Sequence[object]", parts), fields, value)
+    elif role_name or _has_content(fields):
+        yield Message(role_name, fields, value)
+    elif fields:
+        yield Message("", None, value)
+
+
+def _typed(inner: object, kind: object) -> object:
+    """Return the content of a wrapper, with the type that says its role: LangChain's ``messages_to_dict``."""
+    if not isinstance(kind, str) or kind not in shapes.TYPE_ROLES:
+        return inner
+    inner_fields = fields_of(inner)
+    return inner if inner_fields is None else {"type": kind, **inner_fields}
+
+
+def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
+    """Return the role of a message by the names of GenAI: as given, by its type, or by its calls; else empty."""
     if role is None and isinstance(kind, str):
         role = shapes.ITEM_ROLES.get(shapes.KINDS.get(kind, "")) or shapes.TYPE_ROLES.get(kind)
     if role is None and first(fields, shapes.CALL_KEYS) is not None:
         role = "assistant"
-    named = str(getattr(role, "value", role) or "")
-    named = shapes.ROLES.get(named, named)
-    parts = plain(fields.get(shapes.PARTS_KEY))
-    if isinstance(parts, (list, tuple)):
-        yield from _by_role(named, cast("Sequence[object]", parts), fields, value)
-    elif named or _has_content(fields):
-        yield Message(named, fields, value)
-    elif fields:
-        yield Message("", None, value)
+    name = str(getattr(role, "value", role) or "")
+    return shapes.ROLES.get(name, name)
 
 
 def _inside(fields: Mapping[str, Any]) -> object:

@@ -218,20 +218,15 @@ def _groups(given: Sequence[object]) -> list[str | None]:
     return [coerce.name(group) for group in given]
 
 
-def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
+def finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
     """Return rewards as numbers; values that are not numbers are counted."""
-    if _types(given) == {float} and all(map(isfinite, cast("Sequence[float]", given))):
-        return list(cast("Sequence[float | None]", given))
-    # x - x is 0 but for infinities and NaN.
-    rewards = [
-        one if type(one) is float and one - one == 0 else coerce.number(one) for one in given
-    ]
-    if None in rewards:
-        bad = sum(
-            reward is None and one is not None for reward, one in zip(rewards, given, strict=True)
-        )
-        if bad:
-            run.count_drop("rollout_reward", bad)
+    if _types(raw_rewards) == {float} and all(map(isfinite, cast("Sequence[float]", raw_rewards))):
+        return list(cast("Sequence[float | None]", raw_rewards))
+    rewards = [coerce.number(reward) for reward in raw_rewards]
+    missing = sum(reward is None for reward in raw_rewards)
+    bad = rewards.count(None) - missing
+    if bad:
+        run.count_drop("rollout_reward", bad, "rewards")
     return rewards
 
 

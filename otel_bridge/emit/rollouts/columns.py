@@ -222,29 +222,29 @@ class Layout:
 
     def prompts(self, total: int) -> list[int]:
         """Return the index of each rollout's prompt among *total* prompts."""
-        count, last = len(self._turns), max(total - 1, 0)
-        if total == self._entries:
-            indices = [turn[0] for turn in self._turns]
-        elif total == count:
-            indices = list(range(total))
-        elif self._fan_out:
-            indices = [min(prompt, last) for prompt in self._fan_out[:count]]
-        else:
-            size = max(self._per_prompt or count // max(total, 1), 1)
-            indices = [
-                prompt for prompt in range(min(total, count)) for _ in range(min(size, count))
-            ][:count]
-        indices += [last] * (count - len(indices))
+        last = max(total - 1, 0)
+        # What lies beyond the prompts belongs to the last one.
+        indices = [min(index, last) for index in self._by_number(total)]
+        indices += [last] * (len(self._turns) - len(indices))
         if not self._by_id:
             return indices
-        named = [
-            self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "")
-            for turn in self._turns
-        ]
-        return [
-            index if by_id is None else min(by_id, last)
-            for index, by_id in zip(indices, named, strict=True)
-        ]
+        for rollout, turn in enumerate(self._turns):
+            by_id = self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "")
+            if by_id is not None:
+                indices[rollout] = min(by_id, last)
+        return indices
+
+    def _by_number(self, total: int) -> list[int]:
+        """Return the index of a prompt for each rollout by the number of both, as far as the prompts go."""
+        count = len(self._turns)
+        if total == self._entries:
+            return [turn[0] for turn in self._turns]
+        if total == count:
+            return list(range(total))
+        if self._fan_out:
+            return self._fan_out[:count]
+        size = max(self._per_prompt or count // max(total, 1), 1)
+        return [rollout // size for rollout in range(count)]
 
 
 class PromptGroups:

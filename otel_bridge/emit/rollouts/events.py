@@ -212,26 +212,25 @@ def _named_rollouts(columns: SampledColumns, kept_indices: Container[int]) -> di
         return {}
     del ids[semconv.MAX_ROLLOUTS_IDS :]
     del indices[semconv.MAX_ROLLOUTS_IDS :]
-    rewards = [columns.rewards[index] for index in indices]
     pairs: dict[str, Attribute] = {
         semconv.ROLLOUTS_IDS: "\n".join(ids),
-        semconv.ROLLOUTS_REWARDS: pack(
-            f"<{len(ids)}d", *[nan if reward is None else reward for reward in rewards]
-        ),
+        semconv.ROLLOUTS_REWARDS: _packed_rewards([columns.rewards[index] for index in indices]),
     }
     if columns.versions:
-        pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(
-            [columns.versions[index] for index in indices]
-        )
+        versions = [columns.versions[index] for index in indices]
+        pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(versions)
     if columns.datasets:
         names = [coerce.name(columns.datasets[index]) or "" for index in indices]
         pairs[semconv.ROLLOUTS_DATASETS] = "\n".join(name.replace("\n", " ") for name in names)
     return pairs
 
 
+def _packed_rewards(rewards: Sequence[float | None]) -> bytes:
+    numbers = [nan if reward is None else reward for reward in rewards]
+    return pack(f"<{len(numbers)}d", *numbers)
+
+
 def _packed_versions(versions: Sequence[object]) -> bytes:
-    numbers = [coerce.integer(version) for version in versions]
-    return pack(
-        f"<{len(numbers)}q",
-        *[semconv.NO_VERSION if number is None else number for number in numbers],
-    )
+    numbers = map(coerce.integer, versions)
+    packed = [semconv.NO_VERSION if number is None else number for number in numbers]
+    return pack(f"<{len(packed)}q", *packed)

@@ -227,6 +227,7 @@ class LiveRollout(Rollout):
         )
 
     def _close(self, now: int) -> None:
+        """End the root with all that is known of the rollout; raises what the program's own objects raise."""
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")
@@ -238,34 +239,40 @@ class LiveRollout(Rollout):
             self._run.count_drop("rollout_message", content.conversation.unread)
         pairs = identity_attributes(self._context(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
-        spans = (
-            []
-            if self._children or self._instrumented or self._carried
-            else self._from_messages(content, now)
-        )
+        spans = self._spans_of_messages(content, now)
+        losses = content.content_filter.losses
         if self.turns and not spans:
-            content.content_filter.losses.add(BAD_FIELD, len(self.turns), "turns")
-        if not (
-            self._carried or self._instrumented or self._open_children or _program_makes_spans()
-        ):
+            losses.add(BAD_FIELD, len(self.turns), "turns")
+        if self._is_number_of_spans_known():
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
             packed += span_encoding.failure_fields(
                 now, *failure(self.error, content.content_filter)
             )
-        content.content_filter.losses.report(self._run.count_drop)
+        losses.report(self._run.count_drop)
         self._tracer.end(
             self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now
         )
 
-    def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
-        """Make the children that were not made while the rollout was open."""
+    def _is_number_of_spans_known(self) -> bool:
+        """Return whether all spans of the trace were made here, and have ended."""
+        is_open = self._carried or self._instrumented or self._open_children > 0
+        return not is_open and not _program_makes_spans()
+
+    def _spans_of_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
+        """Make the children from the messages; nothing if the open rollout got spans, here or elsewhere."""
+        if self._children or self._instrumented or self._carried:
+            return []
         context = self._span.get_span_context()
-        trace_id, root_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+        parent = SpanParent(
+            context.trace_id.to_bytes(16, "big"),
+            context.span_id.to_bytes(8, "big"),
+            getattr(self._span, "start_time", None) or now,
+            now,
+        )
         ids = (os.urandom(8) for _ in range(child_count(content.messages)))
-        start = getattr(self._span, "start_time", None) or now
-        return child_spans(self, content, SpanParent(trace_id, root_id, start, now), ids)
+        return child_spans(self, content, parent, ids)
 
     def _count_as_sampled_out(self, defaults: RolloutDefaults) -> None:
         columns = SampledColumns(

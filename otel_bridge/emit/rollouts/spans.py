@@ -196,22 +196,12 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     """Return the attributes of the root without its id, step, split and number of spans."""
     pairs: Pairs = []
     content_filter = content.content_filter
-    losses = content_filter.losses
-    for (field, (key, read)), raw in zip(_SCALARS.items(), _values_of(rollout), strict=True):
-        if raw is None:
-            continue
-        value = read(raw)
-        if value is not None:
-            pairs.append((key, value))
-        elif field != "reward":  # counted for all rollouts of a call, sampled or not
-            losses.add(BAD_FIELD, 1, field)
+    pairs += _scalar_pairs(rollout, content_filter.losses)
     parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
     if parts:
         pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
-    if (
-        rollout.finish_reason is not None
-        and (reason := coerce.name(rollout.finish_reason)) is not None
-    ):
+    reason = coerce.name(rollout.finish_reason)
+    if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
     if rollout.tools:
@@ -231,6 +221,18 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
         pairs += conversation_attributes(content.messages)
     if content_filter.clipped_bytes:
         pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))
+    return pairs
+
+
+def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
+    """Return the attributes of the fields of one value; those that cannot be read are counted."""
+    pairs: Pairs = []
+    for (field, (key, read)), raw in zip(_SCALARS.items(), _values_of(rollout), strict=True):
+        value = None if raw is None else read(raw)
+        if value is not None:
+            pairs.append((key, value))
+        elif raw is not None and field != "reward":  # that is counted for all rollouts of a call
+            losses.add(BAD_FIELD, 1, field)
     return pairs
 
 
@@ -431,31 +433,49 @@ def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
 
 
 def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pairs:
-    """Return the attributes of the span of an answer; facts of its turn that cannot be used are counted."""
+    """Return the attributes of the span of an answer; facts of its turn that cannot be used are counted.
+
+    Args:
+        rollout: The rollout.
+        turn: Index of the answer among the *answers* of the rollout.
+        answers: Number of the answers.
+        losses: Counts facts.
+    """
     pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
-    if (model := coerce.name(rollout.model)) is not None:
+    model = coerce.name(rollout.model)
+    if model is not None:
         pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
     turns = rollout.turns or ()
-    if not turns and turn < answers - 1:
+    is_last = turn == answers - 1
+    if not turns and not is_last:
         return pairs
     facts = _facts_of_turn(turns[turn] if turn < len(turns) else None, losses)
-    reason = facts.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)
-    if (named := coerce.name(reason)) is not None:
-        pairs.append((semconv.GEN_AI_FINISH_REASONS, [named]))
+    # The reason of the rollout is that of its last answer.
+    reason = coerce.name(facts.get("finish_reason") or (rollout.finish_reason if is_last else None))
+    if reason is not None:
+        pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     pairs += token_counts(facts, losses, "turns.")
     if (
         answers == 1
     ):  # of the only turn the numbers of the rollout hold, whose bad ones its root counts
-        others = {field: getattr(rollout, field) for field in _TOKEN_FIELDS if field not in facts}
-        pairs += token_counts(others, Losses())
+        pairs += token_counts(
+            {field: getattr(rollout, field) for field in _TOKEN_FIELDS if field not in facts},
+            Losses(),
+        )
     if turns:
-        pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, turn == answers - 1)]
-        reward = coerce.number(facts.get("reward"))
-        if reward is not None:
-            pairs.append((semconv.REWARD, reward))
-        elif facts.get("reward") is not None:
-            losses.add(BAD_FIELD, 1, "turns.reward")
+        pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, is_last)]
+        pairs += _turn_reward(facts.get("reward"), losses)
     return pairs
+
+
+def _turn_reward(value: object, losses: Losses) -> Pairs:
+    """Return the reward of a turn as an attribute; nothing without one; what is not a number is counted."""
+    reward = coerce.number(value)
+    if reward is not None:
+        return [(semconv.REWARD, reward)]
+    if value is not None:
+        losses.add(BAD_FIELD, 1, "turns.reward")
+    return []
 
 
 def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:

@@ -279,20 +279,23 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)
     kind = type(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _Fields(value, [declared.name for declared in dataclasses.fields(value)])
-    if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
+    if dataclasses.is_dataclass(kind):
+        return _Fields(value, [declared.name for declared in dataclasses.fields(kind)])
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    if attributes is not None:
         return _Fields(value, [str(attribute.name) for attribute in attributes])
-    dumps = [
-        dump for name in ("model_dump", "to_dict") if callable(dump := getattr(kind, name, None))
-    ]
-    for dump in dumps:
+    has_dump = False
+    for name in ("model_dump", "to_dict"):
+        dump = getattr(kind, name, None)
+        if not callable(dump):
+            continue
+        has_dump = True
         try:
             dumped: object = dump(value)
         except any_error():  # code of the user's own object
             continue
         return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
-    if dumps or isinstance(value, SimpleNamespace) or is_of("argparse", value):
+    if has_dump or isinstance(value, SimpleNamespace) or is_of("argparse", value):
         return cast("Mapping[object, object]", getattr(value, "__dict__", None))
     return None
 
