@@ -139,22 +139,31 @@ def ended(
     """
     counts = f"{counted(own_rows, 'row')} logged by this process"
     if report is not None:
-        derived = derived_counts(report)
-        rollouts = f"{counted(report.rollouts, 'rollout')} and " if report.rollouts else ""
-        counts += f"; the run has {rollouts}{counted(report.rows, 'row')}"
-        counts += f", {derived}" if derived else ""
+        logged_rows = report.rows - sum(report.derived_rows.values())
+        of_run = _counts_of_run(report)
+        counts = of_run if own_rows == logged_rows else f"{counts}; the run has {of_run}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
         parts += [f"{label}: {text}" for label, text in view_links(report)]
         parts += [*found(report), *degraded(report)]
-        waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
+        waiting = [
+            counted(number, plural.removesuffix("s"))
+            for plural, number in report.waiting.items()
+            if number
+        ]
         if waiting:
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is written then.
-            parts.append(f"waiting: {', '.join(waiting)}, which follow automatically")
+            parts.append(f"waiting: {', '.join(waiting)}; delivery is automatic")
         if report.drops:
             parts.append(f"dropped: {', '.join(_drops(report))}")
         parts += without_messages(report)
     return [*parts, *remains]
+
+
+def _counts_of_run(report: Report) -> str:
+    derived = derived_counts(report)
+    rollouts = f"{counted(report.rollouts, 'rollout')} and " if report.rollouts else ""
+    return f"{rollouts}{counted(report.rows, 'row')}" + (f", {derived}" if derived else "")
 
 
 def derived_counts(report: Report) -> str:

@@ -29,14 +29,16 @@ def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
 
     (line,) = console.ended(_RUN, "finished", 2, report, ())
 
-    assert line.endswith("the run has 3 rollouts and 5 rows, 2 of rollout statistics, 1 of phases")
+    assert line == (
+        "maths/ppo finished: 3 rollouts and 5 rows, 2 of rollout statistics, 1 of phases"
+    )
 
 
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
     assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
-        "waiting: 2 rollouts, which follow automatically"
+        "waiting: 2 rollouts; delivery is automatic"
     ]
 
 

@@ -40,11 +40,12 @@ with otel_bridge.init(project="hello", name=sys.argv[1], config={"lr": 1e-3}) as
 """
 _SETTINGS: Final = {"OTEL_BRIDGE_EXPORTERS": "trackio,mlflow"}
 _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    # First, so that MLflow has made its database before a program waits for it.
+    "drain": ("otel-bridge drain offline", {}),
     "init": ("python train.py first", _SETTINGS),
     "rollouts": ("otel-bridge rollouts", {}),
     "doctor": ("otel-bridge doctor", _SETTINGS),
     "run": ("otel-bridge run --exporters trackio --dir runs -- python train.py second", {}),
-    "drain": ("otel-bridge drain offline", {}),
     "demo": ("otel-bridge demo --steps 20 --exporters mlflow,trackio", {}),
     "status": ("otel-bridge status otel-bridge-demo", {}),
 }
@@ -72,6 +73,8 @@ def screen(output: str) -> list[str]:
             row = max(row - int(movement[1] or 1), 0)
         elif movement is None:
             lines[row] += part
+    while lines and not lines[-1].strip():  # where bars stood
+        lines.pop()
     return lines
 
 
@@ -113,8 +116,8 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
         color_system="truecolor",
     )
     console.print(Text(f"$ {command}", style="bold"))
-    for line in screen(output.rstrip()):
-        console.print(Text.from_ansi(line), soft_wrap=False, overflow="fold")
+    for line in screen(output):
+        console.print(*Text.from_ansi(line).divide(range(COLUMNS, len(line), COLUMNS)), sep="\n")
     console.print()  # rich's picture cuts the feet of its last line
     folder.mkdir()
     svg = folder / "screen.svg"
