@@ -32,11 +32,12 @@ _TRAIN: Final = """\
 import math, sys
 import otel_bridge
 
-with otel_bridge.init(project="hello", name=sys.argv[1], config={"lr": 1e-3}) as run:
-    for step in range(1, 101):
-        run.log({"loss": math.exp(-step / 30)}, step=step)
-    answer = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "7"}]
-    run.log_rollouts([{"messages": answer, "reward": 1.0}], step=100)
+run = otel_bridge.init(project="hello", name=sys.argv[1], config={"lr": 1e-3})
+for step in range(1, 101):
+    run.log({"loss": math.exp(-step / 30)}, step=step)
+answer = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": "7"}]
+run.log_rollouts([{"messages": answer, "reward": 1.0}], step=100)
+run.finish(timeout_s=120)
 """
 _SETTINGS: Final = {"OTEL_BRIDGE_EXPORTERS": "trackio,mlflow"}
 _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
@@ -117,7 +118,8 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
     )
     console.print(Text(f"$ {command}", style="bold"))
     for line in screen(output):
-        console.print(*Text.from_ansi(line).divide(range(COLUMNS, len(line), COLUMNS)), sep="\n")
+        text = Text.from_ansi(line)
+        console.print(*text.divide(range(COLUMNS, len(text), COLUMNS)), sep="\n")
     console.print()  # rich's picture cuts the feet of its last line
     folder.mkdir()
     svg = folder / "screen.svg"
