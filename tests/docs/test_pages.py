@@ -249,7 +249,8 @@ def test_pictures_are_small_enough_for_a_checkout() -> None:
     sizes = {path.name: path.stat().st_size for path in ROOT.glob("docs/pictures/*.png")}
 
     assert set(sizes) == {
-        "mlflow.png", "mlflow-rollout.png", "status.png", "trackio.png", "trackio-rollout.png", "trackio-rollouts.png",
+        "demo.png", "doctor.png", "drain.png", "init.png", "run.png", "status.png",
+        "mlflow.png", "mlflow-rollout.png", "trackio.png", "trackio-rollout.png", "trackio-rollouts.png",
         "trl-trackio.png",
     }  # fmt: skip
     assert max(sizes.values()) < 300_000

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
@@ -28,6 +29,7 @@ from support.browser.browser_page import open_page
 from support.browser.browser_pictures import BIN
 
 COLUMNS: Final = 100
+_COLORS: Final = 64
 _TRAIN: Final = """\
 import math, sys
 import otel_bridge
@@ -139,6 +141,8 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 500))))"
         )
         page.picture(path)
+    # A screen has few colours: this halves its size.
+    Image.open(path).convert("RGB").quantize(_COLORS).save(path, optimize=True)
 
 
 def main() -> None:
