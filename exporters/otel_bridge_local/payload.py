@@ -5,8 +5,8 @@ Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias, cast
 
 import orjson
 
@@ -25,7 +25,6 @@ from otel_bridge.records import (
     Scalar,
     Span,
     Status,
-    Value,
 )
 
 Payload: TypeAlias = dict[str, Json]
@@ -33,83 +32,49 @@ Payload: TypeAlias = dict[str, Json]
 
 def row_payload(row: Row) -> Payload:
     """Return the payload of *row*."""
-    return {
-        "kind": "row",
-        "position": row.position,
-        "id": row.id,
-        "role": row.role,
-        "step": row.step,
-        "axis": row.axis,
-        "time_unix_ns": row.time_unix_ns,
-        "attempt": row.attempt,
-        "values": {key: _value(value) for key, value in row.values.items()},
-    }
+    names = ("position", "id", "role", "step", "axis", "time_unix_ns", "attempt")
+    values: dict[str, Json] = {}
+    for key, value in row.values.items():
+        # Raises for what is not a number, which makes the row a dead letter.
+        values[key] = plain(value) if isinstance(value, Distribution) else number_or_name(value)
+    return {"kind": "row", **_fields(row, names), "values": values}
+
+
+_ROLLOUT_FIELDS: Final = (
+    "position", "id", "key", "role", "step", "start_unix_ns", "end_unix_ns", "split", "group", "sample",
+    "trajectory_id", "prompt_index", "batch_index", "reward", "rewards", "advantage", "finish_reason", "policy_version",
+    "dataset", "dataset_index", "tools", "metadata", "error", "incomplete", "clipped_bytes", "messages",
+)  # fmt: skip
 
 
 def rollout_payload(rollout: RolloutRecord) -> Payload:
     """Return the payload of *rollout*, with its conversation and its spans."""
-    return {
-        "kind": "rollout",
-        "position": rollout.position,
-        "id": rollout.id,
-        "key": rollout.key,
-        "role": rollout.role,
-        "step": rollout.step,
-        "start_unix_ns": rollout.start_unix_ns,
-        "end_unix_ns": rollout.end_unix_ns,
-        "split": rollout.split,
-        "group": rollout.group,
-        "sample": rollout.sample,
-        "trajectory_id": rollout.trajectory_id,
-        "prompt_index": rollout.prompt_index,
-        "batch_index": rollout.batch_index,
-        "reward": _finite(rollout.reward),
-        "rewards": {name: _finite(value) for name, value in rollout.rewards.items()},
-        "advantage": _finite(rollout.advantage),
-        "finish_reason": rollout.finish_reason,
-        "policy_version": rollout.policy_version,
-        "dataset": rollout.dataset,
-        "dataset_index": rollout.dataset_index,
-        "tools": plain({**rollout.tools}),
-        "metadata": plain({**rollout.metadata}),
-        "error": rollout.error,
-        "incomplete": rollout.incomplete,
-        "clipped_bytes": rollout.clipped_bytes,
-        "messages": plain([*rollout.messages]),
-        "spans": [_span(span) for span in rollout.spans],
-    }
+    spans: list[Json] = [_span(span) for span in rollout.spans]
+    return {"kind": "rollout", **_fields(rollout, _ROLLOUT_FIELDS), "spans": spans}
 
 
 def trace_payload(trace: PlainTrace) -> Payload:
     """Return the payload of *trace*, which is not a rollout, with its spans."""
-    return {
-        "kind": "trace",
-        "position": trace.position,
-        "id": trace.id,
-        "role": trace.role,
-        "name": trace.name,
-        "start_unix_ns": trace.start_unix_ns,
-        "end_unix_ns": trace.end_unix_ns,
-        "rollout_key": trace.rollout_key,
-        "step": trace.step,
-        "spans": [_span(span) for span in trace.spans],
-    }
+    names = (
+        "position",
+        "id",
+        "role",
+        "name",
+        "start_unix_ns",
+        "end_unix_ns",
+        "rollout_key",
+        "step",
+    )
+    spans: list[Json] = [_span(span) for span in trace.spans]
+    return {"kind": "trace", **_fields(trace, names), "spans": spans}
 
 
 def media_payload(record: MediaRecord) -> Payload:
     """Return the payload of *record*, which names the files of its items."""
-    return {
-        "kind": "media",
-        "position": record.position,
-        "id": record.id,
-        "key": record.key,
-        "role": record.role,
-        "step": record.step,
-        "axis": record.axis,
-        "time_unix_ns": record.time_unix_ns,
-        "items": [_item(item) for item in record.items],
-        "cells": [_item(item) for item in record.cells],
-    }
+    names = ("position", "id", "key", "role", "step", "axis", "time_unix_ns")
+    items: list[Json] = [_item(item) for item in record.items]
+    cells: list[Json] = [_item(item) for item in record.cells]
+    return {"kind": "media", **_fields(record, names), "items": items, "cells": cells}
 
 
 def _item(item: MediaItem) -> Payload:
@@ -124,44 +89,26 @@ def _item(item: MediaItem) -> Payload:
 
 def evaluation_payload(evaluation: Evaluation) -> Payload:
     """Return the payload of the evaluation *evaluation*."""
-    return {
-        "kind": "evaluation",
-        "position": evaluation.position,
-        "id": evaluation.id,
-        "rollout_id": evaluation.rollout_id,
-        "name": evaluation.name,
-        "value": _finite(evaluation.value),
-        "label": evaluation.label,
-        "explanation": evaluation.explanation,
-        "role": evaluation.role,
-        "step": evaluation.step,
-        "time_unix_ns": evaluation.time_unix_ns,
-    }
+    names = (
+        "position", "id", "rollout_id", "name", "value", "label", "explanation", "role", "step", "time_unix_ns",
+    )  # fmt: skip
+    return {"kind": "evaluation", **_fields(evaluation, names)}
 
 
 def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
     """Return the payload of the whole config of *role*."""
-    return {"kind": "config", "role": role, "config": plain({**config})}
+    return {"kind": "config", "role": role, "config": plain(config)}
 
 
 def alert_payload(alert: Alert) -> Payload:
     """Return the payload of an alert."""
-    return {
-        "kind": "alert",
-        "position": alert.position,
-        "id": alert.id,
-        "role": alert.role,
-        "title": alert.title,
-        "text": alert.text,
-        "level": alert.level,
-        "step": alert.step,
-        "time_unix_ns": alert.time_unix_ns,
-    }
+    names = ("position", "id", "role", "title", "text", "level", "step", "time_unix_ns")
+    return {"kind": "alert", **_fields(alert, names)}
 
 
 def summary_payload(role: str | None, values: Mapping[str, Scalar]) -> Payload:
     """Return the payload of last values of keys."""
-    return {"kind": "summary", "role": role, "summary": plain({**values})}
+    return {"kind": "summary", "role": role, "summary": plain(values)}
 
 
 def end_payload(status: Status) -> Payload:
@@ -169,50 +116,31 @@ def end_payload(status: Status) -> Payload:
     return {"kind": "end", "status": status.value}
 
 
-def plain(value: Json) -> Json:
-    """Return *value* with its non-finite numbers as strings, at any depth."""
-    if isinstance(value, float):
-        return _finite(value)
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return value
+def _fields(record: object, names: Iterable[str]) -> Payload:
+    """Return the fields *names* of a record."""
+    return {name: plain(getattr(record, name)) for name in names}
 
 
 def _span(span: Span) -> Payload:
-    return {
-        "id": span.id,
-        "parent_id": span.parent_id,
-        "name": span.name,
-        "kind": span.kind,
-        "start_unix_ns": span.start_unix_ns,
-        "end_unix_ns": span.end_unix_ns,
-        "model": span.model,
-        "input_tokens": span.input_tokens,
-        "output_tokens": span.output_tokens,
-        "error": span.error,
-        "input": plain(span.input),
-        "output": plain(span.output),
-        "attributes": plain({**span.attributes}),
-    }
+    names = (
+        "id", "parent_id", "name", "kind", "start_unix_ns", "end_unix_ns", "model", "input_tokens", "output_tokens",
+        "error", "input", "output", "attributes",
+    )  # fmt: skip
+    return _fields(span, names)
 
 
-def _value(value: Value) -> Json:
-    if not isinstance(value, Distribution):
-        return _finite(value)
-    return {
-        "count": value.count,
-        "sum": _finite(value.sum),
-        "min": _finite(value.min),
-        "max": _finite(value.max),
-        "edges": [_finite(edge) for edge in value.edges],
-        "counts": [*value.counts],
-    }
-
-
-def _finite(value: float | None) -> Json:
-    return None if value is None else number_or_name(value)
+def plain(value: object) -> Json:
+    """Return *value* as JSON, with its non-finite numbers as strings, at any depth."""
+    if isinstance(value, float):
+        return number_or_name(value)
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[str, object]", value)
+        return {key: plain(item) for key, item in mapping.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("list[object]", value)]
+    if isinstance(value, Distribution):
+        return _fields(value, ("count", "sum", "min", "max", "edges", "counts"))
+    return cast("Json", value)
 
 
 def json_line(payload: Payload) -> bytes:

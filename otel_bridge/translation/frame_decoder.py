@@ -18,7 +18,6 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.translation.decode.requests import resource_parts
 from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.processes.producers import (
@@ -109,14 +108,7 @@ class FrameReader:
                 return []
             fragments, metrics = writer.decoder.slow(frame.payload)
             return [ResourceMetricsInput(writer, [fragments], [*metrics])]
-        parts = resource_parts(frame.payload)
         inputs: list[ResourceMetricsInput] = []
-        if parts is not None:
-            for resource, scopes in parts:
-                context = self._of_bytes(frame, resource)
-                if context is not None:
-                    inputs.append(_split_metrics(context, scopes))
-            return inputs
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
@@ -155,11 +147,6 @@ class FrameReader:
             writer = self.of_segment(frame.source, frame.now_unix_ns)
             if writer is not None:
                 yield writer, (alone(frame.payload),)
-
-    def _of_bytes(self, frame: DecodedFrame, resource: bytes) -> ProducerContext | None:
-        return self._of_this_run(
-            self._registry.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
-        )
 
     def _of_resource(self, frame: DecodedFrame, resource: Resource) -> ProducerContext | None:
         return self._of_this_run(

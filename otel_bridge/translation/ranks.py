@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from otel_bridge.records import Distribution, Json, Record, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
+from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.run_context import RunContext
@@ -141,8 +142,7 @@ class RankStep(CollectedStep):
                 for key, total in self.totals.items()
             },
             "distributions": {
-                key: [value.count, value.sum, value.min, value.max, [*value.edges], [*value.counts]]
-                for key, value in self.distributions.items()
+                key: packed_distribution(value) for key, value in self.distributions.items()
             },
         }
 
@@ -157,11 +157,8 @@ class RankStep(CollectedStep):
         step.ranks = set(cast("list[int]", stored["ranks"]))
         for key, totals in cast("dict[str, _Totals]", stored["totals"]).items():
             step.totals[key] = KeyTotals(*totals)
-        for key, distribution in cast("dict[str, _Distribution]", stored["distributions"]).items():
-            count_, total, low, high, edges, counts = distribution
-            step.distributions[key] = Distribution(
-                count_, total, low, high, tuple(edges), tuple(counts)
-            )
+        for key, distribution in cast("dict[str, list[Any]]", stored["distributions"]).items():
+            step.distributions[key] = unpacked_distribution(distribution)
         return step
 
 
@@ -289,4 +286,3 @@ def _bucket(edges: tuple[float, ...], value: float) -> int:
 
 
 _Totals: TypeAlias = tuple[str, int, float, float, float, float, float]
-_Distribution: TypeAlias = tuple[int, float, float, float, list[float], list[int]]

@@ -34,6 +34,7 @@ from otel_bridge.records import (
     Summary,
     Value,
 )
+from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
 
 ROW: Final = 0
 ROLLOUT: Final = 1
@@ -142,11 +143,7 @@ def _row_fields(row: Row, values: object) -> tuple[object, ...]:
 
 
 def _plain_value(value: Value) -> Json:
-    if not isinstance(value, Distribution):
-        return value
-    edges: list[Json] = [*value.edges]
-    counts: list[Json] = [*value.counts]
-    return {_DISTRIBUTION: [value.count, value.sum, value.min, value.max, edges, counts]}
+    return {_DISTRIBUTION: packed_distribution(value)} if isinstance(value, Distribution) else value
 
 
 def _decode_row(data: bytes, position: Position) -> Row:
@@ -160,8 +157,7 @@ def _decode_row(data: bytes, position: Position) -> Row:
 def _value(value: Any) -> Value:
     if not isinstance(value, dict):
         return cast("Value", value)
-    count, total, low, high, edges, counts = cast("dict[str, list[Any]]", value)[_DISTRIBUTION]
-    return Distribution(count, total, low, high, tuple(edges), tuple(counts))
+    return unpacked_distribution(cast("dict[str, list[Any]]", value)[_DISTRIBUTION])
 
 
 def _evaluation_fields(value: Evaluation) -> list[object]:

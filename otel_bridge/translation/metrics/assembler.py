@@ -9,10 +9,11 @@ number is lost: once a number is missing, the row waits as rows with a number do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from otel_bridge.records import Distribution, Row, Value, axis_of
+from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
 from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.metrics.keys import SAME_KEY
@@ -87,12 +88,9 @@ class RowAssembler:
             return self._further(process, fragment)
         row = process.waiting.get(fragment.time_ns)
         if row is None:
-            come = (
-                process.rows.seen(fragment.seq)
-                if fragment.seq
-                else process.rows.covers(fragment.time_ns)
-            )
-            if come:
+            received = process.rows
+            seq = fragment.seq
+            if received.seen(seq) if seq else received.covers(fragment.time_ns):
                 self.redelivered += 1
                 return []
             row = self._wait(process, fragment, now_unix_ns)
@@ -102,11 +100,9 @@ class RowAssembler:
         self._changed.add((process, fragment.time_ns))
         if row.whole:
             process.ready[row.seq] = row
-        rows = (
-            [self._write(process, row)]
-            if row.whole and (not hold or row.seq <= process.rows.high)
-            else []
-        )
+        rows: list[Row] = []
+        if row.whole and (not hold or row.seq <= process.rows.high):
+            rows.append(self._write(process, row))
         rows += self._in_order(process)
         return rows + self._within_bounds()
 
@@ -125,10 +121,8 @@ class RowAssembler:
         for row in process.waiting.values():  # in the order in which they began to wait
             if self._due_ns(process, row) <= now_unix_ns:
                 due.append(row.time_ns)
-            elif (
-                process.remote and row.seq
-            ):  # an open row is not due before those that began to wait after it
-                break
+            elif process.remote and row.seq:
+                break  # those that follow began to wait later; an open row may wait longer than they
         return sorted(due)
 
     def close(self) -> list[Row]:
@@ -187,15 +181,11 @@ class RowAssembler:
 
         A later value of an *open_* row replaces an earlier one, and its step is the last one.
         """
-        values = fragment.values
-        if open_:
-            new = {
-                key: value
-                for key, value in values.items()
-                if key not in row.values or row.values[key] != value
-            }
-        else:
-            new = {key: value for key, value in values.items() if key not in row.values}
+        new: dict[str, Value] = {}
+        for key, value in fragment.values.items():
+            is_replaced = open_ and row.values.get(key) != value
+            if key not in row.values or is_replaced:
+                new[key] = value
         return self._add_new(row, fragment, new, open_=open_)
 
     def _add_new(
@@ -340,20 +330,10 @@ def _from_state(value: object) -> PendingRow:
 
 
 def _packed(value: Value) -> object:
-    if not isinstance(value, Distribution):
-        return value
-    return [value.count, value.sum, value.min, value.max, list(value.edges), list(value.counts)]
+    return packed_distribution(value) if isinstance(value, Distribution) else value
 
 
 def _unpacked(value: object) -> Value:
     if not isinstance(value, list):
         return cast("Value", value)
-    number, total, low, high, edges, counts = cast("list[object]", value)
-    return Distribution(
-        cast("int", number),
-        cast("float", total),
-        cast("float", low),
-        cast("float", high),
-        tuple(cast("Iterable[float]", edges)),
-        tuple(cast("Iterable[int]", counts)),
-    )
+    return unpacked_distribution(cast("list[object]", value))

@@ -21,6 +21,7 @@ from otel_bridge.translation.state import TranslationState, count
 _ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
 MAX_SUFFIX = 120
 """Longest attribute part of a key: MLflow takes 250 characters in all (mlflow.utils.validation)."""
+_HASH_BYTES: Final = 4
 MAX_AXES = 256
 """Most axes that every record carries; further roles are still written, on their own axis."""
 QUIET_NS: Final = 90_000_000_000
@@ -46,25 +47,32 @@ def is_statistic(key: str) -> bool:
     return is_candidate and _STATISTICS.search(key) is not None
 
 
-def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> str:
+def attribute_suffix(attributes: Mapping[str, object]) -> str:
     """Return the part of a key that distinguishes the series of one metric: ``/code:200 method:GET``.
 
     Attributes are sorted by name. All three trackers accept letters, digits, ``_ . - :`` and space. Where another
-    character was replaced or the text was cut, a hash of the original distinguishes the series.
+    character was replaced, a hash of the original distinguishes the series. Of a set that is too long the longest
+    attributes are left out, and a hash of these distinguishes the series.
     """
     if not attributes:
         return ""
-    suffix = "/" + " ".join(attribute_parts(attributes).values())
-    if not cut or len(suffix) <= MAX_SUFFIX:
+    parts = [f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())]
+    suffix = _suffix(parts)
+    if len(suffix) <= MAX_SUFFIX:
         return suffix
-    return f"{suffix[: MAX_SUFFIX - 9].rstrip()}-{short_hash(suffix, 4)}"
+    room = MAX_SUFFIX - 2 * _HASH_BYTES - 1
+    # Addresses, paths and names of models are long; what distinguishes series, as a status or a kind, is short.
+    left_out: list[str] = []
+    while len(parts) > 1 and len(_suffix(parts)) > room:
+        longest = max(parts, key=len)
+        parts.remove(longest)
+        left_out.append(longest)
+    left_out.append(_suffix(parts)[room:])
+    return f"{_suffix(parts)[:room].rstrip()}-{short_hash(_suffix(left_out), _HASH_BYTES)}"
 
 
-def attribute_parts(attributes: Mapping[str, object]) -> dict[str, str]:
-    """Return the name of each attribute with its text in a key, sorted by name: ``method:GET``."""
-    return {
-        name: f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())
-    }
+def _suffix(parts: Iterable[str]) -> str:
+    return "/" + " ".join(parts)
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@
   previous point (`increments.py`), unless `TranslationOptions.cumulative_histograms` is set. A summary becomes
   ``…/count``, ``…/sum``, ``…/min``, ``…/p50`` …, ``…/max``.
 * The step is ``rl.step``, ``dl.iteration`` or ``step``. Without any of these the row is placed by time.
-* What remains of a point's attributes becomes part of the key (`series.SeriesNames`).
+* What remains of a point's attributes becomes part of the key (`keys.attribute_suffix`).
 * A span that names an iteration (``dl.iteration``) makes a row of its numbers.
 * A redelivered point (same role, key, step and value; the time counts only without a step) is dropped. Another value
   at the same step makes a further row, so that the value sent last wins. A step that returns to a former value
@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -35,15 +35,12 @@ from otel_bridge.translation.decode.spans import is_rollout
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
 from otel_bridge.translation.metrics.increments import HistogramPoint, Increments, is_cumulative
 from otel_bridge.translation.metrics.keys import StepAxes, attribute_suffix
-from otel_bridge.translation.metrics.series import SeriesNames
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count
 
 _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
-_MANY = 3
-"""Number of attributes from which a set may be too long to show; with fewer, only a rare long text is cut."""
 _MAX_HISTOGRAMS = 10_000
 _TOTALS = "sum/"
 _MAX_STEP = (1 << 63) - 1
@@ -110,7 +107,6 @@ class ThirdPartyPoints:
         self._seen = deduplicator
         self._max_keys = options.max_keys
         self._less_text = options.hash_metric_texts or options.content.limit is not None
-        self._series = SeriesNames(state, options.max_keys)
         self._increments = Increments(state, min(options.max_keys, _MAX_HISTOGRAMS))
         self._increments_only = not options.cumulative_histograms
         self._totals = {
@@ -150,10 +146,7 @@ class ThirdPartyPoints:
             hashed_texts = hash_texts(metric) if self._less_text else 0
             if hashed_texts:
                 count(self._state, "unknown_text", hashed_texts)
-            # All series before any is named: the name depends on what they have in common.
-            self._series.note(metric.name, series_of(metric))
-            role = producer.third_party_role
-            yield from points_of(metric, role, producer.rank, self._series.name)
+            yield from points_of(metric, producer.third_party_role, producer.rank)
 
     def of_spans(self, producer: Producer, process: Process, scope_spans: ScopeSpans) -> list[Row]:
         """Return a row for each span that names an iteration and has numbers, once."""
@@ -253,24 +246,12 @@ def _identity(point: MetricPoint) -> bytes:
     return identity(point.role, point.key, point.step, point.value, time_ns)
 
 
-def series_of(metric: pb.Metric) -> list[Mapping[str, object]]:
-    """Return, for each point with many attributes, those that distinguish the series of the metric."""
-    kind = metric.WhichOneof("data")
-    points: Iterable[AnyPoint] = getattr(metric, kind).data_points if kind is not None else ()
-    return [_read_attributes(point, None)[2] for point in points if len(point.attributes) >= _MANY]
-
-
-def _by_itself(_metric: str, attributes: Mapping[str, object]) -> str:
-    return attribute_suffix(attributes)
-
-
 def points_of(
     metric: pb.Metric,
     role: str | None,
     rank: int,
-    suffix_of: Callable[[str, Mapping[str, object]], str] = _by_itself,
 ) -> Iterator[MetricPoint]:
-    """Yield the points of a metric that have a value; *suffix_of* names a series from metric and attributes."""
+    """Yield the points of a metric that have a value."""
     kind = metric.WhichOneof("data")
     if kind is None:
         return
@@ -281,7 +262,7 @@ def points_of(
         if point.flags & _NO_VALUE:
             continue
         point_role, step, attributes = _read_attributes(point, role)
-        suffix = suffix_of(metric.name, attributes)
+        suffix = attribute_suffix(attributes)
         for ending, value in _values(point):
             key = full_key(point_role, metric.name + ending, rank=rank, suffix=suffix)
             whole = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict, cast
+from typing import Final, cast
 
 from otel_bridge.records import Status, Value
 from otel_bridge.semconv import ENGINE_ROLE
-from otel_bridge.translation.processes.sequence import SequenceState, SequenceTracker
+from otel_bridge.translation.processes.sequence import SequenceTracker
 
 PREFIX = "proc/"
 
@@ -93,35 +93,12 @@ class PendingRow:
         return f"{self.base_id}:{self.written - 1}"
 
 
-class ProcessState(TypedDict):
-    """Holds a `Process` as JSON, without its waiting rows, which have keys of their own."""
-
-    role: str | None
-    kind: str
-    rank: int
-    forked: bool
-    launcher: bool
-    third_party: bool
-    attempt: int | None
-    order: int
-    started_ns: int
-    seen_ns: int
-    began_ns: int
-    anonymous: bool
-    merge_world: int
-    status: str | None
-    timed_out: bool
-    crashed: bool
-    ended_ns: int
-    row_arrived_ns: int
-    end_time_ns: int
-    end_event: int
-    generation: int
-    last_seq: int
-    rows: SequenceState
-    events: SequenceState
-    attempts: dict[str, int]
-    dropped: dict[str, int]
+_PLAIN_FIELDS: Final = (
+    "role", "kind", "rank", "forked", "launcher", "third_party", "attempt", "order", "started_ns", "seen_ns",
+    "began_ns", "anonymous", "merge_world", "timed_out", "crashed", "ended_ns", "row_arrived_ns", "end_time_ns",
+    "end_event", "generation", "last_seq",
+)  # fmt: skip
+"""Fields of a process that the state has as they are; waiting rows have keys of their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -305,31 +282,11 @@ class Process:
         self.last_seq = 0
         self.dirty = True
 
-    def to_state(self) -> ProcessState:
+    def to_state(self) -> dict[str, object]:
         """Return the process as JSON."""
         return {
-            "role": self.role,
-            "kind": self.kind,
-            "rank": self.rank,
-            "forked": self.forked,
-            "launcher": self.launcher,
-            "third_party": self.third_party,
-            "attempt": self.attempt,
-            "order": self.order,
-            "started_ns": self.started_ns,
-            "seen_ns": self.seen_ns,
-            "began_ns": self.began_ns,
-            "anonymous": self.anonymous,
-            "merge_world": self.merge_world,
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "status": None if self.status is None else self.status.value,
-            "timed_out": self.timed_out,
-            "crashed": self.crashed,
-            "ended_ns": self.ended_ns,
-            "row_arrived_ns": self.row_arrived_ns,
-            "end_time_ns": self.end_time_ns,
-            "end_event": self.end_event,
-            "generation": self.generation,
-            "last_seq": self.last_seq,
             "rows": self.rows.to_state(),
             "events": self.events.to_state(),
             "attempts": dict(self.attempts),
@@ -346,4 +303,4 @@ class Process:
         state["events"] = SequenceTracker.from_state(state["events"])
         state["attempts"] = dict(cast("dict[str, int]", state["attempts"]))
         state["dropped"] = dict(cast("dict[str, int]", state["dropped"]))
-        return cls(instance=instance, dirty=False, **state)  # type: ignore[arg-type]  # the keys of ProcessState
+        return cls(instance=instance, dirty=False, **state)  # type: ignore[arg-type]  # the keys of `to_state`

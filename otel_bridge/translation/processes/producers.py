@@ -59,7 +59,6 @@ class ProducerRegistry:
         self._decoders: dict[tuple[str | None, int], RowDecoder] = {}
         self._of_segments: dict[str, ProducerContext] = {}
         self._of_resources: dict[tuple[str, bytes], ProducerContext] = {}
-        self._of_bytes: dict[tuple[str, bytes], ProducerContext] = {}
 
     def known(self, source: SegmentInfo) -> ProducerContext | None:
         """Return the cached producer of a segment, when this very `SegmentInfo` was looked up before."""
@@ -79,22 +78,6 @@ class ProducerRegistry:
             if context is not None:
                 _bound(self._of_segments)
                 self._of_segments[source.instance_id] = context
-        return context
-
-    def of_resource_bytes(
-        self, source: SegmentInfo, data: bytes, now_unix_ns: int
-    ) -> ProducerContext | None:
-        """Return the producer of a serialised resource, as `of_resource` does; a known resource is not read again.
-
-        Raises:
-            google.protobuf.message.DecodeError: The bytes are not a resource.
-        """
-        context = self._of_bytes.get((source.instance_id, data))
-        if context is None:
-            context = self.of_resource(source, Resource.FromString(data), now_unix_ns)
-            if context is not None:
-                _bound(self._of_bytes)
-                self._of_bytes[source.instance_id, data] = context
         return context
 
     def of_resource(
@@ -126,7 +109,6 @@ class ProducerRegistry:
         """Clear the caches, because a process was forgotten."""
         self._of_segments.clear()
         self._of_resources.clear()
-        self._of_bytes.clear()
 
     def _context(
         self, source: SegmentInfo, producer: Producer, process: Process | None, now_unix_ns: int

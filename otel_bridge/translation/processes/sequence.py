@@ -7,7 +7,7 @@ number can be placed by its time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypedDict, cast
+from typing import Any, cast
 
 MAX_GAPS = 1_000
 """Most gaps remembered of one process; beyond it the oldest gap is given up, and its numbers stay missing."""
@@ -21,15 +21,6 @@ class Gap:
     last: int
     after_ns: int
     before_ns: int
-
-
-class SequenceState(TypedDict):
-    """Holds a `SequenceTracker` as JSON."""
-
-    high: int
-    high_ns: int
-    given_up: int
-    gaps: list[list[int]]
 
 
 @dataclass(slots=True)
@@ -86,7 +77,7 @@ class SequenceTracker:
             oldest = self.gaps.pop(0)
             self.given_up += oldest.last - oldest.first + 1
 
-    def to_state(self) -> SequenceState:
+    def to_state(self) -> dict[str, object]:
         """Return the sequence as JSON."""
         gaps = [[gap.first, gap.last, gap.after_ns, gap.before_ns] for gap in self.gaps]
         return {"high": self.high, "high_ns": self.high_ns, "given_up": self.given_up, "gaps": gaps}
@@ -94,8 +85,6 @@ class SequenceTracker:
     @classmethod
     def from_state(cls, value: object) -> SequenceTracker:
         """Restore what `to_state` returned."""
-        state = cast("SequenceState", value)
+        state = cast("dict[str, Any]", value)
         gaps = [Gap(*gap) for gap in state["gaps"]]
-        return cls(
-            high=state["high"], high_ns=state["high_ns"], given_up=state["given_up"], gaps=gaps
-        )
+        return cls(state["high"], state["high_ns"], state["given_up"], gaps)
