@@ -153,23 +153,29 @@ class _CaptureFinder:
             )
 
     def _install_after(self, loader: Any, name: str) -> None:
-        """Let *loader* install the capture after it has executed the module *name*, once."""
-        original: Callable[[ModuleType], object] = loader.exec_module
+        """Let *loader* install the capture after it has executed the module *name*, once.
+
+        One line names a loader that executes no modules (`load_module` alone) or takes no attribute: the program gets
+        the module without the capture. A module that raises is not captured, and its next import comes here again.
+        """
 
         def exec_module(module: ModuleType) -> None:
             if getattr(module.__spec__, "name", "") != name:  # a loader of several modules
                 original(module)
                 return
+            # First: a module that raises, or imports itself, must find the loader as it was.
             loader.__dict__.pop("exec_module", None)
             original(module)
             self._install(module, self._modules[name])
 
         try:
-            loader.exec_module = exec_module
+            original: Callable[[ModuleType], object] = loader.exec_module
+            loader.exec_module = exec_module  # of this loader alone, not of its class
         except AttributeError:
             _report(name, f"its loader is {type(loader).__name__}, which cannot be extended")
 
     def _install(self, module: ModuleType, name: str) -> None:
+        """Install the capture of the package *name* in *module*; one line names why it fails, and it never raises."""
         try:
             importlib.import_module(_TARGETS[name][0]).install(module, self.modes[name])
         except Exception as exc:  # noqa: BLE001  # the program must continue
@@ -177,6 +183,10 @@ class _CaptureFinder:
 
 
 def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    """Return the spec of the first finder that has *name*, captures left out; ``None`` when none has it.
+
+    Raises whatever a finder raises, as an import without the capture does.
+    """
     for finder in list(sys.meta_path):
         search: Any = getattr(finder, "find_spec", None)
         if search is None or getattr(finder, "otel_bridge_capture", False):

@@ -96,6 +96,47 @@ print(sorted(vars(trackio.__loader__)), isinstance(trackio.Run, type), spec.orig
     assert run_child(tmp_path, code) == lines
 
 
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "class Loader:\n    load_module = staticmethod(load)",
+        """
+class Loader:
+    __slots__ = ()
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        module.value = 3
+""",
+    ],
+    ids=["load_module alone", "no attributes"],
+)
+def test_a_loader_that_cannot_be_extended_is_one_line_and_its_module_is_imported(
+    tmp_path: Path, loader: str
+) -> None:
+    code = f"""
+import importlib.machinery, sys, types, otel_bridge
+def load(name):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.value = 3
+    return module
+{loader}
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trackio":
+            return importlib.machinery.ModuleSpec(name, Loader(), origin="memory")
+sys.meta_path.insert(0, Finder())
+otel_bridge.capture("trackio")
+import trackio
+print(trackio.value)
+"""
+
+    assert run_child(tmp_path, code, "-W", "ignore") == [
+        "3",
+        "otel-bridge: trackio is not captured and works as usual: its loader is Loader, which cannot be extended",
+    ]
+
+
 def test_a_capture_that_fails_is_one_line_and_the_real_package_goes_on(tmp_path: Path) -> None:
     (tmp_path / "trackio.py").write_text("value = 3\n", "utf-8")
 
