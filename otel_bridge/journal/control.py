@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 import orjson
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import read_regular
+from otel_bridge.journal.files import DISK_FULL, read_regular
 from otel_bridge.journal.folder import put_file
 
 if TYPE_CHECKING:
@@ -93,8 +93,10 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
             orjson.dumps({"kind": kind, "values": values, "time_unix_ns": now}),
         )
     except (OSError, TypeError) as exc:
+        is_full = isinstance(exc, OSError) and exc.errno in DISK_FULL
+        advice = "free space on that disk" if is_full else "is the run folder yours?"
         raise JournalError(
-            f"{folder.control_dir}: the request {kind} cannot be written: {exc}; is the run folder yours?"
+            f"{folder.control_dir}: the request {kind} cannot be written: {exc}; {advice}"
         ) from exc
 
 

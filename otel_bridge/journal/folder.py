@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import stat
@@ -25,7 +24,7 @@ import orjson
 
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
-from otel_bridge.journal.files import create_regular, open_regular, read_regular
+from otel_bridge.journal.files import DISK_FULL, create_regular, open_regular, read_regular
 from otel_bridge.journal.locks import RecordLock, content
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
@@ -351,7 +350,7 @@ def _make_base(base: Path) -> None:
 
 
 def _unusable(path: Path, exc: OSError) -> JournalError:
-    if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if exc.errno in DISK_FULL:
         return JournalFullError(
             f"{path} cannot be created: {exc.strerror}; free space, or inodes, on that disk"
         )

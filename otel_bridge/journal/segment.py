@@ -23,7 +23,7 @@ from otel_bridge.errors import (
     JournalFullError,
     SegmentClosedError,
 )
-from otel_bridge.journal.files import create_regular, open_regular, to_high_number
+from otel_bridge.journal.files import DISK_FULL, create_regular, open_regular, to_high_number
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
@@ -44,7 +44,6 @@ SUFFIX: Final = ".seg"
 PASS_BYTES: Final = 8 << 20
 """Most bytes without a frame that are held in memory at a time; a sparse file may have any number of them."""
 _NAME: Final = re.compile(r"(.+)-([0-9]{6,9})\.seg", re.ASCII | re.DOTALL)
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -371,7 +370,7 @@ def _header(data: bytes) -> SegmentHeader | None:
 
 
 def _error(exc: OSError, path: Path, failure: str) -> JournalError:
-    if exc.errno in _FULL:
+    if exc.errno in DISK_FULL:
         return JournalFullError(
             f"{path} {failure}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import time
 from pathlib import Path
@@ -81,3 +82,16 @@ def test_an_ask_without_a_run_folder_says_what_is_wrong(tmp_path: Path) -> None:
         send_control(RunFolder(tmp_path, "none"), "retry")
 
     assert receive_control(RunFolder(tmp_path, "none")) == []
+
+
+def test_an_ask_on_a_full_disk_says_that_space_is_missing(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(JournalError, match="; free space on that disk"):
+            send_control(folder, "retry")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -229,7 +229,11 @@ def space_line(found: Overview) -> str:
         line += f"; most in {biggest.run_id}, {size(biggest.total_bytes)}"
     if holder and biggest.held[holder].bytes:
         line += f", held by {holder}"
+    if used >= limit:
+        line += "; full: new records are dropped until you free space"
     line += _of_ended(found.runs, used) if 2 * used >= limit else ""
+    if used >= limit:
+        return line
     left_s = lasts_s(found.runs, found.room, found.time_unix_ns)
     return line if left_s is None else f"{line}; full in {age(left_s)} at the present rate"
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from otel_bridge.cli.status.run_state import RunState
+from otel_bridge.cli.status.run_state import DirectoryUse, RunState
 from otel_bridge.cli.status.source import Overview
 from otel_bridge.cli.status.view import (
     next_commands,
     overview_view,
     run_table,
     show,
+    space_line,
     state_line,
     warnings,
 )
@@ -291,6 +292,18 @@ def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
 
     lines = [line.strip() for line in console.export_text().splitlines()]
     assert lines[lines.index("p/b (b) running") - 1] == ""
+
+
+@pytest.mark.parametrize(("used_bytes", "is_full"), [(99, False), (100, True)])
+def test_a_full_directory_is_shown_with_what_happens_and_what_to_do(
+    used_bytes: int, is_full: bool
+) -> None:
+    run = RunState("a", "/a", bridge_alive=True, report=Report())
+    room = DirectoryUse(used_bytes, 100, of_disk=True)
+
+    line = space_line(Overview("/runs", [run], room))
+
+    assert ("; full: new records are dropped until you free space" in line) == is_full
 
 
 def test_the_keys_that_are_watched_are_small_curves() -> None:
