@@ -11,7 +11,6 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar
 from otel_bridge.testing.contents import scalar_text
-from otel_bridge_mlflow.metrics import PARTS
 
 
 @functools.lru_cache
@@ -29,6 +28,8 @@ def database(folder: Path, name: str = "mlflow.db") -> str:
     return f"sqlite:///{path}"
 
 
+PARTS = ("mean", "min", "max", "p50", "p95")
+"""Metrics by which MLflow shows a distribution."""
 WITHOUT_BUCKETS = ("trainer/bare",)
 """Distributions of the contract that have no quantiles, so that they look like scalars of a user."""
 
