@@ -25,6 +25,7 @@ def test_the_tree_has_the_docstringof_the_glossary_and_no_class_name_twice() -> 
         ("there is no key; it is no longer there, and no such file", []),
         ("Lets go of the stranger's lock", [(1, "Lets go"), (1, "stranger")]),
         ("a bold story, untold; the speakerphone", []),
+        ('KEYS = ("from", "speaker")  # third-party name', []),
     ],
 )
 def test_a_refused_word_is_found_in_names_and_in_text(

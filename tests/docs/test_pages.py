@@ -16,6 +16,7 @@ from otel_bridge import exporter, settings
 from otel_bridge.cli.main import main
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report
+from otel_bridge.translation.rollouts.statistics import Statistics
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -25,6 +26,9 @@ SOURCES = sorted(
     for path in (ROOT / root).rglob("*.py")
 )
 NO_REASONS = {"drop/", "replace"}
+ADAPTERS = sorted(
+    path.stem for path in ROOT.glob("otel_bridge/adapters/*.py") if path.stem != "__init__"
+)
 GENERATED = {"settings.md", "service-metrics.md", "semantic-conventions.md", "versions.md"}
 MAX_WORDS = 30_000
 MAX_WORDS_OF_A_CELL = 35
@@ -154,6 +158,24 @@ def test_the_page_of_commands_names_every_option_and_exit_code(name: str) -> Non
     options = [each for each in parameters if isinstance(each, click.Option) and not each.hidden]
     assert [option.opts[0] for option in options if option.opts[0] not in section] == []
     assert re.search(rf"^\| [^|]*`{name}\b", text.partition("## Exit codes")[2], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_each_adapter_has_a_test_a_page_and_a_row_in_the_list_of_frameworks(name: str) -> None:
+    address = f"frameworks/{name.replace('_', '-')}.md"
+
+    assert (ROOT / f"tests/adapters/test_{name}.py").is_file()
+    assert (ROOT / "docs" / address).is_file()
+    assert f"]({address})" in page("docs/frameworks.md")
+    assert address in page("docs_site/mkdocs.yml")
+
+
+def test_the_page_of_rollouts_names_every_statistic_of_a_step() -> None:
+    statistics = Statistics()
+    statistics.add("group", 1.0, staleness=1)
+    keys = [key.removeprefix("rollouts/") for key in statistics.values(kept=1, split=None)]
+
+    assert [key for key in keys if f"`{key}`" not in page("docs/rollouts.md")] == []
 
 
 def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> None:

@@ -17,7 +17,8 @@ def test_what_went_in_comes_out_as_written_down(file: Path) -> None:
     found = play(golden["in"])
 
     assert written(found) == written(golden["out"]), (
-        "python tests/golden_cases.py writes the files anew"
+        "if the difference is meant: PYTHONPATH=tests .venv/bin/python -m support.otlp.golden_cases "
+        "writes tests/golden anew; commit the files"
     )
 
 

@@ -143,7 +143,8 @@ def _same_odd(scalars: list[HeldScalar], truth: ExpectedRun, keeps: KeptKinds) -
         for numbers in wanted:
             seen.pop(numbers, None)
         wanted.clear()
-    same(seen, wanted, f"series of odd keys, shown as {sorted(series)}")
+    what = "series of odd keys, and of keys that support/conformance/job.py does not expect"
+    same(seen, wanted, f"{what}, shown as {sorted(series)}")
 
 
 def _same_distributions(contents: Contents, truth: ExpectedRun) -> None:

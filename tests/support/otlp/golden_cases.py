@@ -1,7 +1,8 @@
 """The cases of tests/golden: what goes in, made here; what comes out, written down there.
 
 A golden file holds both, OTLP as hex digits and records as JSON, so that neither the samples nor the encoders of this
-repository can move a case unseen. ``python tests/golden_cases.py`` writes the files anew: read the difference.
+repository can move a case unseen. ``PYTHONPATH=tests .venv/bin/python -m
+support.otlp.golden_cases`` writes the files anew: read the difference.
 """
 
 from __future__ import annotations
