@@ -24,6 +24,8 @@ _NAME: Final = "tensorboard"
 _FIRST_TIME_S: Final = 1e8
 """Earliest time of a row: 1973; a smaller one is not a Unix time."""
 _MARK: Final = "otel_bridge_capture"
+_GRAPHS: Final = frozenset({"graph_def", "meta_graph_def"})
+"""Events of ``add_graph`` and ``add_onnx_graph``, which have no summary."""
 
 
 def install(module: ModuleType, mode: str) -> None:
@@ -68,22 +70,27 @@ def record_event(writer: Any, event: Any) -> None:
 
     Args:
         writer: The ``EventFileWriter``.
-        event: A TensorBoard ``Event``; those without a summary, such as the file's version, are ignored.
+        event: A TensorBoard ``Event``; those without a summary or graph, such as the file's version, are ignored.
     """
     try:
         summaries = list(event.summary.value)
-        if not summaries or (_left_out and os.path.abspath(str(writer.get_logdir())) in _left_out):
+        is_graph = event.WhichOneof("what") in _GRAPHS
+        if not summaries and not is_graph:
+            return
+        if _left_out and os.path.abspath(str(writer.get_logdir())) in _left_out:
             return
         run = _synced.run() or runs.current or _first_run.begin()
         if run is None:
+            return
+        if is_graph:
+            _not_captured(run, "graph", "graph")
             return
         prefix = _folders.prefix(run, writer)
         row: dict[str, float] = {}
         for value in summaries:
             number = _number(value)
             if number is None:
-                counts.not_captured(f"tensorboard {_kind(value)}")
-                run.count_drop("not_captured", key=f"{value.tag} ({_kind(value)})")
+                _not_captured(run, _kind(value), f"{value.tag} ({_kind(value)})")
             else:
                 row[prefix + value.tag] = number
         if row:
@@ -91,6 +98,11 @@ def record_event(writer: Any, event: Any) -> None:
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
         _count(runs.current)
+
+
+def _not_captured(run: Run, kind: str, key: str) -> None:
+    counts.not_captured(f"tensorboard {kind}")
+    run.count_drop("not_captured", key=key)
 
 
 def _time_of(event: Any) -> int | None:
