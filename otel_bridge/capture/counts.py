@@ -145,7 +145,8 @@ def _records(path: Path) -> Iterator[tuple[int, str, int]]:
     for place in range(
         0, min(len(data), _RECORDS * _RECORD_BYTES) - _RECORD_BYTES + 1, _RECORD_BYTES
     ):
-        kind, size = data[place], data[place + 1]
+        kind = data[place]
+        size = data[place + 1]
         if kind in {CAPTURED, NOT_CAPTURED} and size <= _NAME_BYTES:
             name = data[place + 2 : place + 2 + size].decode("utf-8", "replace")
             yield kind, name, _COUNT.unpack_from(data, place + _RECORD_BYTES - 8)[0]

@@ -52,27 +52,34 @@ def capture(*names: str, mode: str | None = None) -> None:
     Raises:
         ConfigError: A name or the mode is unknown, or the name is captured in another mode already.
     """
-    from otel_bridge.errors import ConfigError  # noqa: PLC0415  # see TYPE_CHECKING
-    from otel_bridge.settings import CAPTURE, CAPTURE_MODE, CAPTURE_MODES, NO_BRIDGE  # noqa: PLC0415
+    from otel_bridge.settings import CAPTURE, CAPTURE_MODE, NO_BRIDGE  # noqa: PLC0415  # see TYPE_CHECKING
 
-    chosen = CAPTURE_MODE.read() if mode is None else mode
-    wanted = names or CAPTURE.read()
-    unknown = [name for name in wanted if name not in _TARGETS]
-    if unknown or not wanted:
-        seen = ", ".join(map(repr, unknown)) or "no name"
-        raise ConfigError(f"capture({seen}): expected some of {', '.join(KNOWN)}")
-    if chosen not in CAPTURE_MODES:
-        raise ConfigError(f"capture(mode={chosen!r}): expected one of {', '.join(CAPTURE_MODES)}")
-    for name in wanted:
-        before = _finder.modes.get(name, chosen)
-        if before != chosen:
-            raise ConfigError(
-                f"capture({name!r}, mode={chosen!r}): it is captured in mode {before!r} already"
-            )
+    requested_mode = CAPTURE_MODE.read() if mode is None else mode
+    requested_names = names or CAPTURE.read()
+    _check(requested_names, requested_mode)
     if NO_BRIDGE.read():  # the bridge writes with the real packages
         return
-    for name in wanted:
-        _finder.add(name, chosen)
+    for name in requested_names:
+        _finder.add(name, requested_mode)
+
+
+def _check(names: Sequence[str], mode: str) -> None:
+    """Raise `ConfigError` if a name or the mode is unknown, or a name is captured in another mode already."""
+    from otel_bridge.errors import ConfigError  # noqa: PLC0415
+    from otel_bridge.settings import CAPTURE_MODES  # noqa: PLC0415
+
+    unknown = [name for name in names if name not in _TARGETS]
+    if unknown or not names:
+        listed = ", ".join(map(repr, unknown)) or "no name"
+        raise ConfigError(f"capture({listed}): expected some of {', '.join(KNOWN)}")
+    if mode not in CAPTURE_MODES:
+        raise ConfigError(f"capture(mode={mode!r}): expected one of {', '.join(CAPTURE_MODES)}")
+    for name in names:
+        earlier_mode = _finder.modes.get(name, mode)
+        if earlier_mode != mode:
+            raise ConfigError(
+                f"capture({name!r}, mode={mode!r}): it is captured in mode {earlier_mode!r} already"
+            )
 
 
 def captured() -> frozenset[str]:

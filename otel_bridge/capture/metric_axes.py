@@ -62,7 +62,8 @@ class MetricAxes:
         if found is None:
             if len(self._groups) >= _MAX_KEYS:
                 self._groups.clear()
-            found = self._groups[key] = self._find(key)
+            found = self._find(key)
+            self._groups[key] = found
         return found
 
     def _find(self, key: str) -> Group:

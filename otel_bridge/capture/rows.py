@@ -33,7 +33,8 @@ class _PendingStep:
 
     def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:
         self.counter = counter
-        self._recorder, self._axes = recorder, axes
+        self._recorder = recorder
+        self._axes = axes
         self._rows: dict[Group, OpenRow] = {}
         self.values: dict[str, Any] = {}
         self.axes: dict[str, Any] = {}
@@ -46,7 +47,8 @@ class _PendingStep:
         """Append values of one group."""
         row = self._rows.get(group)
         if row is None:
-            row = self._rows[group] = OpenRow(group.role)
+            row = OpenRow(group.role)
+            self._rows[group] = row
         self._recorder.add_part(row, values, self._axes.step_of(group, self.counter, self.axes))
 
     def end(self) -> None:
@@ -193,21 +195,24 @@ class MergedRows:
                 pending.add(group, part)
 
     def _end_pending(self) -> None:
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         if pending is not None:
             pending.end()
             if self._completed is not None:
                 self._completed(pending.values, pending.counter)
 
     def _end_lower(self) -> None:
-        lower, self._lower = self._lower, None
+        lower = self._lower
+        self._lower = None
         if lower is not None:
             lower.end()
 
     def begin_in_child(self) -> None:
         """Forget the pending rows of the parent process, which completes them."""
         self._lock = threading.RLock()
-        self._pending = self._lower = None
+        self._pending = None
+        self._lower = None
 
 
 def _after_fork() -> None:

@@ -70,25 +70,28 @@ class SeenTables:
         """
         columns = [str(name) for name in table.columns]
         keys: _Keys = [tuple(map(_key, row)) for row in rows]
-        before = self._logged.pop(key, None) or _Logged(columns, step)
-        is_same = before.table is not None and before.table() is table
-        start = _start(before, columns, keys)
-        is_repeated = keys == before.keys and columns == before.columns
-        if is_repeated and not is_same and not own_step and step != before.step:
-            start = None  # the same text again in a later step
-        if start is None:
-            # The cells of the very table may have changed; rows of any other one are new.
-            start = 0 if is_same else len(before.ids)
-        ids = before.ids[start : start + len(rows)]
-        completed = () if is_repeated else list(_completed(before, start, columns, rows, keys))
-        new_ids = [
-            f"{self._prefix}{self._rows + number:016x}" for number in range(len(rows) - len(ids))
-        ]
-        self._rows += len(new_ids)
+        earlier = self._logged.pop(key, None) or _Logged(columns, step)
+        is_repeated = keys == earlier.keys and columns == earlier.columns
+        # In a later step, the same text again is another sample.
+        may_continue = own_step or step == earlier.step or not is_repeated
+        start = _start(earlier, columns, keys) if may_continue else None
+        is_same_table = earlier.table is not None and earlier.table() is table
+        if is_same_table and start is None:
+            start = 0  # cells of the very table may have changed
+        ids = [] if start is None else earlier.ids[start : start + len(rows)]
+        completed: list[CompletedCell] = []
+        if start is not None and not is_repeated:
+            completed = list(_completed(earlier, start, columns, rows, keys))
+        new_ids = self._new_ids(len(rows) - len(ids))
         if len(self._logged) >= _MAX_TABLES:
             del self._logged[next(iter(self._logged))]
         self._logged[key] = _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table))
         return NewRows(rows[len(ids) :], new_ids, completed)
+
+    def _new_ids(self, count: int) -> list[str]:
+        ids = [f"{self._prefix}{self._rows + number:016x}" for number in range(count)]
+        self._rows += count
+        return ids
 
 
 def _start(before: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:

@@ -97,16 +97,11 @@ class RolloutTable:
         names = [label.strip().lower() for label in labels]
         samples = _wide_roles(names, labels)
         if not samples:
-            matches = [match for key in logged if (match := _REWARD_KEY.search(key))]
-            functions = {match[1].lower() for match in matches}
-            roles = _roles(names, labels, range(len(names)), rows, functions)
+            roles = _roles(names, labels, range(len(names)), rows, _reward_functions(logged))
             samples = [] if roles is None else [roles]
         whole_rows = [row for row in rows if len(row) == len(names)]
-        if not samples or not all(
-            _holds_texts(roles, row) for row in whole_rows for roles in samples
-        ):
-            return None
-        return cls(labels, samples)
+        has_texts = all(_holds_texts(roles, row) for row in whole_rows for roles in samples)
+        return cls(labels, samples) if samples and has_texts else None
 
     def rollouts(
         self, rows: Iterable[Sequence[Any]], count: CountCell, ids: Sequence[str] = ()
@@ -143,6 +138,12 @@ class RolloutTable:
         if index == roles.advantage:
             return "advantage"
         return "reward" if list(roles.rewards.values()) == [index] else column
+
+
+def _reward_functions(logged: Iterable[str]) -> set[str]:
+    """Return the names of the reward functions whose means were logged, in lower case: TRL logs them so."""
+    matches = map(_REWARD_KEY.search, logged)
+    return {match[1].lower() for match in matches if match is not None}
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
@@ -204,21 +205,30 @@ def _roles(
         else:
             others.setdefault(names[index], index)
     prompt = meaning.get("prompt")
-    response = meaning.get("response")
-    if response is None and (prompt is not None or rewards):
-        response = meaning.get("text")
-    if response is None or (prompt is None and not rewards):
+    if prompt is None and not rewards:
         return None
-    if "advantage" in meaning:  # one column for each reward function, under any name
-        named = {name: index for name, index in others.items() if name in functions}
-        rewards |= named or {
-            name: index
-            for name, index in others.items()
-            if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
-        }
-    used = {prompt, response, meaning.get("advantage"), meaning.get("step"), *rewards.values()}
+    response = meaning.get("response", meaning.get("text"))
+    if response is None:
+        return None
+    advantage = meaning.get("advantage")
+    if advantage is not None:  # one column for each reward function, under any name
+        rewards |= _reward_columns(others, rows, functions)
+    step = meaning.get("step")
+    used = {prompt, response, advantage, step, *rewards.values()}
     facts = {labels[index]: index for index in indices if index not in used}
-    return _Roles(prompt, response, rewards, meaning.get("advantage"), meaning.get("step"), facts)
+    return _Roles(prompt, response, rewards, advantage, step, facts)
+
+
+def _reward_columns(
+    others: Mapping[str, int], rows: Sequence[Sequence[Any]], functions: Collection[str]
+) -> dict[str, int]:
+    """Return the columns of reward functions by name: those of known functions, else those of numbers."""
+    named = {name: index for name, index in others.items() if name in functions}
+    return named or {
+        name: index
+        for name, index in others.items()
+        if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
+    }
 
 
 def _role_of(name: str, meaning: Collection[str]) -> str | None:
@@ -313,10 +323,12 @@ def _add(
     if len(rewards) == 1:
         sample["rewards"] = next(iter(rewards.values()))
     elif rewards:
-        parts: dict[str, list[Any]] = columns.setdefault("rewards", {})
-        for name, value in rewards.items():
-            parts.setdefault(name, []).append(value)
+        _append_to(columns.setdefault("rewards", {}), rewards)
     sample["metadata"] = _facts_of(row, facts, count) or None
+    _append_to(columns, sample)
+
+
+def _append_to(columns: dict[str, Any], sample: Mapping[str, Any]) -> None:
     for name, value in sample.items():
         columns.setdefault(name, []).append(value)
 

@@ -18,6 +18,7 @@ from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts
 from otel_bridge.capture.wandb.values.shown_values import text_in
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
@@ -94,7 +95,8 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
     if name is None:
         raise ValueError("Must provide a run name when resume='must'")
     env = environment()
-    base, known = base_dir(env, Path.cwd()), RUN_ID.read(env) or run_id_of(project, name)
+    base = base_dir(env, Path.cwd())
+    known = RUN_ID.read(env) or run_id_of(project, name)
     if not any(folder.run_id == known for folder in run_folders(base)):
         raise ValueError(
             f"Run '{name}' does not exist in project '{project}': no run folder of it is in {base}"
@@ -200,28 +202,35 @@ class TrackioRecording:
                 values = by_text(cast("Mapping[object, object]", metrics), self.run.count_drop)
             else:  # counted by its kind; Trackio writes an empty row
                 self.run.log(metrics)
-            given = None if step is None else to_step(step, self.run.count_drop)
-            at = self.next_step if given is None else given
-            self.next_step = max(self.next_step, at + 1)
-            row, texts, rollouts = dict[str, Any](), dict[str, str](), list[Rollout]()
-            for name, value in values.items():
-                key = f"__{name}" if name in _RESERVED or name.startswith("__") else name
-                traces = _traces(value)
-                if (text := text_in(value)) is not None:
-                    texts[key] = text
-                elif value is not None and not traces:  # nothing to show, as in Trackio
-                    row[key] = self._value(value)
-                for trace in traces:
-                    self._take(trace, key, rollouts)
-            if texts:
-                counts.captured("trackio.log: texts", len(texts), run=self.run)
-                self._texts.note(texts)
-            if row:
-                self.run.log(row, at)
-            if rollouts:
-                self.run.log_rollouts(rollouts, step=at)
+            number = None if step is None else to_step(step, self.run.count_drop)
+            row_step = self.next_step if number is None else number
+            self.next_step = max(self.next_step, row_step + 1)
+            self._record(values, row_step)
         except any_error():  # objects of the user's
-            self.run.count_drop("internal_error")
+            self.run.count_drop(INTERNAL_ERROR)
+
+    def _record(self, values: Mapping[str, Any], step: int) -> None:
+        """Record the values of one call: texts, rollouts, and the others as a row."""
+        row: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        rollouts: list[Rollout] = []
+        for name, value in values.items():
+            key = f"__{name}" if name in _RESERVED or name.startswith("__") else name
+            traces = _traces(value)
+            text = text_in(value)
+            if text is not None:
+                texts[key] = text
+            elif value is not None and not traces:  # nothing to show, as in Trackio
+                row[key] = self._value(value)
+            for trace in traces:
+                self._take(trace, key, rollouts)
+        if texts:
+            counts.captured("trackio.log: texts", len(texts), run=self.run)
+            self._texts.note(texts)
+        if row:
+            self.run.log(row, step)
+        if rollouts:
+            self.run.log_rollouts(rollouts, step=step)
 
     def _end(self) -> None:
         self._texts.flush()
@@ -278,7 +287,9 @@ def _traces(value: Any) -> list[Any]:
 def _record_too(run: Any, recorded: Run) -> None:
     """Let Trackio's own *run* record what it is given in *recorded* as well."""
     recording = TrackioRecording(recorded)
-    real_log, real_finish, real_alert = run.log, run.finish, run.alert
+    real_log = run.log
+    real_finish = run.finish
+    real_alert = run.alert
 
     def log(metrics: dict[str, Any], step: int | None = None) -> None:
         """Record a row in both."""
@@ -295,7 +306,9 @@ def _record_too(run: Any, recorded: Run) -> None:
         recorded.finish()
         real_finish()
 
-    run.log, run.finish, run.alert = log, finish, alert
+    run.log = log
+    run.finish = finish
+    run.alert = alert
     run.config = _TrackioConfig(run.config)
     run.config.run = recorded
 
@@ -305,14 +318,15 @@ def _run_class(package: Any) -> Any:
 
     def begin(self: Any, run: Run, group: str | None, config: _TrackioConfig) -> None:
         self.recording = TrackioRecording(run)
-        self.project, self.name, self.id, self.group, self.config = (
-            run.project,
-            run.name,
-            run.id,
-            group,
-            config,
-        )
-        self.url = self._space_id = self._bucket_id = self._server_base_url = None
+        self.project = run.project
+        self.name = run.name
+        self.id = run.id
+        self.group = group
+        self.config = config
+        self.url = None
+        self._space_id = None
+        self._bucket_id = None
+        self._server_base_url = None
         self._is_local = True
         config.run = run
 

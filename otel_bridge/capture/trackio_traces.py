@@ -135,10 +135,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
         if metadata.get(name) is not None and metadata.get(field) is None:
             metadata[field] = metadata.pop(name)
     fields = {name: metadata.pop(name) for name in _FIELDS if metadata.get(name) is not None}
-    split = metadata.pop("split", None)
-    validate = metadata.get("validate") is True
-    if not isinstance(split, str):
-        split = "eval" if validate or key.lower().startswith(_EVAL) else "train"
+    split = _split_of(metadata.pop("split", None), key, metadata)
     messages: list[Any] = list(trace.messages) or _messages_of(spans)
     if spans:
         metadata["spans"] = spans
@@ -148,11 +145,23 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
         split=split,
         metadata={**metadata, "trackio_key": key},
         turns=_turns(messages, spans),
-        error=next(
-            (any_text(span["error"]) for span in spans if not is_missing(span.get("error"))), None
-        ),
+        error=_error_of(spans),
         **fields,
     )
+
+
+def _split_of(split: object, key: str, metadata: Mapping[str, Any]) -> str:
+    """Return the split of a trace: as its metadata name it, else by verl's flag or the key."""
+    if isinstance(split, str):
+        return split
+    is_eval = metadata.get("validate") is True or key.lower().startswith(_EVAL)
+    return "eval" if is_eval else "train"
+
+
+def _error_of(spans: list[Mapping[str, Any]]) -> str | None:
+    """Return the first error of the spans of a trace; ``None`` without one."""
+    errors = [span["error"] for span in spans if not is_missing(span.get("error"))]
+    return any_text(errors[0]) if errors else None
 
 
 def _is_number(value: object) -> bool:

@@ -70,7 +70,8 @@ def _write(text: str) -> None:
 
     Text in the buffer of a full or broken stderr would be written again at exit, and Python would then exit with 120.
     """
-    stream, own = sys.stderr, sys.__stderr__
+    stream = sys.stderr
+    own = sys.__stderr__
     stream.flush()
     if own is not None and stream is own:
         os.write(own.fileno(), text.encode(own.encoding, "backslashreplace"))

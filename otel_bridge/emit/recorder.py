@@ -76,8 +76,11 @@ class Recorder:
         media: MediaLog | None = None,
         merges_ranks: bool = False,
     ) -> None:
-        self.folder, self.starter, self._quota = folder, starter, quota
-        self._spent = self._room = 0
+        self.folder = folder
+        self.starter = starter
+        self._quota = quota
+        self._spent = 0
+        self._room = 0
         self._segment = ProcessSegment(
             folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end
         )
@@ -89,7 +92,9 @@ class Recorder:
         self._open_steps: set[str | None] = (
             set()
         )  # roles whose last row left its step open: ``commit=False``
-        self._ending = self._ended = self.forked = False
+        self._ending = False
+        self._ended = False
+        self.forked = False
         self._begin()
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
@@ -266,7 +271,8 @@ class Recorder:
         """Append the end of this process and release its segment; return the position of the end."""
         with self.lock:
             if self._ended or self._segment.writer is None:
-                self._ended = self._closed = True
+                self._ended = True
+                self._closed = True
                 return None
             if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
                 self._busy = False
@@ -277,7 +283,8 @@ class Recorder:
             count_unclosed(self.folder.run_id)
             self._ending = True
             self._do(self._write_end_event, status)
-            self._ended = self._closed = True
+            self._ended = True
+            self._closed = True
             checkpoint = self._segment.checkpoint(self._seq)
             self._segment.close()
             return checkpoint
@@ -414,7 +421,8 @@ class Recorder:
 
     def _use_room(self, *, due: bool = False) -> None:
         """Add appended bytes to the quota; count the directory again when *due*, or when they used up its room."""
-        used_up, self._spent = self._quota.took(self._spent), 0
+        used_up = self._quota.took(self._spent)
+        self._spent = 0
         if used_up or due:
             self._closed = self._ended or self._quota.full()
         self._room = self._quota.room
@@ -444,7 +452,8 @@ class Recorder:
         return max(now, self._last_ns + 1)
 
     def _check(self, now: int) -> None:
-        self._checked_at, self._check_again = now, now + _CHECK_EVERY_NS
+        self._checked_at = now
+        self._check_again = now + _CHECK_EVERY_NS
         if self._ended:
             return
         if self._segment.is_lost():
@@ -473,7 +482,8 @@ class Recorder:
 
     def _reopen(self) -> bool:
         """Continue as a new process, because the folder was deleted or the descriptor closed; return whether it can."""
-        self._seq = self._event_seq = 0
+        self._seq = 0
+        self._event_seq = 0
         return self._segment.reopen(forked=self.forked)
 
 

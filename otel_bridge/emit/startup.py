@@ -239,7 +239,9 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
 
 
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
-    identity, choice, host = facts.identity, facts.choice, this_host()
+    identity = facts.identity
+    choice = facts.choice
+    host = this_host()
     source = source_of(facts.env, facts.cwd)
     destinations = {
         name: sealed(identity.id, name, variables)
@@ -438,7 +440,8 @@ def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool
         one = before.exporters.get(name)
         if one is None or not one.destination or dict(one.destination) == dict(here):
             continue
-        there, ours = _listed(one.destination), _listed(here)
+        there = _listed(one.destination)
+        ours = _listed(here)
         if not delivered:
             notes[name] = f"{name} delivers to {ours} from now on; earlier records went to {there}"
         elif one.state != "ended":

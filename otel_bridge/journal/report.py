@@ -259,10 +259,8 @@ def _report(raw: Mapping[str, object]) -> Report:
         name: _filled(RoleReport, _table(value))
         for name, value in _table(raw.get("roles", {})).items()
     }
-    report.exporters, report.former = (
-        _exporters(raw.get("exporters", {})),
-        _exporters(raw.get("former", {})),
-    )
+    report.exporters = _exporters(raw.get("exporters", {}))
+    report.former = _exporters(raw.get("former", {}))
     return report
 
 

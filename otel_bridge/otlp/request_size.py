@@ -42,7 +42,10 @@ class RequestSize:
         memory: WriterMemory | None = None,
         key: str = "request_size",
     ) -> None:
-        self._most, self._least, self._memory, self._key = most, least, memory, key
+        self._most = most
+        self._least = least
+        self._memory = memory
+        self._key = key
         self._size = most
         self._full = 0
         kept = memory.get(key) if memory is not None else None

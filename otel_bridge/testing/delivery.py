@@ -7,9 +7,9 @@ retryable one is tried again; configs of `RunInfo` come right after open; what t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import Final, cast
 
 from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.exporter import (
@@ -18,9 +18,6 @@ from otel_bridge.exporter import (
     RunInfo,
     RunWriter,
     WriterMemory,
-    WritesAlerts,
-    WritesMedia,
-    WritesPlainTraces,
     WritesSummary,
 )
 from otel_bridge.records import (
@@ -95,6 +92,7 @@ def deliver(
 
 
 def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[int]:
+    """Write *batch*, of one kind, and return the positions that the writer refused for good."""
     refused: list[int] = []
     failures = 0
     while batch:
@@ -107,43 +105,51 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
                     f"PermanentError names position {exc.position}, which the call had not"
                 ) from exc
             refused.append(exc.position)
-            batch = [record for record in batch if record.position > exc.position]
+            batch = _from(batch, exc.position + 1)
         except RetryableError as exc:
             failures += 1
             if failures == tries:
                 raise
-            batch = (
-                batch if exc.position is None else [r for r in batch if r.position >= exc.position]
-            )
+            if exc.position is not None:
+                batch = _from(batch, exc.position)
             time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
     return refused
 
 
-def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901, PLR0912  # one case for each kind
-    """Give *batch*, records of one kind, to *writer*; raises as its methods do."""
-    match batch[0]:
-        case Row():
-            writer.write_rows(cast("Sequence[Row]", batch))
-        case RolloutRecord():
-            writer.write_rollouts(cast("Sequence[RolloutRecord]", batch))
-        case PlainTrace():
-            if isinstance(writer, WritesPlainTraces):  # others are not given any
-                writer.write_traces(cast("Sequence[PlainTrace]", batch))
-        case MediaRecord():
-            if isinstance(writer, WritesMedia):  # of others they are left out
-                writer.write_media(cast("Sequence[MediaRecord]", batch))
-        case Evaluation():
-            writer.write_evaluations(cast("Sequence[Evaluation]", batch))
-        case Config():
-            for config in cast("Sequence[Config]", batch):
-                writer.write_config(config.role, config.config)
-        case Alert():
-            if isinstance(writer, WritesAlerts):
-                writer.write_alerts(cast("Sequence[Alert]", batch))
-        case Summary():
-            for summary in (
-                cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ()
-            ):
-                cast("WritesSummary", writer).write_summary(summary.role, summary.values)
-        case End(status=status):
-            writer.end(status)
+def _from(batch: list[Record], position: int) -> list[Record]:
+    return [record for record in batch if record.position >= position]
+
+
+def write(writer: RunWriter, batch: Sequence[Record]) -> None:
+    """Give *batch*, records of one kind, to *writer*; raises as its methods do.
+
+    Records of a kind for which the writer has no method are left out.
+    """
+    first = batch[0]
+    if isinstance(first, End):
+        writer.end(first.status)
+    elif isinstance(first, Config):
+        for config in cast("Sequence[Config]", batch):
+            writer.write_config(config.role, config.config)
+    elif isinstance(first, Summary):
+        for summary in (
+            cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ()
+        ):
+            cast("WritesSummary", writer).write_summary(summary.role, summary.values)
+    else:
+        method: Callable[[Sequence[Record]], object] | None = getattr(
+            writer, _METHODS[type(first)], None
+        )
+        if method is not None:
+            method(batch)
+
+
+_METHODS: Final[dict[type[Record], str]] = {
+    Row: "write_rows",
+    RolloutRecord: "write_rollouts",
+    Evaluation: "write_evaluations",
+    PlainTrace: "write_traces",
+    MediaRecord: "write_media",
+    Alert: "write_alerts",
+}
+"""Kind of record to the method that writes many of them."""

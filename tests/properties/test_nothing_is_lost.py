@@ -87,7 +87,8 @@ def check_fields(
     require_counted(
         found,
         [
-            value.uncounted(found.text, found.dropped, [name, *names])
+            # A column is counted by the name of the field that it fills, which is in the singular.
+            value.uncounted(found.text, found.dropped, [name, name.removesuffix("s"), *names])
             for name, value in values.items()
         ],
     )

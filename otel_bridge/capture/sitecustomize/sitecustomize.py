@@ -41,7 +41,8 @@ class _FirstImport:
 
             hook.capture(*self.otel_bridge_names)
         except Exception as exc:  # noqa: BLE001  # the program must continue
-            self._packages, self.otel_bridge_names = set(), []
+            self._packages = set()
+            self.otel_bridge_names = []
             sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
             return None
         return hook.find(name, path, target)

@@ -31,7 +31,8 @@ class AlertWaits:
             title: Its title.
             wait_duration: Seconds or a ``timedelta`` until the next one of this title; otherwise a minute, as in W&B.
         """
-        now, key = self._clock(), str(title)
+        now = self._clock()
+        key = str(title)
         with self._lock:
             if now < self._next.get(key, now):
                 return False

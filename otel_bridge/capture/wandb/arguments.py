@@ -77,7 +77,9 @@ class WandbArguments:
     """
 
     def __init__(self, arguments: Mapping[str, Any], setup: Any) -> None:
-        self._arguments, self._settings, self._setup = arguments, arguments.get("settings"), setup
+        self._arguments = arguments
+        self._settings = arguments.get("settings")
+        self._setup = setup
 
     @property
     def beside(self) -> bool:
@@ -233,7 +235,8 @@ def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> 
 
     In a forked child the current run is the parent's: the child continues it, unless it asks for another one.
     """
-    recorder, reinit = current.run.recorder, asked["reinit"]
+    recorder = current.run.recorder
+    reinit = asked["reinit"]
     if recorder is not None and recorder.forked:
         named = (
             (asked["name"], facts.name),

@@ -50,7 +50,8 @@ def earlier_run(run: Run) -> EarlierRun | None:
     recorder = run.recorder
     if recorder is None:
         return None
-    report, saved = read_report(recorder.folder), _read(recorder.folder.path / _FILE)
+    report = read_report(recorder.folder)
+    saved = _read(recorder.folder.path / _FILE)
     last = None if report is None else report.steps.get(axis_of(run.role))
     if last is None and saved is None:
         return None

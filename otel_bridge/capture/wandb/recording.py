@@ -52,14 +52,16 @@ class WandbRecording:
         last = run.last_step()
         counter = first_step if earlier is None or first_step is not None else earlier.step
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
-        self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
+        self.last = RecordedSummary(self.summary)
+        self._saved = SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
         self._waits = AlertWaits()
         self._files = RunFiles(lambda name: run.count_drop("not_captured", key=name))
         self._began = time.time()
         self._tables = TableRecorder(run)
-        self._sorter, self._texts = ValueSorter(run.count_drop), LatestTexts(run.summary)
+        self._sorter = ValueSorter(run.count_drop)
+        self._texts = LatestTexts(run.summary)
         self._summaries = ShownSummaries()
         run.call_before_end(lambda _run: self._end())
 

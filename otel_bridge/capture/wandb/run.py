@@ -73,15 +73,17 @@ def run_class(package: Any) -> Any:
         self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any
     ) -> None:
         package.Run.__init__(self, settings=settings)
-        self.recording, self.facts = recording, facts
+        self.recording = recording
+        self.facts = facts
         self.summary = recording.last
-        self._config, self._start_time, self._starting_step = (
-            config,
-            time.time(),
-            recording.rows.step,
-        )
-        self._interface = self._backend = self._attach_id = None
-        self._is_finished = self._is_attached = False
+        self._config = config
+        self._start_time = time.time()
+        self._starting_step = recording.rows.step
+        self._interface = None
+        self._backend = None
+        self._attach_id = None
+        self._is_finished = False
+        self._is_attached = False
         self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
         config._set_callback(self._config_callback)
         recording.last.record_by(self._summary_update_callback)
@@ -181,7 +183,8 @@ def _callbacks(package: Any) -> dict[str, Any]:
 def define_metric(recording: WandbRecording, record: Any) -> None:
     """Note the definition that a ``MetricRecord`` of W&B holds."""
     summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
-    name, step_metric = record.glob_name or record.name, record.step_metric or None
+    name = record.glob_name or record.name
+    step_metric = record.step_metric or None
     recording.define_metric(name, step_metric, summary, overwrite=bool(record._control.overwrite))
 
 

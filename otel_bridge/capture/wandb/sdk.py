@@ -77,7 +77,8 @@ class _Capture:
     """Captures one copy of the package."""
 
     def __init__(self, package: Any, mode: str) -> None:
-        self._package, self._mode = package, mode
+        self._package = package
+        self._mode = mode
         self._real_init: Callable[..., Any] = package.init
         self._real_login: Callable[..., bool] = package.login
         self._real_teardown: Callable[..., None] = package.teardown
@@ -140,12 +141,15 @@ class _Capture:
     def login(self, *given: Any, **named: Any) -> bool:
         """Accept any key and host without a check; this process's calls of W&B and the exporter use them."""
         arguments = signature(self._real_login).bind_partial(*given, **named).arguments
-        key, host = arguments.get("key"), arguments.get("host")
+        key = arguments.get("key")
+        host = arguments.get("host")
         if isinstance(host, str) and host:
-            host = os.environ[_BASE_URL] = host.rstrip("/")
+            host = host.rstrip("/")
+            os.environ[_BASE_URL] = host
             self._package.sdk.wandb_setup.singleton().settings.base_url = host
         if isinstance(key, str) and key:
-            self._key = os.environ[_API_KEY] = key
+            self._key = key
+            os.environ[_API_KEY] = key
         env = environment()
         if launcher_alive(env) and "wandb" in _exporters():
             # The launcher has another environment. It reads the files in which W&B's own call stores both.
@@ -189,7 +193,8 @@ class _Capture:
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
-        given, make = arguments.get("settings"), self._package.Settings
+        given = arguments.get("settings")
+        make = self._package.Settings
         made = (
             make(**given)
             if isinstance(given, dict)
@@ -285,7 +290,8 @@ class _NeutralApi:
     """Replaces ``wandb.api``: its key is always given, everything else is the package's own."""
 
     def __init__(self, real: Any, key: Callable[[], str | None]) -> None:
-        self._real, self._given = real, key
+        self._real = real
+        self._given = key
 
     @property
     def api_key(self) -> str:

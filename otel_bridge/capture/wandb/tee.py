@@ -22,7 +22,8 @@ def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
         setattr(run, name, call)
         if package.run is run and hasattr(package, name):
             setattr(package, name, call)
-    real_metric, real_config = run._metric_callback, run._config_callback
+    real_metric = run._metric_callback
+    real_config = run._config_callback
     real_summary = run._summary_update_callback
 
     def note_metric(record: Any) -> None:
@@ -49,7 +50,9 @@ def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
 
 def _calls(run: Any, recording: WandbRecording) -> dict[str, Callable[..., Any]]:
     """Return the methods of *run* that record too, and those that are counted as not captured."""
-    real_log, real_finish, real_alert = run.log, run.finish, run.alert
+    real_log = run.log
+    real_finish = run.finish
+    real_alert = run.alert
 
     def log(data: Any, step: Any = None, commit: Any = None, **named: Any) -> None:
         """Record a row in both."""

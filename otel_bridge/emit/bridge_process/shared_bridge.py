@@ -30,10 +30,12 @@ class SharedBridge:
     """
 
     def __init__(self, env: Mapping[str, str], *, python: str | None = None) -> None:
-        self._env, self._python = env, python
+        self._env = env
+        self._python = python
         self._mark = companions_mark()
         self._leader: RunFolder | None = None
-        self._started_s, self._logged = float("-inf"), -1
+        self._started_s = float("-inf")
+        self._logged = -1
 
     def serve(self, folder: RunFolder) -> None:
         """Have the shared bridge serve *folder*; start that bridge where none runs.
@@ -43,7 +45,8 @@ class SharedBridge:
         """
         leader = self._leader
         if leader is None or not leader.exists():
-            leader = self._leader = folder
+            leader = folder
+            self._leader = folder
             self._started_s = float("-inf")
         notes = leader.companions_dir(self._mark)
         try:
@@ -53,7 +56,8 @@ class SharedBridge:
             raise JournalError(f"{notes} cannot be written: {exc.strerror or exc}") from exc
         if self._loads(leader) or probe(leader.companions_lock_path(self._mark)):
             return
-        self._started_s, self._logged = time.monotonic(), log_bytes(leader)
+        self._started_s = time.monotonic()
+        self._logged = log_bytes(leader)
         start_bridge(leader, self._env, python=self._python, companions=self._mark)
 
     def _loads(self, leader: RunFolder) -> bool:

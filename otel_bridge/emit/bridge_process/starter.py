@@ -52,12 +52,15 @@ class BridgeStarter:
         self._env = env
         self._hold = hold
         self._python = python
-        self._shared, self._shared_s = shared, float("-inf")
-        self._not_before = self._settled_at = 0.0
+        self._shared = shared
+        self._shared_s = float("-inf")
+        self._not_before = 0.0
+        self._settled_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._startable = True
         self._notified = False
-        self._started_s, self._logged = float("-inf"), -1
+        self._started_s = float("-inf")
+        self._logged = -1
 
     def delivered_by(self) -> str | None:
         """Return the process that delivers now: ``launcher``, ``bridge``, or ``None``."""
@@ -90,7 +93,8 @@ class BridgeStarter:
         if self.delivered_by() is not None:
             self._shared_s = float("-inf")
             if time.monotonic() >= self._settled_at:
-                self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
+                self._not_before = 0.0
+                self._pause_s = _FIRST_PAUSE_S
             return True
         if (
             self._hold or not self._folder.exists()
@@ -99,17 +103,17 @@ class BridgeStarter:
         now = time.monotonic()
         if now < self._not_before:
             return self._startable
-        self._not_before, self._pause_s = (
-            now + self._pause_s,
-            min(2 * self._pause_s, _LONGEST_PAUSE_S),
-        )
+        self._not_before = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self._settled_at = now + _LONGEST_PAUSE_S
-        self._started_s, self._logged = now, log_bytes(self._folder)
+        self._started_s = now
+        self._logged = log_bytes(self._folder)
         try:
             self._start()
         except JournalError as exc:
             self._notify_once(str(exc))
-            self._startable, self._started_s = False, float("-inf")
+            self._startable = False
+            self._started_s = float("-inf")
         else:
             self._startable = True
         return self._startable

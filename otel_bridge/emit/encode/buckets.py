@@ -52,10 +52,8 @@ def point_of_buckets(
         drop: Callable that counts a histogram that is left out, by reason.
     """
     try:
-        numbers, ends = (
-            [_whole(count) for count in _listed(counts)],
-            [_finite(edge) for edge in _listed(edges)],
-        )
+        numbers = [_whole(count) for count in _listed(counts)]
+        ends = [_finite(edge) for edge in _listed(edges)]
     except (TypeError, ValueError, OverflowError):
         drop("bad_histogram", 1)
         return None
@@ -98,7 +96,9 @@ def _finite(value: object) -> float:
 
 def _joined(counts: list[int], edges: list[float]) -> tuple[list[int], list[float]]:
     """Return counts and increasing edges: numbers of a bucket without width go to its neighbour."""
-    kept_edges, kept, pending = [edges[0]], list[int](), 0
+    kept_edges = [edges[0]]
+    kept = list[int]()
+    pending = 0
     for edge, count in zip(edges[1:], counts, strict=True):
         if edge > kept_edges[-1]:
             kept_edges.append(edge)

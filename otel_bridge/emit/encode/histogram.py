@@ -86,7 +86,8 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
 
 def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> HistogramPoint:
     """Count a flat numpy array (finite, at least one) into buckets; the sum is numpy's, in its own order."""
-    positive, negative = numbers[numbers > 0], -numbers[numbers < 0]
+    positive = numbers[numbers > 0]
+    negative = -numbers[numbers < 0]
     sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
     scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
     with sys.modules["numpy"].errstate(
@@ -153,9 +154,12 @@ def _scale_of(low: float, high: float) -> int:
 def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
     if not numbers:
         return Buckets(0, ())
-    factor, log2, ceil = 2.0**scale, math.log2, math.ceil
+    factor = 2.0**scale
+    log2 = math.log2
+    ceil = math.ceil
     found = Counter([ceil(log2(number) * factor) for number in numbers])
-    first, last = min(found), max(found)
+    first = min(found)
+    last = max(found)
     return Buckets(first - 1, tuple(found[index] for index in range(first, last + 1)))
 
 

@@ -31,10 +31,8 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
     if not (identity.id_given and (identity.project_generated or identity.name_generated)):
         return identity
     found = [*_of_report(folder), *_of_headers(folder)]
-    projects, names = (
-        [project for project, _ in found if project.text],
-        [name for _, name in found if name.text],
-    )
+    projects = [project for project, _ in found if project.text]
+    names = [name for _, name in found if name.text]
     if identity.project_generated and projects:
         project = min(projects, key=lambda one: one.generated)
         identity = replace(identity, project=project.text, project_generated=project.generated)

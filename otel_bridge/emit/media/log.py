@@ -42,7 +42,9 @@ class MediaLog:
         max_bytes: int = 32 << 20,
         max_per_step: int = 100,
     ) -> None:
-        self._policy, self._max_bytes, self._max_per_step = policy, max_bytes, max_per_step
+        self._policy = policy
+        self._max_bytes = max_bytes
+        self._max_per_step = max_per_step
         self._logged: dict[tuple[str | None, str], tuple[int, int]] = {}
         self._ids = 0
 

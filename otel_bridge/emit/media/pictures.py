@@ -166,7 +166,8 @@ def _pixels(value: Any, limit_bytes: int) -> Any:
         array = array[:, :, None]
     if array.ndim != 3:
         raise MediaDropped("media_format")
-    first, last = array.shape[0] in _CHANNELS, array.shape[2] in _CHANNELS
+    first = array.shape[0] in _CHANNELS
+    last = array.shape[2] in _CHANNELS
     if first and (_is_torch(value) or not last):
         array = array.transpose(1, 2, 0)
     if array.shape[2] not in _CHANNELS:

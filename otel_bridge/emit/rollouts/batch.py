@@ -207,7 +207,8 @@ def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]
     )
     ids = () if _types(given_columns.id) == _NOTHING else given_columns.id
     datasets = () if _types(given_columns.dataset) == _NOTHING else given_columns.dataset
-    rewards, groups = finite_rewards(run, given_columns.reward), _groups(given_columns.group)
+    rewards = finite_rewards(run, given_columns.reward)
+    groups = _groups(given_columns.group)
     reasons = truncated(given_columns.finish_reason)
     return SampledColumns(indices, rewards, groups, failed, reasons, versions, ids, datasets)
 

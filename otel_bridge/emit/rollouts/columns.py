@@ -51,7 +51,8 @@ class Column:
         """Return the values of the samples *indices*, none of them negative."""
         if self.values is None:
             return [self._one] * len(indices)
-        values, count = self.values, len(self.values)
+        values = self.values
+        count = len(self.values)
         return [values[index] if index < count else None for index in indices]
 
     @property

@@ -220,9 +220,14 @@ def _named_rollouts(columns: SampledColumns, kept_indices: Container[int]) -> di
         versions = [columns.versions[index] for index in indices]
         pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(versions)
     if columns.datasets:
-        names = [coerce.name(columns.datasets[index]) or "" for index in indices]
-        pairs[semconv.ROLLOUTS_DATASETS] = "\n".join(name.replace("\n", " ") for name in names)
+        pairs[semconv.ROLLOUTS_DATASETS] = _lines([columns.datasets[index] for index in indices])
     return pairs
+
+
+def _lines(values: Iterable[object]) -> str:
+    """Return names, one a line; an empty line for what is not a name."""
+    names = [coerce.name(value) or "" for value in values]
+    return "\n".join(name.replace("\n", " ") for name in names)
 
 
 def _packed_rewards(rewards: Sequence[float | None]) -> bytes:

@@ -117,7 +117,8 @@ class Generations:
 
     def _count(self) -> int:
         """Return the number of entries; 0 when the list of prompts is given but empty."""
-        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompts = self._lists["prompts"]
+        ids = self._lists["prompt_token_ids"]
         entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
         if prompts.values is not None and not len(prompts) and not len(ids):
             if entries:
@@ -133,7 +134,8 @@ class Generations:
         return entries
 
     def _all_groups(self) -> list[str | None]:
-        given, prompts = self._lists["groups"], self._lists["prompts"]
+        given = self._lists["groups"]
+        prompts = self._lists["prompts"]
         names = PromptGroups()
         of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [
             None
@@ -157,8 +159,10 @@ class Generations:
         lasts = [self._turns[rollout][-1] for rollout in with_prompt]
         if len(with_prompt) < len(self._turns):
             self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(with_prompt))
-        errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
-        versions, given = self._lists["policy_versions"], self._lists["ids"]
+        errors = self._lists["errors"]
+        reasons = self._lists["finish_reasons"]
+        versions = self._lists["policy_versions"]
+        given = self._lists["ids"]
         datasets = self._lists["datasets"]
         return SampledColumns(
             with_prompt,
@@ -175,7 +179,8 @@ class Generations:
 
     def _with_prompt(self) -> list[int]:
         """Return the rollouts with a non-empty prompt."""
-        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompts = self._lists["prompts"]
+        ids = self._lists["prompt_token_ids"]
         if not prompts.given and not ids.given:
             return list(range(len(self._turns)))
         if prompts.values is not None and not any(map(is_blank, prompts.values)):
@@ -183,7 +188,8 @@ class Generations:
         return [rollout for rollout in range(len(self._turns)) if not self._is_empty(rollout)]
 
     def _is_empty(self, rollout: int) -> bool:
-        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompts = self._lists["prompts"]
+        ids = self._lists["prompt_token_ids"]
         prompt = prompts.at(self._prompt_of[rollout])
         return (
             is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
@@ -222,7 +228,8 @@ class Generations:
     def build(self, rollout: int) -> Rollout:
         """Build one rollout: the only place where tokens are decoded."""
         entries = self._turns[rollout]
-        first, last = entries[0], entries[-1]
+        first = entries[0]
+        last = entries[-1]
         metadata = mapping_or(self._at("metadata", last), "metadata")
         if (state := self._at("states", last)) is not None:
             metadata.setdefault("state", state)
@@ -252,8 +259,10 @@ class Generations:
         )
 
     def _turn(self, entry: int, rollout: int) -> Turn:
-        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
-        prompt, prompt_ids = prompts.at(self._prompt_of[rollout]), ids.at(self._ids_of[rollout])
+        prompts = self._lists["prompts"]
+        ids = self._lists["prompt_token_ids"]
+        prompt = prompts.at(self._prompt_of[rollout])
+        prompt_ids = ids.at(self._ids_of[rollout])
         if entry != self._turns[rollout][0]:
             # A later turn has a prompt only when each entry has its own.
             prompt = prompts.at(entry) if len(prompts) == self._entries else None

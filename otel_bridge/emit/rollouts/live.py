@@ -81,12 +81,14 @@ class LiveRollout(Rollout):
         self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
         self.id = given or self.trace_id
         note_kept(bytes.fromhex(self.trace_id))
-        self._carried = self._instrumented = False
+        self._carried = False
+        self._instrumented = False
         self._run = run
         self._options = run.rollout_options
         self._role = defaults.role
         self._lock = threading.Lock()
-        self._children = self._open_children = 0
+        self._children = 0
+        self._open_children = 0
         self._pid = os.getpid()
         self._span: trace.Span = trace.INVALID_SPAN
         self._tracer: LiveTracer | None = None

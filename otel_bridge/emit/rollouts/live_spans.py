@@ -211,7 +211,8 @@ class ChildSpan(ABC):
     def _open(self) -> None:
         self._pid = os.getpid()
         self._run = _run_of(self._rollout)
-        self._rollout = rollout = self._rollout or current_rollout()
+        rollout = self._rollout or current_rollout()
+        self._rollout = rollout
         if self._run is None:
             return
         here = otel_context.get_current()

@@ -403,7 +403,8 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             if shown:
                 pairs.append((semconv.MESSAGE_INDEX, index))
             children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
-            earlier_calls, calls = message.calls, list(message.calls)
+            earlier_calls = message.calls
+            calls = list(message.calls)
             turn += 1
     if len(rollout.turns or ()) > answers:
         content.content_filter.losses.add(BAD_FIELD, len(rollout.turns) - answers, "turns")
@@ -455,13 +456,10 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
     if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     pairs += token_counts(facts, losses, "turns.")
-    if (
-        answers == 1
-    ):  # of the only turn the numbers of the rollout hold, whose bad ones its root counts
-        pairs += token_counts(
-            {field: getattr(rollout, field) for field in _TOKEN_FIELDS if field not in facts},
-            Losses(),
-        )
+    if answers == 1:
+        # Of the only turn the numbers of the rollout hold, whose bad ones its root counts.
+        of_rollout = {field: getattr(rollout, field) for field in _TOKEN_FIELDS.keys() - facts}
+        pairs += token_counts(of_rollout, Losses())
     if turns:
         pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, is_last)]
         pairs += _turn_reward(facts.get("reward"), losses)

@@ -284,20 +284,29 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     attributes = getattr(kind, "__attrs_attrs__", None)
     if attributes is not None:
         return _Fields(value, [str(attribute.name) for attribute in attributes])
-    has_dump = False
-    for name in ("model_dump", "to_dict"):
-        dump = getattr(kind, name, None)
+    if any(callable(getattr(kind, name, None)) for name in _DUMPS):
+        return _dumped(value)
+    if isinstance(value, SimpleNamespace) or is_of("argparse", value):
+        return cast("Mapping[object, object]", vars(value))
+    return None
+
+
+_DUMPS: Final = ("model_dump", "to_dict")
+"""Methods by which objects of pydantic, pandas and their like give their fields."""
+
+
+def _dumped(value: object) -> Mapping[object, object] | None:
+    """Return the fields that an object gives by a method of its class; its attributes if each of them raises."""
+    for name in _DUMPS:
+        dump = getattr(type(value), name, None)
         if not callable(dump):
             continue
-        has_dump = True
         try:
             dumped: object = dump(value)
         except any_error():  # code of the user's own object
             continue
         return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
-    if has_dump or isinstance(value, SimpleNamespace) or is_of("argparse", value):
-        return cast("Mapping[object, object]", getattr(value, "__dict__", None))
-    return None
+    return cast("Mapping[object, object] | None", getattr(value, "__dict__", None))
 
 
 class _Fields(Mapping[object, object]):

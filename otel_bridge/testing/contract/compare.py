@@ -30,8 +30,10 @@ def same(seen: object, wanted: object, what: str) -> None:
         return
     detail = f"seen {_short(seen)}, expected {_short(wanted)}"
     if isinstance(seen, Counter) and isinstance(wanted, Counter):
-        seen_counts, wanted_counts = cast("Counter[object]", seen), cast("Counter[object]", wanted)
-        missing, extra = wanted_counts - seen_counts, seen_counts - wanted_counts
+        seen_counts = cast("Counter[object]", seen)
+        wanted_counts = cast("Counter[object]", wanted)
+        missing = wanted_counts - seen_counts
+        extra = seen_counts - wanted_counts
         detail = f"missing {_short(dict(missing))}, too much {_short(dict(extra))}"
     raise AssertionError(f"{what}: {detail}")
 

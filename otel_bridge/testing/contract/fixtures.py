@@ -133,28 +133,29 @@ class ContractFixtures:
         rows = [record for record in records if isinstance(record, Row)]
         same_scalars(contents, rows)
         if self.keeps_rollouts:
-            self.same_rollouts(
-                contents, [record for record in records if isinstance(record, RolloutRecord)]
-            )
+            rollouts = [record for record in records if isinstance(record, RolloutRecord)]
+            self.same_rollouts(contents, rollouts)
         if self.keeps_evaluations:
-            values = [record for record in records if isinstance(record, Evaluation)]
-            same(
-                contents.evaluations,
-                [(value.rollout_id, value.name, value.value) for value in values],
-                "evaluations",
-            )
+            evaluations = [
+                (record.rollout_id, record.name, record.value)
+                for record in records
+                if isinstance(record, Evaluation)
+            ]
+            same(contents.evaluations, evaluations, "evaluations")
         if self.keeps_distributions:
-            wanted = Counter(
+            self._same_distributions(contents, rows)
+
+    def _same_distributions(self, contents: Contents, rows: Iterable[Row]) -> None:
+        """Compare key and step of every distribution, doubles counted."""
+        expected: Counter[tuple[str, int | None]] = Counter()
+        for row in rows:
+            expected.update(
                 (key, row.step)
-                for row in rows
                 for key, value in row.values.items()
                 if isinstance(value, Distribution)
             )
-            same(
-                Counter((held.key, held.step) for held in contents.distributions),
-                wanted,
-                "distributions",
-            )
+        shown = Counter((held.key, held.step) for held in contents.distributions)
+        same(shown, expected, "distributions")
 
     def same_rollouts(self, contents: Contents, rollouts: Iterable[RolloutRecord]) -> None:
         """Compare id, reward, messages and spans of every rollout, doubles counted."""

@@ -266,7 +266,8 @@ class LifeContract(ContractFixtures):
     ) -> None:
         writer = opened()
         deliver(writer, samples.job())
-        degraded, left_out = degraded_of(writer), left_out_of(writer)
+        degraded = degraded_of(writer)
+        left_out = left_out_of(writer)
         writer.close()
 
         one_line_each = all(sentence.strip() and "\n" not in sentence for sentence in degraded)

@@ -63,7 +63,8 @@ class RolloutContract(ContractFixtures):
     def test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        rollout, other_client = samples.rollout(0, seed=run.id), samples.rollout(99, seed=run.id)
+        rollout = samples.rollout(0, seed=run.id)
+        other_client = samples.rollout(99, seed=run.id)
         values = [
             samples.evaluation(other_client),
             samples.evaluation(rollout, 0.5),

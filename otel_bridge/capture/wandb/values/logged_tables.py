@@ -43,8 +43,6 @@ class TableRecorder:
     ) -> bool:
         """Record the new rows of a table; return whether it is one of prompts and responses.
 
-        W&B shows the rows as the program's table as well: its rollouts' table has other columns, and text only.
-
         Args:
             key: Key of the table.
             table: A ``wandb.Table``.
@@ -71,20 +69,28 @@ class TableRecorder:
         )
         for cell in new.completed:
             self._complete(rollout_table, cell, role, count)
+        # W&B shows the rows as the program's table as well: its rollouts' table has other columns, and text only.
         if _WANDB in self._run.facts.choice.names and (new.rows or new.completed):
             shown_rows = rows if new.completed else new.rows
             self._run.log({key: table_of(table.columns, shown_rows)}, step, role=role)
         ids = new.ids if len(rollout_table.samples) == 1 else ()
         split = split_of(key, *row_keys)
         for rollouts in rollout_table.rollouts(new.rows, count, ids):
-            own_step = step if rollouts.step is None else rollouts.step
-            self._count(rollouts, own_step, role, split)
-            metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
-            keyed = [{**(facts or {}), _KEY: key} for facts in metadata]
-            self._run.log_generations(
-                **rollouts.columns, metadata=keyed, step=own_step, split=split, role=role
-            )
+            self._record_rollouts(rollouts, key, place, split)
         return True
+
+    def _record_rollouts(
+        self, rollouts: TableRollouts, key: str, place: tuple[str | None, int], split: str
+    ) -> None:
+        """Record the rollouts of one step of the table *key*."""
+        role, call_step = place
+        step = call_step if rollouts.step is None else rollouts.step
+        self._count(rollouts, step, role, split)
+        metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
+        keyed_metadata = [{**(facts or {}), _KEY: key} for facts in metadata]
+        self._run.log_generations(
+            **rollouts.columns, metadata=keyed_metadata, step=step, split=split, role=role
+        )
 
     def _complete(
         self, table: RolloutTable, cell: CompletedCell, role: str | None, count: CountCell

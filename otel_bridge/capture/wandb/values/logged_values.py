@@ -136,7 +136,8 @@ class LatestTexts:
 
     def flush(self) -> None:
         """Record the texts that have changed."""
-        taken, self._pending = self._pending, {}
+        taken = self._pending
+        self._pending = {}
         changed = {key: text for key, text in taken.items() if self._recorded.get(key) != text}
         if changed:
             self._recorded.update(changed)

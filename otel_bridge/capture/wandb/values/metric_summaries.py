@@ -58,7 +58,8 @@ class ShownSummaries:
         """
         if not self._definitions.defined:
             return values, {}
-        plain, results = dict(values), dict[str, Any]()
+        plain = dict(values)
+        results = dict[str, Any]()
         for key, value in values.items():
             kinds = self._definitions.kinds_of(key)
             if kinds and key not in self._set and not isinstance(value, dict):
