@@ -120,12 +120,18 @@ class WebhookRunWriter:
             if alert.position <= self._position(_THROUGH):
                 continue
             if self._position(_BEGUN) == alert.position:  # killed while the answer was awaited
-                self._unknown(alert, "its bridge was killed meanwhile")
+                self._give_up(alert, "its bridge was killed meanwhile")
                 continue
             self._memory.put(_BEGUN, str(alert.position).encode())
             self._post(alert)
 
     def _post(self, alert: Alert) -> None:
+        """Post *alert*, whose position is stored as begun; an unknown outcome is counted, and not an error.
+
+        Raises:
+            ExporterError: The alert was certainly not accepted, at its position; it is no longer stored as begun, so
+                that the bridge may post it again.
+        """
         try:
             status, retry_s = _answer(self._address, message(self._run, alert))
         except ExporterError as exc:  # nothing was sent
@@ -133,24 +139,26 @@ class WebhookRunWriter:
             exc.position = alert.position
             raise
         if status is None or status in _UNKNOWN:
-            self._unknown(alert, "no answer" if status is None else f"HTTP {status}")
+            self._give_up(alert, "no answer" if status is None else f"HTTP {status}")
             return
         if 200 <= status < 300:
-            self._through(alert)
+            self._pass(alert)
             return
         self._memory.delete(_BEGUN)
         raise _error(status, retry_s, alert.position)
 
-    def _unknown(self, alert: Alert, reason: str) -> None:
+    def _give_up(self, alert: Alert, reason: str) -> None:
+        """Count *alert* as one that may not have arrived, warn, and pass it: it is never posted again."""
         self.left_out[UNKNOWN_OUTCOME] += 1
         _log.warning(
             "webhook: the alert %r may not have arrived (%s); it is not sent again",
             alert.title,
             reason,
         )
-        self._through(alert)
+        self._pass(alert)
 
-    def _through(self, alert: Alert) -> None:
+    def _pass(self, alert: Alert) -> None:
+        """Store that all alerts up to *alert* are done with."""
         self._memory.put(_THROUGH, str(alert.position).encode())
 
     def _position(self, key: str) -> Position:
@@ -263,6 +271,10 @@ class _Post:
 
 
 def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:
+    """Return the error of an answer that refuses the alert at *position*.
+
+    Retryable: 429 and 5xx. Permanent, a dead letter: the message itself. Blocked, a person must act: any other.
+    """
     message_ = f"the webhook answered HTTP {status}"
     if status == 429 or status >= 500:
         return RetryableError(message_, position=position, retry_after_s=retry_s)

@@ -29,11 +29,20 @@ _log = logging.getLogger("otel_bridge")
 
 
 class _SdkState:
+    """Holds the run of the process's SDK exporters.
+
+    Attributes:
+        run: Run that the environment alone began; ``None`` before, or when the program began its own.
+        appender: Appender to the run that records now, which all exporters share.
+        exporter_by_signal: Signal to the one exporter that appends it, the first that asked.
+        refused: Exporters that cannot deliver; each was named in a warning once.
+    """
+
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.run: Run | None = None
         self.appender: SdkAppender | None = None
-        self.is_active: dict[str, str] = {}
+        self.exporter_by_signal: dict[str, str] = {}
         self.refused: set[str] = set()
 
 
@@ -49,13 +58,14 @@ def appender_for(name: str, signal: str) -> SdkAppender | None:
     """Return the appender for the exporter *name* of *signal*; never raises.
 
     Of several exporters named for a signal only one appends, since the bridge delivers each record to all of them.
-    ``None``: another exporter appends, the package is missing, or nothing is recorded.
+    ``None``: another exporter appends *signal*, no bridge here could load the exporter, or nothing is recorded.
     """
     with _process.lock:
-        if not _works(name):
+        if not _can_deliver(name):
             return None
         appender = _appender()
-        if appender is None or _process.is_active.setdefault(signal, name) != name:
+        # Last: an exporter that cannot append must not take the signal from one that can.
+        if appender is None or _process.exporter_by_signal.setdefault(signal, name) != name:
             return None
         return appender
 
@@ -66,7 +76,12 @@ def start() -> None:
         _appender()
 
 
-def _works(name: str) -> bool:
+def _can_deliver(name: str) -> bool:
+    """Return whether a bridge can load the exporter *name*; warn once if it cannot.
+
+    Its packages are in this Python, or in that of another environment. The bridge of a launcher, and the one that will
+    drain an offline run, check for themselves.
+    """
     if name in _process.refused:
         return False
     env = environment()
@@ -82,6 +97,7 @@ def _works(name: str) -> bool:
 
 
 def _appender() -> SdkAppender | None:
+    """Return the appender to the process's run, begun if there is none; ``None`` when nothing is recorded."""
     run = runs.current or _process.run or _begin()
     if run is None or not run.recording:
         return None
@@ -91,6 +107,7 @@ def _appender() -> SdkAppender | None:
 
 
 def _begin() -> Run | None:
+    """Begin a run by the environment; return ``None`` after a warning when it cannot begin."""
     try:
         _process.run = runs.begin_from_environment(_own_exporters(environment()))
     except (OtelBridgeError, OSError) as exc:
@@ -105,7 +122,7 @@ def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
         names = [
             name
             for name in setting.read(env)
-            if name in NAMES and name in available() and _works(name)
+            if name in NAMES and name in available() and _can_deliver(name)
         ]
         own[setting.name] = ",".join(names) or NONE
     return own
