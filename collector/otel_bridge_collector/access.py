@@ -28,7 +28,8 @@ class Tls:
     Attributes:
         certificate: The server's certificate, with its chain.
         key: Its key.
-        client_ca: CA certificates that must have signed a client's certificate; ``None`` when clients need none.
+        client_ca: CA certificates that must have signed a client's certificate; ``None`` when
+            clients need none.
     """
 
     certificate: Path
@@ -81,9 +82,12 @@ class BrowserHeaders:
     """Holds the headers by which a request of a web page is recognized; ``None`` for a missing header.
 
     Attributes:
-        origin: Origin of the page; browsers send it with every POST, but not with a GET of the page's own site.
-        fetch_site: ``Sec-Fetch-Site``: how the page's site relates to this server's (W3C Fetch Metadata).
-        host: Host name that the client used; after DNS rebinding it is that of the page's server, not of this one.
+        origin: Origin of the page; browsers send it with every POST, but not with a GET of the
+            page's own site.
+        fetch_site: ``Sec-Fetch-Site``: how the page's site relates to this server's (W3C Fetch
+            Metadata).
+        host: Host name that the client used; after DNS rebinding it is that of the page's server,
+            not of this one.
     """
 
     origin: str | None = None
@@ -98,8 +102,8 @@ class Access:
     """Accepts or refuses each request.
 
     Args:
-        tokens: Bearer tokens, one of which a client must send; several, so that they can be rotated. Without tokens
-            every client that reaches the port may send, except web pages.
+        tokens: Bearer tokens, one of which a client must send; several, so that they can be
+            rotated. Without tokens every client that reaches the port may send, except web pages.
         any_host: Whether any host name is accepted, because clients must have a certificate.
     """
 
@@ -115,12 +119,13 @@ class Access:
     def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> int:
         """Return which token an allowed request has, from 1, and 0 where no token is required; else raise.
 
-        ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send it without decoding.
-        So both a space and ``%20`` after ``Bearer`` are accepted.
+        ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send
+        it without decoding. So both a space and ``%20`` after ``Bearer`` are accepted.
 
         Args:
             authorization: The header of that name.
-            browser: Headers that a browser adds, because a web page must not write or read here without permission.
+            browser: Headers that a browser adds, because a web page must not write or read here
+                without permission.
 
         Raises:
             UnauthenticatedError: The request has none of the tokens.

@@ -1,9 +1,10 @@
 """Maps each kind of error to its gRPC status, its HTTP status, and whether the client may retry, in one table.
 
-Source: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling" (which gRPC codes a client
-retries), "OTLP/HTTP Response" and "OTLP/HTTP Throttling" (400 is final, 429, 502, 503 and 504 are not; the body is a
-``google.rpc.Status``). The Go exporter reads RetryInfo from ``grpc-status-details-bin``, the Python SDK from
-``google.rpc.retryinfo-bin``. RESOURCE_EXHAUSTED is final for clients unless it carries RetryInfo.
+Source: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling" (which
+gRPC codes a client retries), "OTLP/HTTP Response" and "OTLP/HTTP Throttling" (400 is final, 429,
+502, 503 and 504 are not; the body is a ``google.rpc.Status``). The Go exporter reads RetryInfo from
+``grpc-status-details-bin``, the Python SDK from ``google.rpc.retryinfo-bin``. RESOURCE_EXHAUSTED is
+final for clients unless it carries RetryInfo.
 """
 
 from __future__ import annotations

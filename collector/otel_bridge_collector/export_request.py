@@ -1,9 +1,9 @@
 """Finds the resources of a serialised export request, without building messages or reading points.
 
-All three export requests have one shape: field 1, repeated, is a ``ResourceMetrics``, ``ResourceSpans`` or
-``ResourceLogs``, whose own field 1 is the ``Resource``. This module finds their offsets in the bytes, which are kept
-unchanged. It runs before the bytes are parsed: two bytes become a message of a hundred, so that the number of messages
-is limited.
+All three export requests have one shape: field 1, repeated, is a ``ResourceMetrics``,
+``ResourceSpans`` or ``ResourceLogs``, whose own field 1 is the ``Resource``. This module finds
+their offsets in the bytes, which are kept unchanged. It runs before the bytes are parsed: two bytes
+become a message of a hundred, so that the number of messages is limited.
 
 Source: protobuf, "Encoding"; opentelemetry-proto, ``metrics_service.proto`` and its two siblings.
 """
@@ -46,7 +46,8 @@ times what the largest request of otel-bridge has."""
 def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield, for each resource of *body*, the bytes of its ``Resource`` and the field that holds all of it.
 
-    A message may be split into several fields 1, which are joined, because together they mean the same message.
+    A message may be split into several fields 1, which are joined, because together they mean the
+    same message.
 
     Raises:
         InvalidRecordError: The bytes are not well formed.
@@ -171,7 +172,8 @@ def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
     raise InvalidRecordError("a number ends in the middle")
 
 
-# Counts the points, spans or records of a request, only for the rejected part of an accepted request.
+# Counts the points, spans or records of a request, only for the rejected part of an accepted
+# request.
 
 _JSON_NAMES: Final = {
     Signal.METRICS: "rejectedDataPoints",
@@ -229,11 +231,12 @@ def _points(metric: Metric) -> int:
     return 0 if kind is None else len(getattr(metric, kind).data_points)
 
 
-# Checks that bytes are a serialized protobuf message, in pieces, so that memory stays small whatever they hold.
+# Checks that bytes are a serialized protobuf message, in pieces, so that memory stays small
+# whatever they hold.
 #
-# Two bytes can become a message of a hundred, so that a request that is parsed whole may take fifty times its size.
-# Any sequence of whole fields of a message is itself a message of that type: a large message is split into such
-# sequences, each of which is parsed and discarded.
+# Two bytes can become a message of a hundred, so that a request that is parsed whole may take fifty
+# times its size. Any sequence of whole fields of a message is itself a message of that type: a
+# large message is split into such sequences, each of which is parsed and discarded.
 #
 # Source: protobuf, "Encoding" ("Last One Wins", "Message Structure"). No I/O.
 

@@ -1,7 +1,7 @@
 """Shares one ``fdatasync`` among many requests: those that arrive during a sync of a file share the next one.
 
-A request is on the disk after a sync that began after the request was appended. Files are synced concurrently, so that
-a hundred runs do not wait for each other.
+A request is on the disk after a sync that began after the request was appended. Files are synced
+concurrently, so that a hundred runs do not wait for each other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Serves OTLP over gRPC: three unary methods that pass raw bytes to `Ingest`, on the event loop.
 
-gRPC neither parses, decompresses nor builds messages, and the empty response is constant. The methods are served as
-streams of one message. gRPC would read the message of a unary method into memory before the metadata can be checked. As
-a stream, a client without a token is refused before its message is read.
+gRPC neither parses, decompresses nor builds messages, and the empty response is constant. The
+methods are served as streams of one message. gRPC would read the message of a unary method into
+memory before the metadata can be checked. As a stream, a client without a token is refused before
+its message is read.
 """
 
 from __future__ import annotations

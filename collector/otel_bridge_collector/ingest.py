@@ -1,7 +1,8 @@
 """Appends the bytes of requests to run folders; reads only their resources, never their points.
 
-It runs on the event loop, except for the check of large requests. A request of several runs is split by run, and every
-payload consists of the bytes as they arrived. A request is parsed once, in C, only to refuse data that is not OTLP.
+It runs on the event loop, except for the check of large requests. A request of several runs is
+split by run, and every payload consists of the bytes as they arrived. A request is parsed once, in
+C, only to refuse data that is not OTLP.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class Ingest:
     async def lacks_space(self) -> str:
         """Return why every request is refused for lack of space; empty when there is space.
 
-        This counts the directory when that is due. No request does while a failing probe keeps all requests away.
+        This counts the directory when that is due. No request does while a failing probe keeps all
+        requests away.
         """
         with suppress(UnavailableError):
             await self._count_when_due()
@@ -169,9 +171,11 @@ class Ingest:
             The part that can never be accepted, for ``partial_success``.
 
         Raises:
-            InvalidRecordError: The bytes are not such a request, or none of it can ever be accepted.
+            InvalidRecordError: The bytes are not such a request, or none of it can ever be
+                accepted.
             TooManyRunsError: The request is of a run beyond the limit of run folders.
-            TooLargeError: It is larger than a record may be, or has too many runs, resources or scopes.
+            TooLargeError: It is larger than a record may be, or has too many runs, resources or
+                scopes.
             UnavailableError: The receiver is closing, or the directory's limit is reached.
             JournalError: The request could not be stored.
         """
@@ -198,7 +202,8 @@ class Ingest:
                 await sync
         except JournalError as exc:
             self._disk_full |= isinstance(exc, JournalFullError)
-            # After a failed sync the state of the file on the disk is unknown: nothing more is appended to it.
+            # After a failed sync the state of the file on the disk is unknown: nothing more is
+            # appended to it.
             for identity in by_run:
                 if identity.id in self._runs:
                     self._runs.pop(identity.id).close()
@@ -285,7 +290,8 @@ class Ingest:
             try:
                 future = self._segment(identity).append(signal, payload, now_ns)
             except (FormatVersionError, TooManyRunsError) as exc:
-                # A retry would be refused forever, and would block other runs behind it in a client's queue.
+                # A retry would be refused forever, and would block other runs behind it in a
+                # client's queue.
                 if len(by_run) == 1:
                     raise (
                         exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc))

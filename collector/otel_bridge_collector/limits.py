@@ -72,7 +72,8 @@ class ReceiverLimits:
         """Count the bytes of a request.
 
         Raises:
-            ThrottledError: The rate is used up. A request larger than a second's bytes passes after a pause.
+            ThrottledError: The rate is used up. A request larger than a second's bytes passes after
+                a pause.
         """
         rate = self._settings.bytes_per_s
         if rate is None:

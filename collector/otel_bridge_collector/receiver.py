@@ -44,7 +44,8 @@ class ReceiverSettings:
     """Holds where the receiver listens, which clients may send, and where data is stored.
 
     Attributes:
-        host: Address to bind for gRPC; one that is not loopback needs a token or client certificates.
+        host: Address to bind for gRPC; one that is not loopback needs a token or client
+            certificates.
         grpc_port: Port of gRPC; 0 for any free port, ``None`` for no gRPC.
         http_host: Address to bind for HTTP.
         http_port: Port of HTTP; 0 for any free port, ``None`` for no HTTP.
@@ -117,7 +118,8 @@ class ReceiverSettings:
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
-    Seventeen attributes, because it owns the event loop, its thread and both servers, which start and stop together.
+    Seventeen attributes, because it owns the event loop, its thread and both servers, which start
+    and stop together.
 
     Args:
         chosen: Addresses, access and storage.
@@ -261,7 +263,8 @@ class Receiver:
 
     def _report_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error of the event loop, but only one a minute about descriptors that are used up."""
-        # Python 3.11 reports each connection that it cannot accept, as often as the queue is long, every second.
+        # Python 3.11 reports each connection that it cannot accept, as often as the queue is long,
+        # every second.
         exc = context.get("exception")
         if not isinstance(exc, OSError) or not exhausted(exc):
             loop.default_exception_handler(context)

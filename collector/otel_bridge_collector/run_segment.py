@@ -71,7 +71,8 @@ class RunSegment:
         """Append one request. When this returns, the kernel has the request.
 
         Returns:
-            A future that is done when the request is on the disk; ``None`` when requests do not wait for that.
+            A future that is done when the request is on the disk; ``None`` when requests do not
+            wait for that.
 
         Raises:
             JournalError: The request could not be stored.

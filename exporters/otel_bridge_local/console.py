@@ -1,6 +1,7 @@
 """The exporter ``console``: prints one line per row or rollout on standard output.
 
-Under ``otel-bridge run`` that is the terminal. A bridge that runs by itself prints to the log file of its run folder.
+Under ``otel-bridge run`` that is the terminal. A bridge that runs by itself prints to the log file
+of its run folder.
 """
 
 from __future__ import annotations

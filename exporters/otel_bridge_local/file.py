@@ -1,7 +1,7 @@
 """The exporter ``file``: writes every record as one JSON line under the run folder, in rotated files of limited size.
 
-A line contains the record's position, and a writer continues after the last whole line. So each record is stored once,
-also after a kill in the middle of a write.
+A line contains the record's position, and a writer continues after the last whole line. So each
+record is stored once, also after a kill in the middle of a write.
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ class MediaFolder:
 
     Args:
         path: The folder, created with its first file.
-        max_bytes: Most bytes of its files; the oldest files are deleted first, never one that was just put.
+        max_bytes: Most bytes of its files; the oldest files are deleted first, never one that was
+            just put.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Records -> plain JSON values, for people and programs that read them without a tracker. Pure.
 
-Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``, because strict JSON has no such numbers.
+Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``, because strict JSON
+has no such numbers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Posts each alert of a run once to ``OTEL_BRIDGE_ALERT_WEBHOOK``, in Slack's format: the exporter ``webhook``.
 
-Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx except 504) deletes
-it, and the bridge retries. If the outcome is unknown (no answer, 408, 504, or a kill), the alert is not sent again: a
-person would be called twice. Such alerts are counted as left out.
+Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx
+except 504) deletes it, and the bridge retries. If the outcome is unknown (no answer, 408, 504, or a
+kill), the alert is not sent again: a person would be called twice. Such alerts are counted as left
+out.
 
-The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves this module.
+The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves
+this module.
 """
 
 from __future__ import annotations
@@ -204,24 +206,27 @@ def message(run: RunInfo, alert: Alert) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    # Slack reads <…> as links and calls such as <!channel>: api.slack.com, "Formatting text for app surfaces".
+    # Slack reads <…> as links and calls such as <!channel>: api.slack.com, "Formatting text for app
+    # surfaces".
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Mattermost and Discord take Slack's JSON too, and read @everyone and Markdown's links: a space of no width parts
-    # what would be a call or a link.
+    # Mattermost and Discord take Slack's JSON too, and read @everyone and Markdown's links: a space
+    # of no width parts what would be a call or a link.
     return text.replace("@", f"@{_NO_WIDTH}").replace("](", f"]{_NO_WIDTH}(")
 
 
 def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
     """Post *body*; return status and Retry-After, or ``None`` as status when it is unknown what became of the request.
 
-    The body of an answer is not read: a status is all that is needed, and a body may repeat the address.
+    The body of an answer is not read: a status is all that is needed, and a body may repeat the
+        address.
 
     Raises:
         RetryableError: There was no connection, so that nothing was sent.
         BlockedError: The server's certificate is not accepted, so that nothing was sent.
     """
     post = _Post(url, body)
-    # A thread of its own: a server that sends its answer byte by byte would hold up the end of the run.
+    # A thread of its own: a server that sends its answer byte by byte would hold up the end of the
+    # run.
     thread = threading.Thread(target=post.send, name="webhook-post", daemon=True)
     thread.start()
     thread.join(TOTAL_S)

@@ -1,8 +1,9 @@
 """Connects to one MLflow store; the only module that imports MLflow.
 
-MLflow is configured by its environment variables before its import. Its own retries are off, because its default blocks
-a call for four minutes. Requests have a timeout and telemetry is off. MLflow does not change OpenTelemetry's providers,
-and prints nothing on standard output, which belongs to the training program under ``otel-bridge run``.
+MLflow is configured by its environment variables before its import. Its own retries are off,
+because its default blocks a call for four minutes. Requests have a timeout and telemetry is off.
+MLflow does not change OpenTelemetry's providers, and prints nothing on standard output, which
+belongs to the training program under ``otel-bridge run``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Connection:
         store: Its tracking store.
         rules: MLflow's limits.
         entities: ``mlflow.entities``.
-        http_request: ``mlflow.utils.rest_utils.http_request``: MLflow's credentials, header and auth plug-ins.
+        http_request: ``mlflow.utils.rest_utils.http_request``: MLflow's credentials, header and
+            auth plug-ins.
         abilities: Abilities of the store.
     """
 
@@ -193,7 +195,8 @@ def _imported(settings: MlflowSettings) -> Package:
         untyped = cast("Any", mlflow)
         version = str(untyped.__version__)
     except (ImportError, AttributeError) as exc:
-        # The message names no version of MLflow, because another package that it imports may be at fault.
+        # The message names no version of MLflow, because another package that it imports may be at
+        # fault.
         raise incompatibility(exc, "MLflow", INSTALL, hints=HINTS) or BlockedError(
             f"MLflow cannot be imported: {exc}", help=INSTALL
         ) from exc
@@ -244,7 +247,8 @@ def _store_of(client: Any, uri: str) -> Any:
 
 def _make_store(package: Package, uri: str) -> None:
     """Let MLflow create the tables of a new store, and close it."""
-    # Else MLflow 3.17 prints two lines on this, which `otel-bridge run` would show between those of its command.
+    # Else MLflow 3.17 prints two lines on this, which `otel-bridge run` would show between those of
+    # its command.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     _store_of(package.client(tracking_uri=uri), uri).engine.dispose()
 
@@ -283,8 +287,9 @@ def _server_version(connection: Connection) -> str | None:
 def _wait_less(store: Any) -> None:
     """Limit the time for which a call waits for a lock of an SQLite file; the bridge retries after the error.
 
-    MLflow sets 20 s at the start of each session (``make_managed_session`` in mlflow/store/db/utils.py). During that
-    wait nothing else of the run can be written, and its bridge cannot stop.
+    MLflow sets 20 s at the start of each session (``make_managed_session`` in
+    mlflow/store/db/utils.py). During that wait nothing else of the run can be written, and its
+    bridge cannot stop.
     """
     engine = getattr(store, "engine", None)
     if engine is None:
@@ -301,6 +306,7 @@ def _wait_less(store: Any) -> None:
 def _prepare_environment(settings: MlflowSettings) -> None:
     os.environ.update(_ENVIRONMENT)
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(int(settings.timeout_s))
-    # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider (tracing/processor/otel_metrics_mixin.py).
+    # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider
+    # (tracing/processor/otel_metrics_mixin.py).
     for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER_")]:
         del os.environ[name]

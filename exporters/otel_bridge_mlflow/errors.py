@@ -1,8 +1,9 @@
 """Maps failures of MLflow to the bridge's three errors, by a table of MLflow's error codes.
 
-`Refused` stays inside this package: the payload, not the store, is at fault, and the caller halves the payload until
-the bad record is found. Sources: ``ERROR_CODE_TO_HTTP_STATUS`` in mlflow/exceptions.py; ``make_managed_session`` in
-mlflow/store/db/utils.py (operational errors of a database arrive as TEMPORARILY_UNAVAILABLE).
+`Refused` stays inside this package: the payload, not the store, is at fault, and the caller halves
+the payload until the bad record is found. Sources: ``ERROR_CODE_TO_HTTP_STATUS`` in
+mlflow/exceptions.py; ``make_managed_session`` in mlflow/store/db/utils.py (operational errors of a
+database arrive as TEMPORARILY_UNAVAILABLE).
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ _PASSING = re.compile(
 )
 """Errors that MLflow reports as a bad request although the request is valid.
 
-Either another writer inserted a row between MLflow's query and its insert, or the database had no free connection.
-MLflow turns every error of SQLAlchemy except ``OperationalError`` into BAD_REQUEST (``make_managed_session``).
+Either another writer inserted a row between MLflow's query and its insert, or the database had no
+free connection. MLflow turns every error of SQLAlchemy except ``OperationalError`` into BAD_REQUEST
+(``make_managed_session``).
 """
 _HELD = re.compile(
-    # The same three databases; MLflow 3.14 and newer answers an assessment with "constraint violation".
+    # The same three databases; MLflow 3.14 and newer answers an assessment with "constraint
+    # violation".
     r"unique constraint failed: (metrics|assessments)\."
     r'|duplicate key value violates unique constraint "(metric_pk|assessments_pkey)"'
     r"|duplicate entry .*'(metrics|assessments)\.primary'"
@@ -79,7 +82,8 @@ _TIMED_OUT = re.compile(
 def is_held(error: Exception) -> bool:
     """Return whether *error* means that the store already holds the metric or assessment that was sent alone.
 
-    A metric's key includes all of its fields. MLflow itself ignores metrics that it holds, but up to 3.15 not NaN.
+    A metric's key includes all of its fields. MLflow itself ignores metrics that it holds, but up
+    to 3.15 not NaN.
     """
     return _HELD.search(str(error).lower()) is not None
 
@@ -107,7 +111,8 @@ def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generat
 
     Args:
         doing: The attempted operation, for the message.
-        missing_is_refused: Whether a missing resource refuses this payload only, because it is a trace, not the run.
+        missing_is_refused: Whether a missing resource refuses this payload only, because it is a
+            trace, not the run.
     """
     try:
         yield

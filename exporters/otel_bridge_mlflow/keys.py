@@ -1,9 +1,9 @@
 """Keys -> names that MLflow accepts, one for each key, the same after a restart.
 
-``@`` becomes ``_at_``, repeated ``/`` becomes one, and any other character that MLflow refuses becomes ``_``. Two keys
-that would get the same name are distinguished by a hash. A legal key keeps its name, unless an earlier key has it. All
-names are kept in the writer's memory, so that a key gets the same name after a restart. Rules and limits are MLflow's
-own (mlflow/utils/validation.py).
+``@`` becomes ``_at_``, repeated ``/`` becomes one, and any other character that MLflow refuses
+becomes ``_``. Two keys that would get the same name are distinguished by a hash. A legal key keeps
+its name, unless an earlier key has it. All names are kept in the writer's memory, so that a key
+gets the same name after a restart. Rules and limits are MLflow's own (mlflow/utils/validation.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Names:
         kind: Their kind, for memory and warnings.
         rules: MLflow's rules.
         memory: Memory that keeps names, in one entry for each `store`.
-        used_keys: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
+        used_keys: Keys of earlier records, which the caller passes at each start; legal ones need
+            no entry in memory.
     """
 
     def __init__(

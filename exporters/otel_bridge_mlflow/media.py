@@ -1,8 +1,9 @@
 """Media -> artifacts of an MLflow run, as ``log_image`` and ``log_table`` of MLflow's client name them.
 
-Those calls give files random names, need pillow and pandas, and read a table back to add to it. Here a name follows
-from the record, so that a redelivered record replaces its own files. Source: ``log_image`` and ``log_table`` in
-mlflow/tracking/client.py; the UI finds images by these names and the tag, tables by the other tag.
+Those calls give files random names, need pillow and pandas, and read a table back to add to it.
+Here a name follows from the record, so that a redelivered record replaces its own files. Source:
+``log_image`` and ``log_table`` in mlflow/tracking/client.py; the UI finds images by these names and
+the tag, tables by the other tag.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class MediaWriter:
         """Store *media* as artifacts.
 
         Raises:
-            PermanentError: The artifact store does not accept them. It is not the store of metrics, which go on.
+            PermanentError: The artifact store does not accept them. It is not the store of metrics,
+                which go on.
             RetryableError: The artifact store cannot be reached now.
         """
         for record in media:

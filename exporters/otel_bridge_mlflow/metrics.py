@@ -1,9 +1,10 @@
 """Rows -> MLflow metrics, in batches as large as MLflow accepts.
 
-MLflow's key of a metric is (key, timestamp, step, value), so that a redelivered row changes nothing. Times become
-milliseconds. NaN stays, and MLflow itself turns an infinity into ±1.797e308. A distribution becomes
-``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count per key. The writer's memory keeps the
-counts with the positions of their rows, so that a redelivered row gets the same count.
+MLflow's key of a metric is (key, timestamp, step, value), so that a redelivered row changes
+nothing. Times become milliseconds. NaN stays, and MLflow itself turns an infinity into ±1.797e308.
+A distribution becomes ``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count
+per key. The writer's memory keeps the counts with the positions of their rows, so that a
+redelivered row gets the same count.
 """
 
 from __future__ import annotations
@@ -193,8 +194,9 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
 class Counts:
     """Assigns running counts per key to rows without a step.
 
-    A call's counts are stored before its data is sent: the next count of each key, and the counts of each position for
-    the latest calls. Delivery repeats at most its last call, so that two calls are enough.
+    A call's counts are stored before its data is sent: the next count of each key, and the counts
+    of each position for the latest calls. Delivery repeats at most its last call, so that two calls
+    are enough.
     """
 
     def __init__(self, memory: WriterMemory) -> None:

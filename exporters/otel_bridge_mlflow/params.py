@@ -1,8 +1,9 @@
 """Config -> params of an MLflow run.
 
-Nested maps are flattened with ``/`` under the role; a hash distinguishes entries whose names become equal. Params
-cannot change: a value that differs after a resume becomes the tag ``config/<key>``. Only changes are sent. Params never
-share a batch with metrics, because one refused param would make MLflow refuse the metrics too.
+Nested maps are flattened with ``/`` under the role; a hash distinguishes entries whose names become
+equal. Params cannot change: a value that differs after a resume becomes the tag ``config/<key>``.
+Only changes are sent. Params never share a batch with metrics, because one refused param would make
+MLflow refuse the metrics too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class ParamWriter:
         try:
             self._write(role, config)
         except Refused:
-            # Another bridge of this run wrote one of these params meanwhile: read them again and compare again.
+            # Another bridge of this run wrote one of these params meanwhile: read them again and
+            # compare again.
             with as_bridge_errors(f"reading the params of run {self._run_id}"):
                 self._params = dict(self._connection.client.get_run(self._run_id).data.params)
             self._write(role, config, halve=True)

@@ -1,8 +1,8 @@
 """Finds the MLflow run of a run by id, tag or name, or creates it; a run that had ended is opened again.
 
-Names are not unique in MLflow and there are no locks, so that two bridges may create a run at the same time. After
-creating a run, each bridge searches the tag again and uses the oldest run that has it. The other run, still empty, is
-deleted.
+Names are not unique in MLflow and there are no locks, so that two bridges may create a run at the
+same time. After creating a run, each bridge searches the tag again and uses the oldest run that has
+it. The other run, still empty, is deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class OpenMlflowRun:
         experiment_id: Id of its experiment.
         params: Params that the run has.
         tags: Tags that the run has.
-        found: Line that reports that the store held the run before this destination first wrote to it; else empty.
+        found: Line that reports that the store held the run before this destination first wrote to
+            it; else empty.
     """
 
     id: str
@@ -53,8 +54,9 @@ class OpenMlflowRun:
     def page(self) -> str:
         """Return the path of the run's charts, below the address of MLflow.
 
-        Without the workflow MLflow 3.17 opens in its GenAI mode and lists the run among evaluations, whatever the
-        experiment's tag ``mlflow.experimentKind`` is. Older ones ignore it.
+        Without the workflow MLflow 3.17 opens in its GenAI mode and lists the run among
+        evaluations, whatever the experiment's tag ``mlflow.experimentKind`` is. Older ones ignore
+        it.
         """
         return f"#/experiments/{self.experiment_id}/runs/{self.id}/model-metrics?workflowType=machine_learning"
 
@@ -100,7 +102,8 @@ def require_active(connection: Connection, run: OpenMlflowRun) -> None:
     """Check whether an open run, which MLflow no longer accepts records for, was deleted.
 
     Raises:
-        BlockedError: The run or its experiment was deleted; the error names the command that restores it.
+        BlockedError: The run or its experiment was deleted; the error names the command that
+            restores it.
         RetryableError: The store cannot be reached now.
     """
     with as_bridge_errors(f"looking at run {run.id} in {connection.shown}"):
@@ -133,8 +136,8 @@ def run_name(run: RunInfo, limit: int) -> str:
 def quoted(text: str) -> tuple[str, str]:
     """Return the operator and the literal that match *text* in a filter of MLflow.
 
-    The filter's grammar has no escapes. Text with both kinds of quotes can only be matched by LIKE, with ``_`` for each
-    quote, and the results must be compared with *text* again.
+    The filter's grammar has no escapes. Text with both kinds of quotes can only be matched by LIKE,
+    with ``_`` for each quote, and the results must be compared with *text* again.
     """
     if "'" not in text:
         return "=", f"'{text}'"

@@ -46,7 +46,8 @@ class MlflowSettings:
     """Holds the settings of one MLflow store.
 
     Attributes:
-        uri: ``MLFLOW_TRACKING_URI``, with an absolute path for an SQLite file; may hold credentials.
+        uri: ``MLFLOW_TRACKING_URI``, with an absolute path for an SQLite file; may hold
+            credentials.
         database: The SQLite file; ``None`` for a server or another database.
         remote: Whether the store is a server over HTTP.
         wal: Setting `WAL`.

@@ -1,10 +1,10 @@
 """Create the SQLite file of a store in one transaction, and refuse one whose tables another MLflow made.
 
-MLflow creates its tables in many small steps. A process killed between two of them leaves a file that no MLflow opens
-again (``duplicate column name``, ``table _alembic_tmp_… already exists``). So MLflow creates the tables in a folder of
-its own beside the file, and one transaction copies them. SQLite undoes a killed transaction by itself. Its lock also
-keeps out another process that creates the same file: a training script that calls ``mlflow.set_experiment``, or
-``mlflow ui``.
+MLflow creates its tables in many small steps. A process killed between two of them leaves a file
+that no MLflow opens again (``duplicate column name``, ``table _alembic_tmp_… already exists``). So
+MLflow creates the tables in a folder of its own beside the file, and one transaction copies them.
+SQLite undoes a killed transaction by itself. Its lock also keeps out another process that creates
+the same file: a training script that calls ``mlflow.set_experiment``, or ``mlflow ui``.
 
 MLflow also migrates an older store without asking when a table is missing. A bridge never does that to a user's data:
 it blocks with the command.
@@ -70,7 +70,8 @@ class _Tables:
     Attributes:
         revision: Schema revision, ``None`` before the first migration is complete.
         names: Names of its tables.
-        experiments: Whether there is an experiment. MLflow creates the first one after its last migration.
+        experiments: Whether there is an experiment. MLflow creates the first one after its last
+            migration.
         changed: Differs after every change of the tables.
     """
 
@@ -180,10 +181,12 @@ def prepare(
 
     Raises:
         RetryableError: Another process is creating the database.
-        BlockedError: Its tables are those of another version, or a migration of them was interrupted.
+        BlockedError: Its tables are those of another version, or a migration of them was
+            interrupted.
         sqlite3.Error: SQLite's own errors.
     """
-    # Without known revisions (an MLflow that keeps its migrations elsewhere) MLflow decides by itself.
+    # Without known revisions (an MLflow that keeps its migrations elsewhere) MLflow decides by
+    # itself.
     if revisions.newest is not None:
         tables = _look(path)
         if tables is None or not tables.of_mlflow or _is_unfinished(path, tables, revisions):

@@ -1,10 +1,10 @@
 """Sets the tags of an MLflow run: the run of otel-bridge, its program, its roles, and its summary.
 
-An alert is a tag and a point of a metric. Numbers of a summary are metrics, because MLflow sorts and compares runs by
-metrics; texts and bools are tags.
+An alert is a tag and a point of a metric. Numbers of a summary are metrics, because MLflow sorts
+and compares runs by metrics; texts and bools are tags.
 
-Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. Tags that a person may change in the UI (the note) and tags
-that another bridge of the run has set (host, commit) are never overwritten.
+Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. Tags that a person may change in the UI
+(the note) and tags that another bridge of the run has set (host, commit) are never overwritten.
 """
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ class SummaryWriter:
     def _point(self, alert: Alert) -> Row:
         """Return the point of *alert* in the run's time line: ``alerts/<level>``, the number of such alerts so far.
 
-        The number is stored before it is written, so that an alert that comes again has the same number.
+        The number is stored before it is written, so that an alert that comes again has the same
+        number.
         """
         key = f"{_ALERTS}{alert.level}"
         positions: list[int] = json.loads(self._memory.get(key) or b"[]")

@@ -1,7 +1,8 @@
 """Determines what the installed MLflow and its server can do, from calls and fields.
 
-A server exposes neither calls nor fields. Its version decides what no answer reveals: an MLflow server older than 3.6
-accepts traces and never shows them, and one older than 3.13 cannot start a trace a second time.
+A server exposes neither calls nor fields. Its version decides what no answer reveals: an MLflow
+server older than 3.6 accepts traces and never shows them, and one older than 3.13 cannot start a
+trace a second time.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
 
 def _shows_traces(package: Package, *, remote: bool) -> bool:
     writes = remote or (
-        # A tag marks traces whose spans are in the database. An MLflow without it writes them there but reads files.
+        # A tag marks traces whose spans are in the database. An MLflow without it writes them there
+        # but reads files.
         hasattr(package.trace_tags, "SPANS_LOCATION")
         and accepts(package.store, "log_spans", "location", "spans")
         and accepts(package.store, "create_assessment", "assessment")

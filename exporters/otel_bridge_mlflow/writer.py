@@ -42,7 +42,8 @@ _DELETED = "'active' state"
 class MlflowRunWriter:
     """Writes one run to MLflow, from one delivery thread; when a call returns, its data is in the store.
 
-    Thirteen attributes: a part for each kind of record, and the fields that the contract of exporters names.
+    Thirteen attributes: a part for each kind of record, and the fields that the contract of
+        exporters names.
 
     Args:
         connection: The store.

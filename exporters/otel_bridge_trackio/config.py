@@ -1,7 +1,8 @@
 """The configs of a run's roles -> Trackio's one flat config of a run. Pure.
 
-Trackio replaces the whole config at once. Entries that another bridge has written for the same run are kept, as in the
-other trackers. Such a bridge serves roles on another machine, or the job's earlier folder.
+Trackio replaces the whole config at once. Entries that another bridge has written for the same run
+are kept, as in the other trackers. Such a bridge serves roles on another machine, or the job's
+earlier folder.
 """
 
 from __future__ import annotations

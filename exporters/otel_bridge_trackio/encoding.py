@@ -1,7 +1,8 @@
 """Entries -> the JSON that Trackio's server and its inbox accept. Pure.
 
-Source: ``LogEntry`` in trackio/typehints.py, ``metric_record`` in trackio/fragments.py, ``serialize_values`` in
-trackio/utils.py: non-finite numbers are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
+Source: ``LogEntry`` in trackio/typehints.py, ``metric_record`` in trackio/fragments.py,
+``serialize_values`` in trackio/utils.py: non-finite numbers are the strings ``NaN``, ``Infinity``
+and ``-Infinity``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def encoded(entry: StoreEntry, fields: Payload) -> bytes:
         PermanentError: Trackio cannot store it: a step or number that does not fit into 64 bits.
     """
     if not _STEP_MIN <= entry.step <= _STEP_MAX:
-        # One such entry stops Trackio's importer forever (import_inbox_dir in trackio/fragments.py).
+        # One such entry stops Trackio's importer forever (import_inbox_dir in
+        # trackio/fragments.py).
         raise PermanentError(
             f"step {entry.step} of {entry.log_id} does not fit into 64 bits",
             position=entry.position,

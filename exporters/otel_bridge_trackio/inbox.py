@@ -1,8 +1,8 @@
 """Writes to Trackio's inbox: files that its dashboard imports, for folders where machines must not share a database.
 
-A file holds the entries of one call. It is written under another name, synced and renamed. Its name is the time,
-because files are imported in the order of their names and the last config counts. Trackio recognises a redelivered
-entry by its id. Source: trackio/fragments.py.
+A file holds the entries of one call. It is written under another name, synced and renamed. Its name
+is the time, because files are imported in the order of their names and the last config counts.
+Trackio recognises a redelivered entry by its id. Source: trackio/fragments.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Media -> Trackio's payloads, and their files in Trackio's folder.
 
-Trackio's own objects name their files at random and write them when they are logged; here a file is named by what it
-holds, so that a redelivery changes nothing. Source: ``TrackioMedia._to_dict`` in trackio/media/media.py,
-``Table._to_dict`` in trackio/table.py, ``Markdown._to_dict`` in trackio/markdown.py.
+Trackio's own objects name their files at random and write them when they are logged; here a file is
+named by what it holds, so that a redelivery changes nothing. Source: ``TrackioMedia._to_dict`` in
+trackio/media/media.py, ``Table._to_dict`` in trackio/table.py, ``Markdown._to_dict`` in
+trackio/markdown.py.
 """
 
 from __future__ import annotations

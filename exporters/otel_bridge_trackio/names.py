@@ -1,7 +1,8 @@
 """Chooses the one name under which Trackio lists a run; Trackio lists a run twice when its rows have two names.
 
-If the name is generated, the name that Trackio has is used. A given name replaces a generated one in the local
-database. A server and an inbox cannot rename: there the run keeps the name that it was first written under.
+If the name is generated, the name that Trackio has is used. A given name replaces a generated one
+in the local database. A server and an inbox cannot rename: there the run keeps the name that it was
+first written under.
 """
 
 from __future__ import annotations

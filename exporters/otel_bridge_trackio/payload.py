@@ -1,7 +1,8 @@
 """Records -> Trackio's payloads: rows as flat dicts, rollouts as trace payloads. Pure.
 
-Source: ``Trace._to_dict`` in trackio/trace.py, ``Histogram._to_dict`` in trackio/histogram.py, and the keys that the
-dashboard reads (frontend/src/lib/traceUtils.js): times as ISO 8601, ``usage.input_tokens`` on generations only.
+Source: ``Trace._to_dict`` in trackio/trace.py, ``Histogram._to_dict`` in trackio/histogram.py, and
+the keys that the dashboard reads (frontend/src/lib/traceUtils.js): times as ISO 8601,
+``usage.input_tokens`` on generations only.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ def timestamp(time_unix_ns: int) -> str:
 
 @lru_cache(maxsize=16)
 def _second(unix_s: int) -> str:
-    # Cached: most rows of a batch share their second, and a datetime costs as much as the rest of a row.
+    # Cached: most rows of a batch share their second, and a datetime costs as much as the rest of a
+    # row.
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
     """Return the metrics of one row.
 
-    Trackio's own step is the row's, so that a step axis beside it would only be one more chart: a zigzag, since the
-    rows of all roles carry it.
+    Trackio's own step is the row's, so that a step axis beside it would only be one more chart: a
+    zigzag, since the rows of all roles carry it.
 
     Args:
         row: The row.
@@ -70,8 +72,8 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
 
 def _stored_key(key: str, row: Row) -> str:
     """Return the name of a value: with ``__`` in front if it is Trackio's own name, or that of an axis."""
-    # A key with the name of an axis is stored beside the axis, under the same name where no axis is written; others
-    # are renamed as Trackio's own log() does.
+    # A key with the name of an axis is stored beside the axis, under the same name where no axis is
+    # written; others are renamed as Trackio's own log() does.
     is_taken = key in RESERVED or key.startswith("__") or key in row.steps
     return f"__{key}" if is_taken else key
 
@@ -79,7 +81,8 @@ def _stored_key(key: str, row: Row) -> str:
 @lru_cache(maxsize=256)
 def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     """Return whether no name of a row has to be changed."""
-    # Cached: the same few sets of names recur, and checking each key each time would be a fifth of a row's cost.
+    # Cached: the same few sets of names recur, and checking each key each time would be a fifth of
+    # a row's cost.
     taken_names = RESERVED.union(axes)
     return AXIS not in axes and not any(key in taken_names or key.startswith("__") for key in keys)
 
@@ -116,7 +119,8 @@ def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
 def _previewed(messages: Sequence[Message]) -> list[Json]:
     """Return *messages*, of which the list of traces shows the text of the first assistant turn below the question.
 
-    A turn that only calls tools has none. It gets a part of its own type that holds the beginning of the last answer.
+    A turn that only calls tools has none. It gets a part of its own type that holds the beginning
+    of the last answer.
     """
     previewed: list[Json] = [*messages]
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]

@@ -1,8 +1,8 @@
 """Writes to a Trackio server, or to a Space that runs one, over its HTTP interface.
 
-``bulk_log`` accepts ids, so that a redelivered entry changes nothing, but no times. It also answers 200 when it has
-only put the entries into a queue that it may drop (``_flush_loop`` in trackio/server.py). So each answer is verified by
-a query for the stored ids.
+``bulk_log`` accepts ids, so that a redelivered entry changes nothing, but no times. It also answers
+200 when it has only put the entries into a queue that it may drop (``_flush_loop`` in
+trackio/server.py). So each answer is verified by a query for the stored ids.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class RemoteStore:
 
     Raises:
         RetryableError: The server cannot be reached now.
-        BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
+        BlockedError: The address is not a Trackio server, or the server lacks a needed call or
+            refuses access.
 
     Attributes:
         abilities: Abilities of the Trackio on the server.
@@ -140,7 +141,8 @@ class RemoteStore:
         """Store *entries*, and *config* with the first of them.
 
         Raises:
-            RetryableError: The server is down, slow or busy; the entries before the position are stored.
+            RetryableError: The server is down, slow or busy; the entries before the position are
+                stored.
             BlockedError: A person must act.
             PermanentError: One entry can never be stored; the entries before it are stored.
         """
@@ -415,7 +417,8 @@ def abilities_at(server: Remote) -> TrackioAbilities:
 
     Raises:
         RetryableError: The server cannot be reached now.
-        BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
+        BlockedError: The address is not a Trackio server, or the server lacks a needed call or
+            refuses access.
     """
     store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()

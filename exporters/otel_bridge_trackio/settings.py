@@ -1,7 +1,8 @@
 """Reads where Trackio keeps its store from Trackio's own variables, without importing it.
 
-Source: ``_get_trackio_dir``, ``resolve_space_id_and_server_url``, ``parse_trackio_server_url`` and ``get_storage_mode``
-in trackio/utils.py; ``_space_id_to_url`` in trackio/remote_client.py; ``HF_HOME`` in huggingface_hub/constants.py.
+Source: ``_get_trackio_dir``, ``resolve_space_id_and_server_url``, ``parse_trackio_server_url`` and
+``get_storage_mode`` in trackio/utils.py; ``_space_id_to_url`` in trackio/remote_client.py;
+``HF_HOME`` in huggingface_hub/constants.py.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ class TrackioSettings:
 
     Attributes:
         directory: ``TRACKIO_DIR``, absolute: the local store.
-        is_default: Whether no variable named it, so that Trackio's own commands find it without a variable.
+        is_default: Whether no variable named it, so that Trackio's own commands find it without a
+            variable.
         remote: The server that rows are sent to instead of the local store.
-        inbox: Whether files for the dashboard are written instead of the database, because `directory` is on a network
-            file system.
+        inbox: Whether files for the dashboard are written instead of the database, because
+            `directory` is on a network file system.
         all_series: Setting `ALL_SERIES`.
     """
 

@@ -1,7 +1,8 @@
 """Writes to Trackio's store through ``SQLiteStorage.bulk_log``, which accepts event times and ids and raises errors.
 
-``bulk_log`` is internal to Trackio, though its server, its importers and third parties call it. Its signature is probed
-when the store is opened. A redelivery changes nothing because of ``log_id`` (``INSERT OR IGNORE``).
+``bulk_log`` is internal to Trackio, though its server, its importers and third parties call it. Its
+signature is probed when the store is opened. A redelivery changes nothing because of ``log_id``
+(``INSERT OR IGNORE``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class LocalStore:
         abilities: Abilities of the installed Trackio.
 
     Raises:
-        BlockedError: Trackio lacks a needed call, uses another folder, or refuses the project's name.
+        BlockedError: Trackio lacks a needed call, uses another folder, or refuses the project's
+            name.
     """
 
     def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:

@@ -1,8 +1,8 @@
 """Determines what the installed Trackio can do, from its signatures, and what a server can do, from its answers.
 
-Needed are event times, ids and a run id in ``SQLiteStorage.bulk_log`` (0.24), traces (0.25), and for the inbox its
-importer (0.28). Trackio 0.26 added ids of traces, and 0.37 spans of traces. Before 0.37 spans are text in the trace's
-metadata.
+Needed are event times, ids and a run id in ``SQLiteStorage.bulk_log`` (0.24), traces (0.25), and
+for the inbox its importer (0.28). Trackio 0.26 added ids of traces, and 0.37 spans of traces.
+Before 0.37 spans are text in the trace's metadata.
 """
 
 from __future__ import annotations

@@ -264,7 +264,8 @@ class TrackioRunWriter:
         self._repairs = 0
         last = self._memory.get(_LAST)
         if last is not None:
-            # Trackio stores a config only with a record. A record whose id it already has changes only the config.
+            # Trackio stores a config only with a record. A record whose id it already has changes
+            # only the config.
             self._write([StoreEntry(0, last.decode(), 0, timestamp(0), {})])
 
     def durable(self) -> Position | None:
@@ -315,8 +316,8 @@ class TrackioRunWriter:
     def _check_config(self, *, now: bool = False) -> None:
         """Make the config due if another bridge replaced it, after some time or *now*.
 
-        Each bridge reads the whole config, adds its own entries and writes all of it. If two do so at the same time,
-        the entries of one are lost.
+        Each bridge reads the whole config, adds its own entries and writes all of it. If two do so
+        at the same time, the entries of one are lost.
         """
         if self._check_config_s is None or not (now or self._clock_s() >= self._check_config_s):
             return

@@ -1,9 +1,9 @@
 """Binds every key by its exact name to its role's hidden step axis.
 
-Globs are unreliable: of several that match, wandb picks a random one (``runmetric.go``). Only shared mode needs them,
-one for each role. Each attach of a run deletes all definitions until its writer declares them again. So all known keys
-are declared right after every init. ``step_sync`` is off: each row has its own step, and a row without a step must not
-get an old one.
+Globs are unreliable: of several that match, wandb picks a random one (``runmetric.go``). Only
+shared mode needs them, one for each role. Each attach of a run deletes all definitions until its
+writer declares them again. So all known keys are declared right after every init. ``step_sync`` is
+off: each row has its own step, and a row without a step must not get an old one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class WandbAxes:
 
     Args:
         define: Binds a name to an axis; without an axis it declares a hidden axis.
-        shared: In shared mode, binds a whole prefix, for the roles whose axes are declared from the start.
+        shared: In shared mode, binds a whole prefix, for the roles whose axes are declared from the
+            start.
     """
 
     def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
@@ -123,7 +124,8 @@ class WandbAxes:
             self._declare(axis, None)
         if key not in self._bound:
             self._bound.add(key)
-            # One level below the role its prefix is enough. W&B does not document whether its page follows deeper ones.
+            # One level below the role its prefix is enough. W&B does not document whether its page
+            # follows deeper ones.
             if self._shared is None or not _shallow(key, axis):
                 self._declare(key, axis)
 

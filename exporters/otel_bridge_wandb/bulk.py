@@ -1,8 +1,9 @@
 """Sends many records to wandb's service at once, with one change of threads instead of one per record.
 
-``run.log`` sends each row on wandb's own thread and waits until it is sent (``InterfaceSock._publish``), which is a
-third of a row's cost. Records that a thread logs in a ``with`` block are sent at the end of the block, in the same
-order, and the block waits for that, as each ``run.log`` would. If wandb's internals differ, nothing is changed.
+``run.log`` sends each row on wandb's own thread and waits until it is sent
+(``InterfaceSock._publish``), which is a third of a row's cost. Records that a thread logs in a
+``with`` block are sent at the end of the block, in the same order, and the block waits for that, as
+each ``run.log`` would. If wandb's internals differ, nothing is changed.
 """
 
 from __future__ import annotations

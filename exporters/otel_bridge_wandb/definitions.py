@@ -1,10 +1,11 @@
 """Sends the definitions of a run's axes to wandb: one by one while they are few, all in one entry when there are many.
 
-wandb's service iterates over all definitions at each new one (``UpdateMetrics`` in runupserter.go). 10,000 definitions
-take it 100 s, during which rows wait, and again at each start. The service turns them into the entry ``m`` of its own
-part of the config. Beyond `ONE_BY_ONE` names this module writes that entry as a whole, in a config record as wandb uses
-it too, so that the server receives the same. A telemetry record overwrites the entry with the definitions that were
-sent one by one, so that the whole entry is sent again after each telemetry record. Source: ``ToRunConfigData`` in
+wandb's service iterates over all definitions at each new one (``UpdateMetrics`` in runupserter.go).
+10,000 definitions take it 100 s, during which rows wait, and again at each start. The service turns
+them into the entry ``m`` of its own part of the config. Beyond `ONE_BY_ONE` names this module
+writes that entry as a whole, in a config record as wandb uses it too, so that the server receives
+the same. A telemetry record overwrites the entry with the definitions that were sent one by one, so
+that the whole entry is sent again after each telemetry record. Source: ``ToRunConfigData`` in
 runconfigmetrics.go, ``AddInternalData`` in runconfig.go.
 """
 

@@ -1,8 +1,8 @@
 """wandb's exceptions -> the bridge's three errors.
 
-wandb names the HTTP status only in its message (``returned error 403``, ``<Response [401]>``, ``HTTP 404``). A message
-without a status means that the network failed or the server did not answer in time.
-Source: ``ProtobufErrorHandler`` in wandb/sdk/lib and ``runupdateerror.go`` of wandb-core.
+wandb names the HTTP status only in its message (``returned error 403``, ``<Response [401]>``,
+``HTTP 404``). A message without a status means that the network failed or the server did not answer
+in time. Source: ``ProtobufErrorHandler`` in wandb/sdk/lib and ``runupdateerror.go`` of wandb-core.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def _text(exc: BaseException) -> str:
 
 # The reason why W&B refused an ``init()``, when wandb's exception has no message.
 #
-# For most answers of 4xx wandb raises ``CommError('<no message>')``. The status is in the log of the run that wandb's
-# service keeps: ``failed to init run``, ``returned error 403: …``.
-# Source: ``runupserter`` and ``stream`` of wandb-core.
+# For most answers of 4xx wandb raises ``CommError('<no message>')``. The status is in the log of
+# the run that wandb's service keeps: ``failed to init run``, ``returned error 403: …``. Source:
+# ``runupserter`` and ``stream`` of wandb-core.
 
 NO_MESSAGE: Final = "<no message>"
 REFUSED_HELP: Final = (

@@ -65,7 +65,8 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) 
 
     Raises:
         RetryableError: The server did not answer.
-        BlockedError: No key, no access, the run was deleted, another writer holds it, or wandb is too old.
+        BlockedError: No key, no access, the run was deleted, another writer holds it, or wandb is
+            too old.
     """
     chosen = cast("WandbSettings", settings)
     _notify_what_is_not_shared(run, chosen)
@@ -287,14 +288,15 @@ def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
 def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
     """Send the files of media that killed writers left once more, and delete their copies.
 
-    The server may hold the line of a picture and not its file, which wandb sends later. Everything else is in the
-    ledger, or confirmed.
+    The server may hold the line of a picture and not its file, which wandb sends later. Everything
+    else is in the ledger, or confirmed.
     """
     if folder is None:
         return
     run_files = Path(str(opened.dir))
     for old_run in folder.glob(f"run-*-{run_id}"):
-        # W&B names a folder run-<time>-<id>; in shared mode each role has an id of its own, which may end in another's.
+        # W&B names a folder run-<time>-<id>; in shared mode each role has an id of its own, which
+        # may end in another's.
         is_of_this_run = old_run.name.split("-", 2)[2] == run_id
         if old_run == run_files.parent or not is_of_this_run:
             continue
@@ -387,8 +389,8 @@ def _log_file(opened: Any) -> Path:
 def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | None:
     """Return how many names are defined one by one, ``None`` for all.
 
-    Offline, definitions cost nothing. In a shared run, patterns cover most names. Definitions that did not arrive once
-    are all sent one by one.
+    Offline, definitions cost nothing. In a shared run, patterns cover most names. Definitions that
+    did not arrive once are all sent one by one.
     """
     if (
         settings.offline

@@ -1,8 +1,9 @@
 """Imports wandb, in this module only: without output or prompts, and with the run's identity from the bridge alone.
 
-The bridge has no terminal of its own, may hold many runs (``reinit="create_new"``), and must not add its own data to
-them: no console capture, system metrics, git, requirements or code. wandb stops a run by SIGINT to the main thread (the
-Stop button, ``stop_fn`` in wandb_settings.py); here a callback replaces the signal.
+The bridge has no terminal of its own, may hold many runs (``reinit="create_new"``), and must not
+add its own data to them: no console capture, system metrics, git, requirements or code. wandb stops
+a run by SIGINT to the main thread (the Stop button, ``stop_fn`` in wandb_settings.py); here a
+callback replaces the signal.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def load() -> Wandb:
         # An inherited variable would lead to "run ID is in use" of the parent's service.
         if _SERVICE.pid != os.getpid():
             os.environ.pop("WANDB_SERVICE", None)
-        # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
+        # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for
+        # api.wandb.ai.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         _keep_this_machine_unproxied()
         wandb = importlib.import_module("wandb")
@@ -174,8 +176,8 @@ def _mode(settings: WandbSettings) -> str:
 
 def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:
     """Return the name for W&B; ``None`` where a generated one would replace that of a run that exists."""
-    # Offline it is unknown whether the server has the run. A name that is only the id would replace, with `wandb sync`,
-    # the name that the offline directory of another process gives.
+    # Offline it is unknown whether the server has the run. A name that is only the id would
+    # replace, with `wandb sync`, the name that the offline directory of another process gives.
     may_exist = exists or (settings.offline and run.name == run.id)
     return None if run.name_generated and may_exist else run.name or None
 
@@ -226,7 +228,8 @@ def define(run: WandbRun, name: str, axis: str | None) -> None:
         else:
             run.define_metric(name, step_metric=axis, step_sync=False)
         return
-    # define_metric() takes a trailing star for a glob and refuses any other; the record beneath it takes any name.
+    # define_metric() takes a trailing star for a glob and refuses any other; the record beneath it
+    # takes any name.
     records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     publish: Callable[[object], None] | None = getattr(run, "_metric_callback", None)
     if publish is not None:
@@ -307,8 +310,8 @@ def _in_netrc(base_url: str) -> bool:
 def staging_in(folder: Path) -> Generator[None, None, None]:
     """Let wandb put the files of an increment into *folder*, not into the user's home, unless the user names a folder.
 
-    An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable at each use
-    (``get_data_dir`` in wandb/env.py) and has no setting for it.
+    An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
+    at each use (``get_data_dir`` in wandb/env.py) and has no setting for it.
     """
     if os.environ.get("WANDB_DATA_DIR"):
         yield
@@ -331,11 +334,13 @@ def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
         os.environ.update(hidden)
 
 
-# Closes a run in wandb's service: leaves it open in W&B, or removes it after an ``init()`` that failed.
+# Closes a run in wandb's service: leaves it open in W&B, or removes it after an ``init()`` that
+# failed.
 #
-# The service keeps the stream of a failed ``init()``, and refuses its id from then on: "run ID … is in use". An exit
-# record followed by ``inform_finish`` closes a stream, as in ``Run.finish``. Without the exit record the service, and
-# every later ``init()`` of the process, waits forever. Source: ``RemoveStream`` in stream_mux.go.
+# The service keeps the stream of a failed ``init()``, and refuses its id from then on: "run ID … is
+# in use". An exit record followed by ``inform_finish`` closes a stream, as in ``Run.finish``.
+# Without the exit record the service, and every later ``init()`` of the process, waits forever.
+# Source: ``RemoveStream`` in stream_mux.go.
 
 _IN_USE: Final = "is in use"
 _EXIT_S: Final = 5.0
@@ -347,7 +352,8 @@ _log: Final = logging.getLogger("otel_bridge.wandb")
 def leave_open(run: Any) -> None:
     """Make the next ``finish()`` upload everything without marking the run complete, so that it can be continued.
 
-    wandb has no public call for that; its exit record has the field (``not_complete``, read in sender.go).
+    wandb has no public call for that; its exit record has the field (``not_complete``, read in
+    sender.go).
     """
     _mark_exit(getattr(run, "_interface", None))
 
@@ -355,7 +361,8 @@ def leave_open(run: Any) -> None:
 def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
     """Close the stream of *run_id* after *error* of its ``init()``; a run that is open in this process is not touched.
 
-    If the service does not answer in time, this is tried again after the next failure, which is then "in use".
+    If the service does not answer in time, this is tried again after the next failure, which is
+    then "in use".
     """
     if _IN_USE in str(error) and run_id not in _UNCLOSED:
         return

@@ -1,6 +1,7 @@
 """Reads the settings of W&B from its own variables, without importing it. The API key is never read here.
 
-Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows ``dryrun`` and ``run``, its old names.
+Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows ``dryrun`` and
+``run``, its old names.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class WandbSettings:
         entity: ``WANDB_ENTITY``; empty for the default of the API key.
         resume: ``WANDB_RESUME``.
         sharing: Sharing of the run with other machines; ``None`` when it has one writer.
-        unshared: Whether sharing was requested and is not possible, so that each machine has its own run, in one group.
+        unshared: Whether sharing was requested and is not possible, so that each machine has its
+            own run, in one group.
     """
 
     offline: bool = False
@@ -138,7 +140,8 @@ class WandbSettings:
         """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
-            ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be parsed.
+            ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be
+                parsed.
         """
         offline = _mode(env) == "offline"
         shared = Sharing.read(env)
@@ -178,7 +181,8 @@ class WandbSettings:
     def view(self, run: RunInfo) -> str:
         """Return the folder of offline runs, or the page of an online one; empty without an entity.
 
-        The key's own entity is known only to the server. The writer reports the page once it has opened the run.
+        The key's own entity is known only to the server. The writer reports the page once it has
+        opened the run.
         """
         if self.offline:
             return str(self.root(run) / "wandb")

@@ -1,7 +1,8 @@
 """Determines what the installed wandb can do, from its signatures and fields; only shared mode depends on its version.
 
-``RunExitRecord.not_complete`` and ``Settings.stop_fn`` came with 0.26.1, ``Settings.finish_timeout`` with 0.27.0.
-Before 0.30.0 ``Table.add_data`` asked the session's server for its version, without a timeout.
+``RunExitRecord.not_complete`` and ``Settings.stop_fn`` came with 0.26.1,
+``Settings.finish_timeout`` with 0.27.0. Before 0.30.0 ``Table.add_data`` asked the session's server
+for its version, without a timeout.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class WandbAbilities:
     """Holds the abilities of one wandb that not every supported version has.
 
     Attributes:
-        finish_timeout: Whether ``Run.finish`` has a timeout; otherwise this exporter sets a deadline.
+        finish_timeout: Whether ``Run.finish`` has a timeout; otherwise this exporter sets a
+            deadline.
         degraded: One sentence for each ability that is missing.
     """
 
@@ -94,8 +96,9 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
 def replace_what_interferes(wandb: Any) -> None:
     """Keep the Stop button of W&B's page, and a server that is down, from stopping this process.
 
-    Without ``Settings.stop_fn`` wandb sends SIGINT to its own process, here the bridge. The question for the server's
-    version is answered "new enough", which wandb's own comment assumes of every server, and 0.30 no longer asks.
+    Without ``Settings.stop_fn`` wandb sends SIGINT to its own process, here the bridge. The
+    question for the server's version is answered "new enough", which wandb's own comment assumes of
+    every server, and 0.30 no longer asks.
     """
     if "stop_fn" not in _fields(wandb, "wandb"):
         interrupt: Any = _module("wandb.sdk.lib.interrupt")

@@ -136,8 +136,9 @@ class OpenRun:
         degraded: One sentence for each ability that this wandb lacks.
         deadline_s: Longest time of ``finish()``; ``None`` when wandb itself sets a limit.
         shared: Duties of a writer in shared mode; ``None`` for the only writer of a run.
-        missed: Returns, for the number of declared names and whether there is a config, what the finished run lacks of
-            them. wandb never retries an upload that was answered 403, and does not report it.
+        missed: Returns, for the number of declared names and whether there is a config, what the
+            finished run lacks of them. wandb never retries an upload that was answered 403, and
+            does not report it.
         bulk: Returns a block whose rows are sent at its end, which raises `ExporterError` only.
     """
 
@@ -257,7 +258,8 @@ class WandbRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*: under the role's name, without a role at the top.
 
-        An entry at the top with the name of a role is shown as ``<role>_value``, like a key with the name of an axis.
+        An entry at the top with the name of a role is shown as ``<role>_value``, like a key with
+        the name of an axis.
         """
         opened = self._open()
         self._configs[clean_text(role or "")] = clean_map(config)

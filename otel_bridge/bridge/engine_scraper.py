@@ -1,7 +1,8 @@
 """Reads the Prometheus endpoints of inference engines for one run, while a process that requested it lives.
 
-Each endpoint has a thread of its own, so that a slow one costs the others nothing. The bridge appends the answers to
-its own segment, as it does with system metrics: from then on they survive a kill, and are read once.
+Each endpoint has a thread of its own, so that a slow one costs the others nothing. The bridge
+appends the answers to its own segment, as it does with system metrics: from then on they survive a
+kill, and are read once.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class _Endpoint:
     """Reads one endpoint, in a thread of its own.
 
     Attributes:
-        answers: Export requests that are not appended yet. The thread adds at the end, the bridge takes the first.
+        answers: Export requests that are not appended yet. The thread adds at the end, the bridge
+            takes the first.
     """
 
     def __init__(self, address: str, header: SegmentHeader) -> None:

@@ -1,6 +1,7 @@
 """Determines which exporters a run has, for which signals, and where each delivers.
 
-A list given to the bridge (``--exporters``) decides, else the living processes together, else the last choice.
+A list given to the bridge (``--exporters``) decides, else the living processes together, else the
+last choice.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def chosen(
     """Return the exporters of a run.
 
     Args:
-        requested_names: Signal to exporters, as given to the bridge; ``None``: the processes decide.
+        requested_names: Signal to exporters, as given to the bridge; ``None``: the processes
+            decide.
         living: Headers of the living processes.
         last: The last choice, as stored: exporter to signals; ``None`` when there is none yet.
     """
@@ -109,8 +111,10 @@ class ExporterEnvironment:
         env: The bridge's own environment, credentials included.
         cwd: Working folder of relative paths.
         load: Finds an exporter by its name.
-        from_segments: Whether variables that *env* does not set are taken from the segments (``drain``).
-        trusts_folders: Whether destinations that a folder of another user or machine names are used too.
+        from_segments: Whether variables that *env* does not set are taken from the segments
+            (``drain``).
+        trusts_folders: Whether destinations that a folder of another user or machine names are used
+            too.
     """
 
     env: Mapping[str, str]
@@ -126,12 +130,13 @@ class ExporterEnvironment:
 
         Args:
             name: The exporter.
-            segment_variables: Its variables, as the segments name them, with the seal of the user who named them.
+            segment_variables: Its variables, as the segments name them, with the seal of the user
+                who named them.
             run_id: The run whose segments they are.
 
         Raises:
-            ConfigError: The exporter is unknown or not installed, a variable cannot be used, or the segments name a
-                server or file that the user of this process did not name.
+            ConfigError: The exporter is unknown or not installed, a variable cannot be used, or the
+                segments name a server or file that the user of this process did not name.
         """
         exporter = self.load(name)
         content_of(name).read(self.env)
@@ -141,7 +146,8 @@ class ExporterEnvironment:
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
         if self._trusts(run_id, name, segment_variables):
             return exporter, settings
-        # The destination as the exporter reads it: it may strip or normalise what stands in the folder.
+        # The destination as the exporter reads it: it may strip or normalise what stands in the
+        # folder.
         destination = destination_of(settings)
         own_destination = destination_of(exporter.read_settings(self.env, self.cwd))
         _refuse_others(name, destination, own_destination)
@@ -175,7 +181,8 @@ def _refuse_others(
 ) -> None:
     """Raise `ConfigError` if *destination* has a server or file that *own_destination* does not name.
 
-    A file too: what is written there may belong to another user, and a store of MLflow names servers of its own.
+    A file too: what is written there may belong to another user, and a store of MLflow names
+        servers of its own.
     """
     for variable, value in destination.items():
         if own_destination.get(variable) == value:

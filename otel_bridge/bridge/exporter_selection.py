@@ -24,7 +24,8 @@ _ALERTS: Final = ("logs",)
 class OtherTracePolicy:
     """Decides how traces that are not rollouts are treated, by the exporters of one run. One thread.
 
-    The reader of the run gets it before the exporters are known; until they are, such traces are counted only.
+    The reader of the run gets it before the exporters are known; until they are, such traces are
+    counted only.
 
     Args:
         log_line: Takes one line for the log.
@@ -64,7 +65,8 @@ class ExporterSelection:
 
     Attributes:
         requested: Requests of the run's own processes.
-        chosen: Whether the workers are those that the run needs now; while they are not, it is unknown who needs what.
+        chosen: Whether the workers are those that the run needs now; while they are not, it is
+            unknown who needs what.
     """
 
     def __init__(
@@ -101,7 +103,8 @@ class ExporterSelection:
             all_read: Whether everything that the run's processes have appended was read.
         """
         self.chosen = False
-        # If no living process names an exporter, the last processes count: a program may end before its bridge begins.
+        # If no living process names an exporter, the last processes count: a program may end before
+        # its bridge begins.
         headers = [header for header in self._processes.living() if any(header.exporters.values())]
         headers = headers or self._processes.headers()
         self.requested.note(together(headers), all_read=all_read, by=_last_requested_by(headers))
@@ -110,8 +113,8 @@ class ExporterSelection:
             unit = "segments" if name == OTLP else "records"
             self._log_line(f"{name}: {count} undelivered {unit} are discarded")
         names, final_positions = self._names(headers)
-        # Stored: an ended process that is fully read has no segment left, and its records may still wait for its
-        # tracker.
+        # Stored: an ended process that is fully read has no segment left, and its records may still
+        # wait for its tracker.
         variables = {**self._target_variables, **variables_named(headers)}
         if variables != self._target_variables:
             self._ledger.set_meta("target_variables", variables)
@@ -128,7 +131,8 @@ class ExporterSelection:
     def _names(self, headers: Iterable[SegmentHeader]) -> tuple[Names, dict[str, FinalPosition]]:
         """Return the exporters with their signals, and the last records of exporters that are only owed some.
 
-        A given exporter gets every signal that a process requested for it, because a record is passed over only once.
+        A given exporter gets every signal that a process requested for it, because a record is
+        passed over only once.
         """
         last = self.requested.open_names() or self._last_names
         names = dict(chosen(self._options.exporters, headers, last))
@@ -173,11 +177,12 @@ class ExporterSelection:
 
         Args:
             header: Header of the process.
-            alone: Whether everything of the other processes that request exporters is committed, and none of them
-                lives.
+            alone: Whether everything of the other processes that request exporters is committed,
+                and none of them lives.
         """
         names = together([header])
-        # Here and not only with the next choice: a short process may have ended by then, and its segments be deleted.
+        # Here and not only with the next choice: a short process may have ended by then, and its
+        # segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_requested_by([header]))
         self._workers.widen(self._without_discarded(names))
         self._follow_others()
@@ -199,7 +204,8 @@ class ExporterSelection:
     def unchosen(self) -> bool:
         """Return whether no exporter is chosen, so that all records are kept.
 
-        The webhook, which takes alerts only, counts as an exporter where a process of the run requested it.
+        The webhook, which takes alerts only, counts as an exporter where a process of the run
+        requested it.
         """
         names = set(self._workers.names)
         return not names or (names == {WEBHOOK} and not set(self.requested.names))

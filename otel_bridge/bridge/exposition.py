@@ -1,6 +1,7 @@
 """Prometheus text of an inference engine -> an OTLP request, as a Collector's Prometheus receiver makes it. Pure.
 
-Source: prometheus.io, "Exposition formats"; opentelemetry-collector-contrib, receiver/prometheusreceiver.
+Source: prometheus.io, "Exposition formats"; opentelemetry-collector-contrib,
+receiver/prometheusreceiver.
 """
 
 from __future__ import annotations

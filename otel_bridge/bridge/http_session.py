@@ -1,7 +1,7 @@
 """The one session of HTTP requests that otel-bridge makes itself, with proxies from the environment and no other login.
 
-The library requests reads ``~/.netrc`` and replaces a token by what it finds there; ``wandb login`` writes that file.
-It also keeps headers of its caller when an answer redirects to another server.
+The library requests reads ``~/.netrc`` and replaces a token by what it finds there; ``wandb login``
+writes that file. It also keeps headers of its caller when an answer redirects to another server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class HttpSession(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
-        # While this is set, requests does not look into netrc (requests 2.32, Session.prepare_request).
+        # While this is set, requests does not look into netrc (requests 2.32,
+        # Session.prepare_request).
         self.auth = _login_of_address
 
     def rebuild_auth(

@@ -1,6 +1,7 @@
 """Runs the plain bridge as a process, which serves one run folder, or the runs of one process, and then exits.
 
-The first ``init()`` that finds the folder's lock free starts it detached; its output is the folder's ``bridge.log``.
+The first ``init()`` that finds the folder's lock free starts it detached; its output is the
+folder's ``bridge.log``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ LONGEST_STOP_S: Final = 60
 def main(argv: list[str]) -> int:
     """Serve the run folder ``argv[0]``; return 0, or 2 when a setting cannot be used.
 
-    With a mark in ``argv[1]``, also serve the other runs of that process; see `RunFolder.companions_dir`.
+    With a mark in ``argv[1]``, also serve the other runs of that process; see
+    `RunFolder.companions_dir`.
     """
     _bound_log()
     collect_less_often()
@@ -118,7 +120,8 @@ class _ServedFolders:
 def _ending(folder: RunFolder, reason: str) -> str:
     """Return how the log reports the end of this bridge, which did not serve *folder* if there is a *reason*.
 
-    Programs that begin at once each start a bridge. All but one find the lock held, which is as it should be.
+    Programs that begin at once each start a bridge. All but one find the lock held, which is as it
+    should be.
     """
     if not reason:
         return " ends"
@@ -137,7 +140,8 @@ def log_line(line: str) -> None:
 
 
 def _working_folder(path: Path) -> Path:
-    # The folder in which the program started the bridge: relative paths of trackers are relative to it.
+    # The folder in which the program started the bridge: relative paths of trackers are relative to
+    # it.
     try:
         return Path.cwd()
     except OSError:

@@ -26,15 +26,18 @@ class BridgeOptions:
         translation: Options of translation; the run's id is added.
         local: Whether no endpoint collects the job.
         launcher: Whether the bridge is ``otel-bridge run``.
-        closing: Whether nothing comes after the last living process (``drain``), so that waiting data is released at
-            once.
-        takeover: Whether to request the folder from another bridge, and to kill it when it does not.
+        closing: Whether nothing comes after the last living process (``drain``), so that waiting
+            data is released at once.
+        takeover: Whether to request the folder from another bridge, and to kill it when it does
+            not.
         handover_s: Seconds that a bridge may take to hand over before it is killed.
         exclusive: Whether the folder is on a shared file system.
-        lazy: Whether segments are not read far ahead while every exporter of a run fails (a service under load).
-        idle_s: Seconds without work after which a run closes its writers, threads and ledger until something arrives;
-            ``None`` to keep them open.
-        max_open_runs: Most active runs at a time; ``None`` for as many as the limit of open files allows.
+        lazy: Whether segments are not read far ahead while every exporter of a run fails (a service
+            under load).
+        idle_s: Seconds without work after which a run closes its writers, threads and ledger until
+            something arrives; ``None`` to keep them open.
+        max_open_runs: Most active runs at a time; ``None`` for as many as the limit of open files
+            allows.
         timeline_bytes: Most bytes of a run's timeline.
         stall_s: Silence of the thread that reads run folders after which it counts as stalled.
         webhook: Whether alerts are also posted to the webhook.

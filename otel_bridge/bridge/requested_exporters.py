@@ -1,9 +1,9 @@
 """Keeps in the ledger which exporters a run's own processes requested, and which records each of them lacks.
 
-A process requests exporters by the header of its segments. The request holds until the exporter has its
-records, a person discards them, or they are evicted. Exporters given to a bridge, `drain`, `run` or `serve` do not
-change that. An exporter has a record once its tracker confirmed the record, or ended the run after it. A record that
-is only written may be lost.
+A process requests exporters by the header of its segments. The request holds until the exporter has
+its records, a person discards them, or they are evicted. Exporters given to a bridge, `drain`,
+`run` or `serve` do not change that. An exporter has a record once its tracker confirmed the record,
+or ended the run after it. A record that is only written may be lost.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class RequestedExporters:
         """Store the present requests of the run's processes.
 
         Args:
-            names: Exporter to signals. When empty, no process requests any, and earlier requests hold.
-            all_read: Whether the segments of earlier processes are fully read. Then an exporter that *names* lacks is
-                owed no more than the ledger holds.
+            names: Exporter to signals. When empty, no process requests any, and earlier requests
+                hold.
+            all_read: Whether the segments of earlier processes are fully read. Then an exporter
+                that *names* lacks is owed no more than the ledger holds.
             by: Exporter to the instance id of the process that requested it last.
         """
         if not names:
@@ -167,7 +168,8 @@ class RequestedExporters:
 
         Args:
             names: The exporters.
-            segments: Returns the number of segments that ``otlp`` has not got: it is owed these, and no records.
+            segments: Returns the number of segments that ``otlp`` has not got: it is owed these,
+                and no records.
         """
         counts: dict[str, int] = {}
         exporters = {destination.exporter for destination in self._view.destinations()}

@@ -125,7 +125,7 @@ class RunBridge:
         """Return the workers of the run's exporters."""
         return self.pipeline.workers
 
-    # --- work ---------------------------------------------------------------------------------------------------------
+    # --- work -------------------------------------------------------------------------------------
     def poll(self) -> bool:
         """Read one batch and do what is due; return whether there is more to read at once.
 
@@ -310,7 +310,7 @@ class RunBridge:
                 self.workers.notify()
             self.shutdown.done()
 
-    # --- end ----------------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
     def stop(self) -> None:
         """Request that all workers stop; return at once."""
         self.workers.stop()
@@ -324,7 +324,8 @@ class RunBridge:
 
         Args:
             deadline_s: `time.monotonic` until which writers may close.
-            keep_lock: Whether this process continues with the folder later, so that no other may until then.
+            keep_lock: Whether this process continues with the folder later, so that no other may
+                until then.
 
         Returns:
             Exporters whose writer hangs.
@@ -338,7 +339,8 @@ class RunBridge:
             if not self.lease.lost:
                 self.pipeline.report.set_due()
                 self.write_report(now=True)
-                # A request that cannot be carried out now is deleted: it would open the run again and again.
+                # A request that cannot be carried out now is deleted: it would open the run again
+                # and again.
                 self._requests.delete_done(all_of=self.outcome() is not Outcome.BUSY)
             if self.outcome() is Outcome.DONE:
                 self.pipeline.retention.free_all(self.processes.own_id)

@@ -37,8 +37,8 @@ from otel_bridge.journal.machine import network_file_system
 class RunPipeline:
     """Holds the parts that deliver one run folder's segments to its exporters. `open_pipeline` builds them.
 
-    They are more than ten, because this is the one list of what a run consists of; it has no behaviour of its own
-    beyond the two methods that need several parts.
+    They are more than ten, because this is the one list of what a run consists of; it has no
+    behaviour of its own beyond the two methods that need several parts.
 
     Attributes:
         closing: Closes every part that holds a file or a thread, the ledger last.

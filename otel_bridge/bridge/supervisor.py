@@ -1,8 +1,9 @@
 """Serves many run folders of one directory: one thread reads all, and each exporter of each run has one more.
 
-The plain bridge uses it for one folder, ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
-releases its writers, threads and ledger, and is opened again when something arrives. An exception of a round does not
-end the thread. It is counted and reported once, and the next round follows after a pause.
+The plain bridge uses it for one folder, ``run``, ``serve`` and ``drain`` for many. A folder with
+nothing left to do releases its writers, threads and ledger, and is opened again when something
+arrives. An exception of a round does not end the thread. It is counted and reported once, and the
+next round follows after a pause.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class SupervisorState:
 class Wakeup:
     """Wakes one sleeping thread, from any thread and from a signal handler that interrupts that very thread.
 
-    ``threading.Event`` would block forever. A handler that sets it while its own thread is inside ``wait`` needs a lock
-    that this thread holds. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
+    ``threading.Event`` would block forever. A handler that sets it while its own thread is inside
+    ``wait`` needs a lock that this thread holds. ``SimpleQueue.put`` is reentrant (Python
+    documentation, ``queue``).
     """
 
     def __init__(self) -> None:
@@ -136,8 +138,10 @@ class BridgeSupervisor:
         base: The directory of run folders; new ones are found as they are created.
         options: Options of their bridge.
         folders: Lists the folders to serve; by default all below *base*.
-        until_done: Whether to end by itself when no folder has anything left to do (the plain bridge, ``drain``).
-        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none do.
+        until_done: Whether to end by itself when no folder has anything left to do (the plain
+            bridge, ``drain``).
+        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none
+            do.
         log_line: Takes one line for the log, from any thread.
     """
 
@@ -172,7 +176,7 @@ class BridgeSupervisor:
         self._pace = _PollPace(options.poll_s)
         self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
 
-    # --- for any thread -----------------------------------------------------------------------------------------------
+    # --- for any thread ---------------------------------------------------------------------------
     def start(self) -> None:
         """Serve on a separate thread."""
         self._thread.start()
@@ -290,7 +294,7 @@ class BridgeSupervisor:
             failures=self._stall_watch.failures + self._runs.failures.count,
         )
 
-    # --- the thread ---------------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
     def serve(self) -> None:
         """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
         has_more = False

@@ -1,8 +1,9 @@
 """Measures the system metrics of one run on this machine, while a process that requested them lives.
 
-A separate thread measures, because a driver may hang. The bridge appends the values to its own segment as points
-without a step. So they are placed by time, forwarded and delivered like any other metric. The keys are
-``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n > 0.
+A separate thread measures, because a driver may hang. The bridge appends the values to its own
+segment as points without a step. So they are placed by time, forwarded and delivered like any other
+metric. The keys are ``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n >
+0.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
-# Utilizations are shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are bytes. I/O is counted
-# since the machine's start, all devices together. GPUs are measured by NVML if there are any, the rest by psutil.
+# Utilizations are shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are
+# bytes. I/O is counted since the machine's start, all devices together. GPUs are measured by NVML
+# if there are any, the rest by psutil.
 
 Measure: TypeAlias = Callable[[], Iterable[tuple[str, float]]]
 
@@ -135,7 +137,8 @@ class SystemSampler:
         """Return the values by key, without the prefix ``system/``.
 
         Args:
-            processes: Process id to the name under which it is shown; processes of one name are added up.
+            processes: Process id to the name under which it is shown; processes of one name are
+                added up.
         """
         values: dict[str, float] = {}
         for measure in (_machine, self._gpus):

@@ -1,9 +1,10 @@
 """Rows and the passage of time -> alerts by the rules of ``OTEL_BRIDGE_ALERTS``, once a cause. Pure, one thread.
 
-A cause of a key begins with a value that meets a rule, and ends after `CALM_VALUES` values in a row that do not, from
-each process that had one. A value that flickers around a bound is so one cause. A cause of a role ends with its next
-row. Causes are stored under ``alert/`` of the state, which is committed with the records: each alert is a record once,
-whatever is killed. Values that were redelivered are dropped before they come here.
+A cause of a key begins with a value that meets a rule, and ends after `CALM_VALUES` values in a row
+that do not, from each process that had one. A value that flickers around a bound is so one cause. A
+cause of a role ends with its next row. Causes are stored under ``alert/`` of the state, which is
+committed with the records: each alert is a record once, whatever is killed. Values that were
+redelivered are dropped before they come here.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class AlertWatcher:
         state: Key space ``alert/``; counts in ``drop/``.
         options: The rules, and since when this bridge watches.
         processes: All processes of the run, as they are added.
-        straggler_alerts: Callable that takes a row and returns the alerts about slow ranks that it raises.
+        straggler_alerts: Callable that takes a row and returns the alerts about slow ranks that it
+            raises.
     """
 
     def __init__(
@@ -190,7 +192,8 @@ class _ValueCauses:
         self, watched: _WatchedKeys, values: Mapping[str, Value]
     ) -> list[tuple[str, AlertRule]]:
         """Return keys and rules of all watched values, if one may be infinite or NaN or has a cause; else nothing."""
-        # Two calls in C for the whole row: the sum of finite numbers is finite, unless it overflows.
+        # Two calls in C for the whole row: the sum of finite numbers is finite, unless it
+        # overflows.
         if not watched.finite or (_is_finite(values) and self._caused.isdisjoint(values)):
             return []
         candidates: list[tuple[str, AlertRule]] = []
@@ -319,7 +322,8 @@ class _Stalls:
 
     def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
         """Return an alert for each living role that is overdue, once until its next row."""
-        # Not for times before this bridge began: what it reads of them is a backlog, whose end it does not know yet.
+        # Not for times before this bridge began: what it reads of them is a backlog, whose end it
+        # does not know yet.
         early = now_unix_ns < self._since_ns or 0 <= now_unix_ns - self._checked_ns < _CHECK_NS
         if not self._rules or early:
             return []
@@ -360,7 +364,8 @@ class _Stalls:
     ) -> list[Alert]:
         """Return the alert of *rule* about *role*, if it has been overdue for `_CONFIRM_NS`; else nothing.
 
-        One alert is raised for one last row. Its time is stored, so that a further bridge does not repeat the alert.
+        One alert is raised for one last row. Its time is stored, so that a further bridge does not
+        repeat the alert.
         """
         name = f"{_STALLED}{_digest(rule.text, role)}"
         last_ns = max(self._last.get(role, self._since_ns), began_ns)

@@ -1,7 +1,7 @@
 """Log events of otel-bridge and the GenAI conventions -> configs, summaries, media, ends, evaluations. Pure.
 
-An event of otel-bridge is identified by (instance, ``rl.event.seq``) and has effect once. An event without a number is
-identified by its content.
+An event of otel-bridge is identified by (instance, ``rl.event.seq``) and has effect once. An event
+without a number is identified by its content.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The dozen keys that a person watches -> curves of `status --watch`, and a section of their own in trackers. Pure.
 
-Trackers sort sections by name. With ``OTEL_BRIDGE_FEATURED`` the values of these keys are shown once more under a
-prefix that comes first, in the order of the setting; without it rows stay as they are.
+Trackers sort sections by name. With ``OTEL_BRIDGE_FEATURED`` the values of these keys are shown
+once more under a prefix that comes first, in the order of the setting; without it rows stay as they
+are.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class FeaturedKeys:
     Args:
         state: Key ``featured``.
         axes: Axes of the run, which admit further keys.
-        patterns: Keys with or without their beginning, such as a role; empty: a default for reinforcement learning.
+        patterns: Keys with or without their beginning, such as a role; empty: a default for
+            reinforcement learning.
     """
 
     def __init__(self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]) -> None:

@@ -100,7 +100,8 @@ class GeneratedRollouts:
         self._chunks: dict[int, list[str]] = {}
         self._changed: set[int] = set()
         self.awaited: set[str] = set()
-        # Stored as well: they are no longer awaited, so nothing else would name them after a restart.
+        # Stored as well: they are no longer awaited, so nothing else would name them after a
+        # restart.
         self._arrived = dict.fromkeys(cast("list[str] | None", state.get(_ARRIVED)) or [])
         for key, entries in sorted(
             state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))

@@ -33,17 +33,23 @@ class TranslationOptions:
 
     Attributes:
         run_id: The run of this translator; empty: the first resource names the run.
-        row_wait_ns: Longest wait of a row for its missing fragments, and of a row behind a gap for earlier rows.
-        end_of_stream_wait_ns: Longest wait at the end of a forwarded process for the rows that its end reports, while
-            no row arrives. A Collector sends rows and ends over separate connections. A connection that lost its
-            bridge retries after up to two minutes (grpc, connection-backoff.md), whatever the others do.
+        row_wait_ns: Longest wait of a row for its missing fragments, and of a row behind a gap for
+            earlier rows.
+        end_of_stream_wait_ns: Longest wait at the end of a forwarded process for the rows that its
+            end reports, while no row arrives. A Collector sends rows and ends over separate
+            connections. A connection that lost its bridge retries after up to two minutes (grpc,
+            connection-backoff.md), whatever the others do.
         trace_grace_ns: Longest wait of a rollout for spans after its root ended.
         trace_timeout_ns: Time after which a rollout without a root is translated as it is.
         step_watermark_ns: Longest wait for more rollouts of a step that every worker has reached.
-        step_startup_ns: Time after the start of a role's newest process in which further workers may start.
-        step_timeout_ns: Longest wait of a step for a worker that is behind and sends nothing, and longest wait in all.
-        liveness_timeout_ns: Silence after which a forwarded or third-party process is considered ended.
-        end_grace_ns: Time for which the run stays open after its last process died without an end event.
+        step_startup_ns: Time after the start of a role's newest process in which further workers
+            may start.
+        step_timeout_ns: Longest wait of a step for a worker that is behind and sends nothing, and
+            longest wait in all.
+        liveness_timeout_ns: Silence after which a forwarded or third-party process is considered
+            ended.
+        end_grace_ns: Time for which the run stays open after its last process died without an end
+            event.
         max_rollouts: Most rollouts kept of a role's step; 0 or less: none.
         max_rollouts_eval: Most rollouts kept for split ``eval``; ``None``: as `max_rollouts`.
         selection: Rule that selects the rollouts of a step: ``stratified`` or ``first``.
@@ -51,19 +57,23 @@ class TranslationOptions:
         owner_role: The role whose end decides the run's status.
         max_open_traces: Most traces that may wait for spans at one time.
         max_open_trace_bytes: Most bytes that waiting traces may take.
-        token_bytes: Most bytes of streams of tokens that wait, for their other half or for what trackers show.
+        token_bytes: Most bytes of streams of tokens that wait, for their other half or for what
+            trackers show.
         rollout_bytes: Size limit of a rollout; longer content is truncated and marked.
         content: Content policy, which translation applies to third-party producers.
-        hash_metric_texts: Whether texts among the attributes of third-party metrics become hashes. Keys are the same
-            for all exporters, and an exporter may be allowed less text.
-        seen_limit: Number of third-party points whose identity is remembered, so that a redelivered point is dropped.
-        max_waiting_bytes: Most bytes of incomplete rows and rows behind a gap; beyond it the oldest row is released.
-        cumulative_histograms: Whether cumulative histograms of third-party producers are shown as sent, instead of
-            the increment of each point.
+        hash_metric_texts: Whether texts among the attributes of third-party metrics become hashes.
+            Keys are the same for all exporters, and an exporter may be allowed less text.
+        seen_limit: Number of third-party points whose identity is remembered, so that a redelivered
+            point is dropped.
+        max_waiting_bytes: Most bytes of incomplete rows and rows behind a gap; beyond it the oldest
+            row is released.
+        cumulative_histograms: Whether cumulative histograms of third-party producers are shown as
+            sent, instead of the increment of each point.
         alert_rules: Rules that raise alerts.
         featured: Keys that are shown first; empty: a default, in `status` only.
         watching_since_ns: Unix ns when this bridge began; a role is overdue only at a later time.
-        max_keys: Most distinct keys of metrics; values of further keys are left out of their rows and counted.
+        max_keys: Most distinct keys of metrics; values of further keys are left out of their rows
+            and counted.
     """
 
     row_wait_ns: int = 10 * SECOND_NS

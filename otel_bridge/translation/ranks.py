@@ -1,8 +1,9 @@
 """Rows of all ranks of a role -> one row a step, with ``OTEL_BRIDGE_RANKS=merge``. Pure.
 
-Each key has a state that two rows add to in any order: number, sum, weighted sum, minimum and maximum. A step closes
-when every rank of the world has logged a later one or has ended, or `TranslationOptions.step_watermark_ns` after its
-last row. A row that arrives later gives a further one, which replaces the values of the first.
+Each key has a state that two rows add to in any order: number, sum, weighted sum, minimum and
+maximum. A step closes when every rank of the world has logged a later one or has ended, or
+`TranslationOptions.step_watermark_ns` after its last row. A row that arrives later gives a further
+one, which replaces the values of the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Steps whose data are spans, each of one rank and up to 10,000 rollouts. Pure.
 
-A step's row is due when nothing came for it for `TranslationOptions.row_wait_ns` after a later step of its role, or
-for `step_watermark_ns`, or when the run ends. What arrives later gives a further row.
+A step's row is due when nothing came for it for `TranslationOptions.row_wait_ns` after a later step
+of its role, or for `step_watermark_ns`, or when the run ends. What arrives later gives a further
+row.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class SpanStepStore(StepStore[SpanStepT]):
         """Note a span of *process*, of its own *role*.
 
         Returns:
-            The step, to which the caller adds what the span holds. ``None`` for a redelivered span, and for one that
-            is dropped, which is counted.
+            The step, to which the caller adds what the span holds. ``None`` for a redelivered span,
+            and for one that is dropped, which is counted.
         """
         role = span.role or role
         track = role or "", self._run.attempt_of(process, role)

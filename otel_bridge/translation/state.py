@@ -1,9 +1,10 @@
 """State of translation: a read-through key-value store that the bridge commits together with the records.
 
-Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``summary/``,
-``metric-summary/``, ``proc/``, ``row/``, ``seen/``, ``media/``, ``alert/``, ``trace/``, ``step/``, ``stepless/``,
-``evaluation/``, ``phase/``, ``lineage/``, ``engine/``, ``ranks/``, ``tokens/``, ``run``). No I/O here: the bridge
-provides an implementation that stores the changes in its ledger.
+Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``,
+``summary/``, ``metric-summary/``, ``proc/``, ``row/``, ``seen/``, ``media/``, ``alert/``,
+``trace/``, ``step/``, ``stepless/``, ``evaluation/``, ``phase/``, ``lineage/``, ``engine/``,
+``ranks/``, ``tokens/``, ``run``). No I/O here: the bridge provides an implementation that stores
+the changes in its ledger.
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ class StepStore(Generic[StepT]):
         """Return a step, a new one if need be.
 
         Returns:
-            ``None`` when the step is forgotten, so that its row can no longer be made. Its data, with *name*, are
-            counted.
+            ``None`` when the step is forgotten, so that its row can no longer be made. Its data,
+            with *name*, are counted.
         """
         step = self._steps.get((track, number))
         if step is None and self._forgotten.has(track, number):

@@ -1,8 +1,9 @@
 """Frames of segments -> records: (state, frame or tick, now) -> (changes of state, records). Pure, one thread.
 
-Each run has one `Translator`. Facts that change with every row are kept in Python objects. `Translator.flush` writes
-these facts to the state; call it before the state is committed together with the records. A new translator, made from
-a committed state, continues exactly where the last one stopped.
+Each run has one `Translator`. Facts that change with every row are kept in Python objects.
+`Translator.flush` writes these facts to the state; call it before the state is committed together
+with the records. A new translator, made from a committed state, continues exactly where the last
+one stopped.
 """
 
 from __future__ import annotations
@@ -84,14 +85,16 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Twenty-one attributes: one for each kind of data, since the parts are wired here and nowhere else.
+    Twenty-one attributes: one for each kind of data, since the parts are wired here and nowhere
+    else.
 
     Args:
-        state: Stored state; the translator reads it at the start and relies on being its only writer.
+        state: Stored state; the translator reads it at the start and relies on being its only
+            writer.
         options: Waiting times, bounds, selection.
         other_traces: Callable that decides on a trace that is not a rollout.
-        opened_unix_ns: Unix ns when this bridge began to receive. Timeouts of remote producers start no earlier.
-            0: it has always received.
+        opened_unix_ns: Unix ns when this bridge began to receive. Timeouts of remote producers
+            start no earlier. 0: it has always received.
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class Translator:
             else None
         )
 
-    # --- what the reader calls ----------------------------------------------------------------------------------------
+    # --- what the reader calls --------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
         """Process the header of a segment: its process is open from then on."""
         if source.kind in PROCESS_KINDS:
@@ -181,15 +184,18 @@ class Translator:
         """Translate one frame.
 
         Args:
-            source: The segment that holds the frame; always the same object for one segment, for a fast lookup.
+            source: The segment that holds the frame; always the same object for one segment, for a
+                fast lookup.
             signal: 0 control, 1 metrics, 2 traces, 3 logs.
             payload: One ``Scope…`` message, or, when *whole*, a whole export request.
             whole: Whether the payload carries its own resources.
-            append_unix_ns: Time at which the frame was appended; replaces a missing time of a point.
+            append_unix_ns: Time at which the frame was appended; replaces a missing time of a
+                point.
             now_unix_ns: Now, for everything that waits.
 
         Returns:
-            The records that the frame completes. Bytes that cannot be decoded are counted and never raise.
+            The records that the frame completes. Bytes that cannot be decoded are counted and never
+            raise.
         """
         if signal == _METRICS and not whole:
             row_records = self._next_row(source, payload, now_unix_ns)
@@ -225,7 +231,8 @@ class Translator:
 
         Args:
             now_unix_ns: Now.
-            status: A person's statement of how processes without an end event ended; ``None``: as derived.
+            status: A person's statement of how processes without an end event ended; ``None``: as
+                derived.
         """
         records = self._pause(now_unix_ns)
         self._media.close()
@@ -277,7 +284,7 @@ class Translator:
             self._lifecycle.reopen(now_unix_ns)
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
-    # --- what the report shows ----------------------------------------------------------------------------------------
+    # --- what the report shows --------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces and rollouts."""
         return PendingCounts(self._rows.waiting, *self.rollouts.waiting())
@@ -302,7 +309,7 @@ class Translator:
         """Return, by role, how many processes are open, and how many there are; see `RunLifecycle.counts_by_role`."""
         return self._lifecycle.counts_by_role()
 
-    # --- one frame ----------------------------------------------------------------------------------------------------
+    # --- one frame --------------------------------------------------------------------------------
     def _next_row(
         self, source: SegmentInfo, payload: bytes, now_unix_ns: int
     ) -> list[Record] | None:
@@ -489,7 +496,7 @@ class Translator:
         self._axes.restarted.clear()
         return with_restarts
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
     def _pause(self, now_unix_ns: int) -> list[Record]:
         records = self._closed(now_unix_ns)
         if records and self._lifecycle.ended:

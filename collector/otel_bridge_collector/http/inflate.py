@@ -35,7 +35,8 @@ def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
         raise UnsupportedError(
             f"Content-Encoding {encoding!r}; this receiver reads gzip, deflate and identity"
         )
-    # RFC 9110 says zlib, and some clients send deflate without its head: the first byte shows (RFC 1950, CMF and FLG).
+    # RFC 9110 says zlib, and some clients send deflate without its head: the first byte shows (RFC
+    # 1950, CMF and FLG).
     headed = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return _inflated(body, zlib.MAX_WBITS if headed else _RAW, encoding, limit_bytes)
 
@@ -43,8 +44,8 @@ def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
 def inflated_message(body: bytes, limit_bytes: int) -> bytes:
     """Return a gRPC message as it was before ``grpc-encoding``, given by its first bytes.
 
-    A client may send one message of a compressed stream as it is. No export request begins like gzip (a tag of wire
-    type 7) or like zlib (field 15): its only field is 1.
+    A client may send one message of a compressed stream as it is. No export request begins like
+    gzip (a tag of wire type 7) or like zlib (field 15): its only field is 1.
 
     Raises:
         TooLargeError: The message is over *limit_bytes* when decompressed.
@@ -92,8 +93,8 @@ class _Inflating:
         while not machine.eof:
             if position >= len(body):
                 raise EOFError
-            # In slices, because the bytes after a member are copied: of a whole body, that would be a copy for each
-            # member.
+            # In slices, because the bytes after a member are copied: of a whole body, that would be
+            # a copy for each member.
             piece = body[position : position + size]
             self._take(machine.decompress(piece, self._room + 1))
             position += len(piece) - len(machine.unused_data)

@@ -1,10 +1,12 @@
 """Converts OTLP/JSON to the equivalent protobuf message, by the rules of OTLP where they differ from protobuf's.
 
-Ids are hex, not base64; enums are numbers, not names; unknown keys are ignored; keys are lowerCamelCase. 64-bit numbers
-come as text or number, doubles also as ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, other bytes as base64. Each message
-type has one plan, made once from its descriptor. One pass renames the keys, and protobuf builds the message in C.
+Ids are hex, not base64; enums are numbers, not names; unknown keys are ignored; keys are
+lowerCamelCase. 64-bit numbers come as text or number, doubles also as ``"NaN"``, ``"Infinity"``,
+``"-Infinity"``, other bytes as base64. Each message type has one plan, made once from its
+descriptor. One pass renames the keys, and protobuf builds the message in C.
 
-Source: opentelemetry-specification, protocol/otlp.md, "JSON Protobuf Encoding"; protobuf, "ProtoJSON Format".
+Source: opentelemetry-specification, protocol/otlp.md, "JSON Protobuf Encoding"; protobuf,
+"ProtoJSON Format".
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def message_of(kind: type[M], body: bytes) -> M:
     """Return the message of the JSON text *body*.
 
     Raises:
-        InvalidRecordError: *body* is not JSON, or has a value of the wrong type, whose path the error names.
+        InvalidRecordError: *body* is not JSON, or has a value of the wrong type, whose path the
+            error names.
     """
     try:
         raw: object = orjson.loads(body)

@@ -1,7 +1,7 @@
 """Limits the connections of one HTTP server.
 
-uvicorn (0.30 to 0.52) has no setting for the size and time of a request's head with httptools, and refuses the new
-connection where this closes the longest silent one.
+uvicorn (0.30 to 0.52) has no setting for the size and time of a request's head with httptools, and
+refuses the new connection where this closes the longest silent one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._look = self.loop.call_later(limits.HEAD_S, self._look_at_head)
         self.silent[self] = None
         if len(self.connections) > limits.max_connections():
-            # Not the new connection: a client that opens connections and sends nothing must not shut others out.
+            # Not the new connection: a client that opens connections and sends nothing must not
+            # shut others out.
             self.silent.popitem(last=False)[0].transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

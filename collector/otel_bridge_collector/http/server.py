@@ -117,7 +117,8 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            # Python accepts as many connections at once, before the longest silent ones can be closed for them.
+            # Python accepts as many connections at once, before the longest silent ones can be
+            # closed for them.
             backlog=max_connections(),
             timeout_keep_alive=_KEEP_ALIVE_S,
             server_header=False,

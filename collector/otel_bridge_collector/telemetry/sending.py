@@ -99,7 +99,8 @@ def request_of(
     """Return *metrics* as an OTLP export request of this service.
 
     Args:
-        metrics: The metrics; the prefix of their names gets a dot, as in OpenTelemetry: ``otel_bridge.rows``.
+        metrics: The metrics; the prefix of their names gets a dot, as in OpenTelemetry:
+            ``otel_bridge.rows``.
         resource: The sender.
         start_unix_ns: Start time of the counters.
         now_unix_ns: Time of the values.

@@ -86,7 +86,8 @@ def of_runs(
     Args:
         reports: Reports by run id.
         now_unix_ns: The time now.
-        unread: Bytes of segments that the bridge has not read, by run id; also of runs without a report.
+        unread: Bytes of segments that the bridge has not read, by run id; also of runs without a
+            report.
     """
     recent = _recent(reports, now_unix_ns)
     runs = sorted(recent.items())

@@ -1,8 +1,9 @@
 """Rewards, their parts and evaluations -> feedback assessments of MLflow traces.
 
-An assessment's id is derived from the trace and the name. So a redelivered value changes nothing, and a later value
-replaces an earlier one. MLflow answers a second creation with an internal error that names a constraint. Its client
-would repeat such a request for minutes, which is why MLflow's retries are off.
+An assessment's id is derived from the trace and the name. So a redelivered value changes nothing,
+and a later value replaces an earlier one. MLflow answers a second creation with an internal error
+that names a constraint. Its client would repeat such a request for minutes, which is why MLflow's
+retries are off.
 """
 
 from __future__ import annotations

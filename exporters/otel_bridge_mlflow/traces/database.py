@@ -1,11 +1,12 @@
 """Traces -> a database, through MLflow's own store: spans and rewards in one transaction.
 
-MLflow's store has no call that writes both. It opens a session for its spans, and commits it. So the rewards are added
-to that session as MLflow's own rows, before its commit. A store without such a session, or without these rows, leaves
-the rewards to calls of their own.
+MLflow's store has no call that writes both. It opens a session for its spans, and commits it. So
+the rewards are added to that session as MLflow's own rows, before its commit. A store without such
+a session, or without these rows, leaves the rewards to calls of their own.
 
-OTLP adds a second layer of JSON to attributes. Below 3.18, MLflow's readers removed it; from 3.18 on, its server does
-before it stores them. A database is written without that server, so that the layer is removed here.
+OTLP adds a second layer of JSON to attributes. Below 3.18, MLflow's readers removed it; from 3.18
+on, its server does before it stores them. A database is written without that server, so that the
+layer is removed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Traces -> an MLflow server: the rewards of a rollout in the one call that starts its trace, then all spans by OTLP.
 
-``start_trace`` is MLflow's only call that takes several assessments; it takes one trace. From 3.13 on, a repeated call
-adds to what the trace has. Older servers fail on it, so that a redelivered rollout would never arrive: there the
-rewards are left to calls of their own.
+``start_trace`` is MLflow's only call that takes several assessments; it takes one trace. From 3.13
+on, a repeated call adds to what the trace has. Older servers fail on it, so that a redelivered
+rollout would never arrive: there the rewards are left to calls of their own.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class ServerTraces:
 
     def _post(self, traces: Sequence[TraceContent]) -> None:
         request = trace_service_pb2.ExportTraceServiceRequest()
-        # An empty resource, because MLflow would create a tag for each of its attributes in every trace.
+        # An empty resource, because MLflow would create a tag for each of its attributes in every
+        # trace.
         scope = request.resource_spans.add().scope_spans.add()
         for trace in traces:
             scope.spans.extend(trace.spans)

@@ -1,8 +1,9 @@
 """Rollout -> the OTLP spans that MLflow shows well. Pure.
 
-The root gets MLflow's own attributes: inputs and outputs in OpenAI's chat format (chat view, readable previews), type,
-trace name, tags, and the group as session. Its GenAI messages are removed, because MLflow would keep them twice.
-Children stay unchanged; MLflow reads the GenAI conventions itself (mlflow/tracing/otel/translation/genai_semconv.py).
+The root gets MLflow's own attributes: inputs and outputs in OpenAI's chat format (chat view,
+readable previews), type, trace name, tags, and the group as session. Its GenAI messages are
+removed, because MLflow would keep them twice. Children stay unchanged; MLflow reads the GenAI
+conventions itself (mlflow/tracing/otel/translation/genai_semconv.py).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def spans_of(
     """Return the spans of *rollout*, its root first.
 
     Args:
-        rollout: With or without a root: a missing root is created, because MLflow links and tags by roots.
+        rollout: With or without a root: a missing root is created, because MLflow links and tags by
+            roots.
         tag_name: Returns the name under which MLflow accepts a tag.
         tag_length: Longest value of a tag.
     """
@@ -79,10 +81,11 @@ def spans_of(
 def tags_of(rollout: RolloutRecord) -> dict[str, str]:
     """Return the fields of *rollout* that are searched most often, by name.
 
-    A tag costs MLflow a select and an insert, a thirtieth of a whole trace. So the split is a tag only when it is not
-    ``train``, and the parts of the reward share one tag (their assessments are searched by number). Other fields are
-    attributes of the root (``span.attributes.rl.split LIKE '%train%'`` finds them). The role is in the trace's name and
-    the group is its session, which cost nothing.
+    A tag costs MLflow a select and an insert, a thirtieth of a whole trace. So the split is a tag
+    only when it is not ``train``, and the parts of the reward share one tag (their assessments are
+    searched by number). Other fields are attributes of the root (``span.attributes.rl.split LIKE
+    '%train%'`` finds them). The role is in the trace's name and the group is its session, which
+    cost nothing.
     """
     fields: dict[str, Json] = {
         "step": rollout.step,

@@ -1,12 +1,12 @@
 """Rollouts -> traces of MLflow with their rewards, linked to the run.
 
-A server accepts OTLP at ``/v1/traces``; for a database, MLflow's store writes the same spans. Both upsert by (trace,
-span), so that a redelivered rollout changes nothing. A request is all or nothing: a refused request is halved until the
-bad rollout is found.
+A server accepts OTLP at ``/v1/traces``; for a database, MLflow's store writes the same spans. Both
+upsert by (trace, span), so that a redelivered rollout changes nothing. A request is all or nothing:
+a refused request is halved until the bad rollout is found.
 
-MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and below 3.10 no session
-either. So the first rollout that a writer stores is read back. What is missing there is then set by a separate call
-for this rollout and all later ones.
+MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and
+below 3.10 no session either. So the first rollout that a writer stores is read back. What is
+missing there is then set by a separate call for this rollout and all later ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Raises alerts in W&B, each once: W&B sends a mail for each that it gets, and has no key to recognise one by.
 
-An alert's position is stored as begun before it is raised. After a kill meanwhile it is not raised again, because a
-person would be called twice for one cause, but counted as left out. The exporter ``webhook`` does the same.
+An alert's position is stored as begun before it is raised. After a kill meanwhile it is not raised
+again, because a person would be called twice for one cause, but counted as left out. The exporter
+``webhook`` does the same.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class WandbAlerts:
 
     Args:
         run: ``wandb.Run``.
-        memory: Keeps the last position that was raised, and the one that was begun; ``None`` offline, where a new
-            writer raises all of them again.
+        memory: Keeps the last position that was raised, and the one that was begun; ``None``
+            offline, where a new writer raises all of them again.
 
     Attributes:
         left_out: Alerts that may not have arrived: reason to count.

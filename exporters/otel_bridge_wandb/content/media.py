@@ -1,7 +1,7 @@
 """Media -> W&B's media types. Imports nothing of wandb: the module is given.
 
-W&B has no type for plain text or Markdown in a run's history, so that they are shown as HTML. It copies files when
-they are logged, so that those here are needed no longer than the call.
+W&B has no type for plain text or Markdown in a run's history, so that they are shown as HTML. It
+copies files when they are logged, so that those here are needed no longer than the call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class WandbMedia:
     def __init__(self, wandb: Any, run_id: str, refused: RefusedFiles | None = None) -> None:
         self._wandb = wandb
         self._refused = refused
-        # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
+        # Of a table with media wandb makes an artifact, whose name has both, and a digest where
+        # characters are odd.
         self._table_bytes = max(
             _MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS
         )

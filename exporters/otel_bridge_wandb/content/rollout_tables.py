@@ -1,8 +1,8 @@
 """Rollouts -> incremental tables, one per key; evaluations -> a second table per key that names the trace.
 
-An increment uploads its own rows only, but its history line repeats the paths of all earlier increments. So a table is
-closed after `INCREMENTS` increments and the next one begins (``<key>_2``). Growth stays linear, and W&B's page shows
-only the last hundred increments anyway.
+An increment uploads its own rows only, but its history line repeats the paths of all earlier
+increments. So a table is closed after `INCREMENTS` increments and the next one begins
+(``<key>_2``). Growth stays linear, and W&B's page shows only the last hundred increments anyway.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class Tables:
 
     Args:
         make: Returns a new ``wandb.Table`` in incremental mode with the given columns.
-        memory: Keeps the number of increments of each key over restarts; ``None`` when the run is written again.
+        memory: Keeps the number of increments of each key over restarts; ``None`` when the run is
+            written again.
         cell_chars: Longest text of a cell.
-        suffix: End of the keys of this writer's tables, so that no two writers of a run log to one table.
+        suffix: End of the keys of this writer's tables, so that no two writers of a run log to one
+            table.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Reads the file of an offline run, ``run-<id>.wandb``: seven bytes of header, then LevelDB log blocks of 32 KiB.
 
-A record is a serialised ``wandb_internal_pb2.Record``, in one chunk or split into first, middle and last chunks.
-The checksum is plain CRC-32, neither LevelDB's polynomial nor its mask.
-Source: core/pkg/leveldb and core/internal/transactionlog of wandb-core.
+A record is a serialised ``wandb_internal_pb2.Record``, in one chunk or split into first, middle and
+last chunks. The checksum is plain CRC-32, neither LevelDB's polynomial nor its mask. Source:
+core/pkg/leveldb and core/internal/transactionlog of wandb-core.
 """
 
 from __future__ import annotations

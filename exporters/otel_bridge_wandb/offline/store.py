@@ -1,9 +1,10 @@
 """Manages the directory of an offline run, which each new writer writes again from the ledger.
 
-An offline directory cannot be continued (a kill loses its unflushed tail), and two directories of one run overwrite
-each other when they are synced. So its records are never *durable*: each new writer gets all of them again, and with
-its first record the previous directory is deleted. The previous directory stays, as a second one, when it has W&B's
-``.synced`` mark, or when it holds records that retention has deleted from the ledger.
+An offline directory cannot be continued (a kill loses its unflushed tail), and two directories of
+one run overwrite each other when they are synced. So its records are never *durable*: each new
+writer gets all of them again, and with its first record the previous directory is deleted. The
+previous directory stays, as a second one, when it has W&B's ``.synced`` mark, or when it holds
+records that retention has deleted from the ledger.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class OfflineStore:
             known_paths = {Path(path) for path in json.loads(stored)}
             strays = self._present() - known_paths - {directory.path for directory in self._known}
             self._known += [_Directory(path) for path in sorted(strays)]
-            # First: the list below holds them, so a second kill before after_init() would hide them.
+            # First: the list below holds them, so a second kill before after_init() would hide
+            # them.
             self._save()
         paths = [str(path) for path in self._present()]
         self._memory.put("offline/opening", json.dumps(paths).encode())
@@ -205,7 +207,8 @@ def _read(memory: WriterMemory) -> list[_Directory]:
     ]
 
 
-# Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has flushed and closed it.
+# Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has
+# flushed and closed it.
 #
 # Source: ``handleInformFinish`` in core/pkg/server/connection.go, which sends no answer.
 

@@ -1,9 +1,10 @@
 """Records which history line of the run holds which records: from "the server has n lines" follows "durable up to p".
 
-Every ``run.log`` is one line, and lines arrive in order. Before records are logged, their lines are stored in the
-memory. After a kill the server's line count shows which lines arrived, and the next line continues after them. An
-increment of a table is one line too, but its rows are in an artifact that is uploaded separately. The increment stays
-*pending* until the artifact is committed. When its writer ends before that, its rollouts are *lost* and sent again.
+Every ``run.log`` is one line, and lines arrive in order. Before records are logged, their lines are
+stored in the memory. After a kill the server's line count shows which lines arrived, and the next
+line continues after them. An increment of a table is one line too, but its rows are in an artifact
+that is uploaded separately. The increment stays *pending* until the artifact is committed. When its
+writer ends before that, its rollouts are *lost* and sent again.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ class LineLedger:
         """Drop pending increments whose file is committed.
 
         Args:
-            times_of: Returns, for a table's key, the times (Unix milliseconds) in the names of its committed files.
+            times_of: Returns, for a table's key, the times (Unix milliseconds) in the names of its
+                committed files.
         """
         for key in self.awaited_tables():
             times = list(times_of(key))
@@ -335,10 +337,12 @@ def _read_held(memory: WriterMemory) -> tuple[int, Position]:
     return int(lines), int(position)
 
 
-# Finds out whether the server lists the versions of an artifact, which show that an increment is committed.
+# Finds out whether the server lists the versions of an artifact, which show that an increment is
+# committed.
 #
-# A server may lack the list, or refuse it. Then no increment is ever shown as committed, although wandb has uploaded
-# all of them: waiting for the list would keep a run from ending, and would send its rollouts again and again.
+# A server may lack the list, or refuse it. Then no increment is ever shown as committed, although
+# wandb has uploaded all of them: waiting for the list would keep a run from ending, and would send
+# its rollouts again and again.
 
 _SEEN: Final = "tables/listed"
 _GIVEN_UP: Final = "tables/not-listed"

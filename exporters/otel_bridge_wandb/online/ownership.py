@@ -1,8 +1,8 @@
 """Decides whether the W&B run at the server belongs to this run folder, and whether it may be opened.
 
-A run belongs to the folder once an ``init()`` of its bridge has succeeded. An ``init()`` that was killed or timed out
-may have created the run too. So the attempt is stored before ``init()``, with the number of lines at the server. A run
-that has grown since then has another writer.
+A run belongs to the folder once an ``init()`` of its bridge has succeeded. An ``init()`` that was
+killed or timed out may have created the run too. So the attempt is stored before ``init()``, with
+the number of lines at the server. A run that has grown since then has another writer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class RunOwnership:
     Args:
         memory: Memory of this destination.
         found: The run as the server has it now; ``None`` when it does not exist.
-        assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made the run itself.
+        assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made
+            the run itself.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class RunOwnership:
     def owned(self) -> bool:
         """Return whether this folder has opened the run, or may without a second writer.
 
-        It may when it has tried to and no other process wrote since, or when the run was assigned and has no line.
+        It may when it has tried to and no other process wrote since, or when the run was assigned
+        and has no line.
         """
         if self._opened is not None or (
             self._assigned and self._found is not None and self._found.lines == 0
@@ -73,7 +75,8 @@ class RunOwnership:
         """Check WANDB_RESUME; wandb itself cannot, because it does not know which runs belong to this folder.
 
         Raises:
-            BlockedError: *resume* forbids to continue the run, or requires a run that does not exist.
+            BlockedError: *resume* forbids to continue the run, or requires a run that does not
+                exist.
         """
         if resume == "must" and self._found is None:
             raise BlockedError(

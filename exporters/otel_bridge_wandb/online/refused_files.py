@@ -1,7 +1,8 @@
 """Counts the media files that W&B refused, from wandb's own log of the run: no call of wandb reports them.
 
-wandb uploads a file once its line was logged. An answer that is not worth a retry, such as 403, is written to
-``debug-internal.log`` and the file is given up (core/internal/filetransfer, core/internal/runfiles).
+wandb uploads a file once its line was logged. An answer that is not worth a retry, such as 403, is
+written to ``debug-internal.log`` and the file is given up (core/internal/filetransfer,
+core/internal/runfiles).
 """
 
 from __future__ import annotations

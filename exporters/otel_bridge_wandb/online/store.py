@@ -32,9 +32,11 @@ class OnlineStore:
         lines: Lines that were logged.
         uploads: Lines that arrived.
         limits: Limits of lines that are not confirmed.
-        folder: wandb's folder of the run, deleted when all of it is in the store; ``None`` when it is the user's.
+        folder: wandb's folder of the run, deleted when all of it is in the store; ``None`` when it
+            is the user's.
         timeouts: Notified whether the waits were long enough.
-        alone: Whether no other process writes the run; in shared mode the server's count of a writer's lines may lag.
+        alone: Whether no other process writes the run; in shared mode the server's count of a
+            writer's lines may lag.
     """
 
     def __init__(

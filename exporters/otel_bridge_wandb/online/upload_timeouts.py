@@ -1,7 +1,7 @@
 """Determines how long to wait for the upload of a run: twice as long after each timeout.
 
-Only time distinguishes a slow server from a dead one. With the same limit for every try, a run whose last upload takes
-longer would be given up and reopened forever.
+Only time distinguishes a slow server from a dead one. With the same limit for every try, a run
+whose last upload takes longer would be given up and reopened forever.
 """
 
 from __future__ import annotations

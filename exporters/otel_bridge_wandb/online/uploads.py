@@ -1,8 +1,9 @@
 """Asks the server, from a separate thread, how many lines of the run it holds and which increments are committed.
 
-``run.log`` only passes a line to wandb's service, which does not report whether the line arrives. One answer 403 ends
-the upload for good, while all calls still return normally. Only the server's line count is reliable
-(``historyLineCount``, which a resume uses). If the server answers and its count does not grow, the upload is dead.
+``run.log`` only passes a line to wandb's service, which does not report whether the line arrives.
+One answer 403 ends the upload for good, while all calls still return normally. Only the server's
+line count is reliable (``historyLineCount``, which a resume uses). If the server answers and its
+count does not grow, the upload is dead.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Server:
     Args:
         api: ``wandb.Api``.
         entity: The entity; empty for the API key's default.
-        marker: In shared mode, the key under which this writer numbers its own lines, which are the only ones counted.
+        marker: In shared mode, the key under which this writer numbers its own lines, which are the
+            only ones counted.
     """
 
     def __init__(
@@ -117,7 +119,8 @@ class Server:
     def _marked(self, run: Any) -> int:
         """Return the highest number of a line of this writer that the server names.
 
-        The server's history is sampled, and its summary is the last derived value. Each may lag; neither runs ahead.
+        The server's history is sampled, and its summary is the last derived value. Each may lag;
+        neither runs ahead.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
         markers = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
@@ -133,8 +136,9 @@ class Server:
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
         """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
 
-        Each increment is a version of one artifact. Versions may be made concurrently, so that a later version need not
-        list the files of an earlier one. So all versions are read, back to one without files since *since_unix_ms*.
+        Each increment is a version of one artifact. Versions may be made concurrently, so that a
+        later version need not list the files of an earlier one. So all versions are read, back to
+        one without files since *since_unix_ms*.
         """
         name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}"
         times: set[int] = set()

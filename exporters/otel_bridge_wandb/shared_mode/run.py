@@ -1,7 +1,7 @@
 """Numbers the lines of one of several writers of a shared run, and preserves the other writers' config and axes.
 
-The server's line count covers all writers, so that each line has its number under a hidden key of its writer. After a
-kill the writer continues after the highest number that the server returns.
+The server's line count covers all writers, so that each line has its number under a hidden key of
+its writer. After a kill the writer continues after the highest number that the server returns.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _log: Final = logging.getLogger("otel_bridge.wandb")
 class SharedRun:
     """Preserves config and axes of a shared run, for one of its writers. For one thread.
 
-    Every upload of a writer replaces the whole config of the run, axes included. So each writer also sends the config
-    of the other writers, and an axis for each key of the run's history.
+    Every upload of a writer replaces the whole config of the run, axes included. So each writer
+    also sends the config of the other writers, and an axis for each key of the run's history.
 
     Args:
         run: ``wandb.Run``.
@@ -147,9 +147,9 @@ class SharedRun:
     def lacking(self) -> list[str]:
         """Return what the server lacks of the run's axes and of this writer's config, once this writer has ended.
 
-        A writer that has not seen an entry of the config replaces it by its next upload, and a writer that ended sends
-        nothing again. So a new entry is watched until all other writers have seen it. Axes need no watching: all
-        writers declare those of all roles.
+        A writer that has not seen an entry of the config replaces it by its next upload, and a
+        writer that ended sends nothing again. So a new entry is watched until all other writers
+        have seen it. Axes need no watching: all writers declare those of all roles.
         """
         stored = self._stored()
         defined = defined_names(stored.config)
@@ -209,8 +209,8 @@ def marker_of(memory: WriterMemory) -> str:
 def table_suffix_of(marker: str) -> str:
     """Return the suffix of table keys of a writer that is not the primary.
 
-    Each increment of a table names the earlier increments of its own writer. So two writers of one key would hide each
-    other's rows, and one role may run on several machines.
+    Each increment of a table names the earlier increments of its own writer. So two writers of one
+    key would hide each other's rows, and one role may run on several machines.
     """
     return f"_{marker.rpartition('/')[2]}"
 
@@ -218,7 +218,8 @@ def table_suffix_of(marker: str) -> str:
 def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the keys that a stored config binds by their exact names, and their axes.
 
-    Definitions are a list of maps keyed by protobuf field numbers: 1 the name, 5 the place of the axis, from 1.
+    Definitions are a list of maps keyed by protobuf field numbers: 1 the name, 5 the place of the
+        axis, from 1.
     """
     entries = _definitions(config)
     names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]

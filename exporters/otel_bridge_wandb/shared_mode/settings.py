@@ -1,7 +1,8 @@
 """Reads the settings of shared mode, in which several bridges write one W&B run, each on its own machine.
 
-Every upload of a writer replaces the definitions of all axes (core/internal/runupserter). So every writer declares the
-axes of every role, from the same list of roles. The machines need neither a common folder nor communication.
+Every upload of a writer replaces the definitions of all axes (core/internal/runupserter). So every
+writer declares the axes of every role, from the same list of roles. The machines need neither a
+common folder nor communication.
 """
 
 from __future__ import annotations

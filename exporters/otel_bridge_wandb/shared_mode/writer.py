@@ -1,7 +1,8 @@
 """Writes a shared run: records of listed roles to the shared run, records of each other role to a separate run.
 
-The axes of a role that is not in the list would be lost at the next upload of another writer; a separate run keeps
-them. That run is in the group of the job and has one writer, like any ordinary run.
+The axes of a role that is not in the list would be lost at the next upload of another writer; a
+separate run keeps them. That run is in the group of the job and has one writer, like any ordinary
+run.
 """
 
 from __future__ import annotations

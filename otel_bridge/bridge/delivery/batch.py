@@ -1,6 +1,7 @@
 """Decides what a writer gets next: records of the ledger as calls of one kind each, or a dead letter again.
 
-Nothing here calls a writer but `WriterCall.call`, and nothing is stored but the removal of a retried dead letter.
+Nothing here calls a writer but `WriterCall.call`, and nothing is stored but the removal of a
+retried dead letter.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Batch:
     Attributes:
         through: Value of *written* once all calls are made.
         end: End to act on after the calls.
-        owed_end: Whether its end is not a record: the exporter gets no more, though the run continues.
+        owed_end: Whether its end is not a record: the exporter gets no more, though the run
+            continues.
         whole: Whether it holds all available records, and no more were about to come.
         rows: Number of rows that were written and not yet counted in the destination.
         left_out: Records that the writer left out, not yet counted either: reason to count.
@@ -148,7 +150,8 @@ def _last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Sca
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
     """Return the calls that write *records*.
 
-    Consecutive records of a kind share a call; unordered, all records of a kind do. A config is a call of its own.
+    Consecutive records of a kind share a call; unordered, all records of a kind do. A config is a
+    call of its own.
     """
     if not ordered:
         records = sorted(records, key=lambda record: _ORDER[type(record)])
@@ -179,7 +182,8 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool) -> tuple[int, ...]:
 def needs_writer(state: ExporterState, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not.
 
-    A run that failed or was killed before its first row needs one: its tracker shows it, with its config.
+    A run that failed or was killed before its first row needs one: its tracker shows it, with its
+        config.
     """
     kinds = {type(record) for record in records}
     if kinds - {Config, Evaluation}:
@@ -213,8 +217,9 @@ class DeadLetterBatch:
 class DeadLetterQueue:
     """Holds the dead letters that one exporter must retry, at a person's request. For the exporter's own thread.
 
-    The writer gets a dead letter between two batches of the ledger's order. The dead letter stays in the ledger until
-    it is written. If it is refused again, it is stored again with the new reason.
+    The writer gets a dead letter between two batches of the ledger's order. The dead letter stays
+    in the ledger until it is written. If it is refused again, it is stored again with the new
+    reason.
 
     Args:
         context: Context of the exporter's delivery.
@@ -241,7 +246,8 @@ class DeadLetterQueue:
                 self._requests.dead_letter_done(waiting[0])
                 continue
             if state.ended and state.end_status is not None:
-                # Opening the tracker's run removes its end, so it ends again after the last dead letter.
+                # Opening the tracker's run removes its end, so it ends again after the last dead
+                # letter.
                 self._owed_end = End("", state.end_status, 0, state.ended)
             self._batch = DeadLetterBatch(waiting[0], record)
         return self._batch

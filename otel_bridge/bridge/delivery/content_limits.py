@@ -1,7 +1,7 @@
 """Limits the text that each exporter of a run gets: ``OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT``.
 
-The strictest setting of the bridge's environment and of every process of the run applies. Text that one process kept
-from a tracker never gets there, whichever process delivers later.
+The strictest setting of the bridge's environment and of every process of the run applies. Text that
+one process kept from a tracker never gets there, whichever process delivers later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class ContentLimits:
         store: Stores the value of `requested` for a later bridge; may raise.
 
     Attributes:
-        requested: Exporter to the strictest mode that a process of the run set, e.g. ``{"wandb": "off"}``.
+        requested: Exporter to the strictest mode that a process of the run set, e.g. ``{"wandb":
+            "off"}``.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Defines what one exporter's delivery is given, and what other threads request of it.
 
-How records are delivered is in four modules, from top to bottom: `delivery`, `writer_session`, `retry`, `batch`.
+How records are delivered is in four modules, from top to bottom: `delivery`, `writer_session`,
+`retry`, `batch`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class DeliveryContext:
         describe: Describes the run.
         log_line: Takes one line for the log.
         limit: Returns the most characters that a text may have for this exporter.
-        more_comes: Returns whether more records are about to come at once, so that the writer may not pause.
+        more_comes: Returns whether more records are about to come at once, so that the writer may
+            not pause.
     """
 
     name: str
@@ -68,12 +70,14 @@ class FinalPosition:
 class DeliveryRequests:
     """Holds what other threads request of one exporter's delivery. Thread-safe.
 
-    `signals`, `final_position` and `dead_letters` hold until they are replaced or done, and the delivery reads them
-    whenever it decides something. `take` returns the requests that are carried out once, before the next step.
+    `signals`, `final_position` and `dead_letters` hold until they are replaced or done, and the
+    delivery reads them whenever it decides something. `take` returns the requests that are carried
+    out once, before the next step.
 
     Args:
         signals: Signals that the exporter is named for.
-        final_position: Its last record, if no process requests it any more; ``None`` while a process requests it.
+        final_position: Its last record, if no process requests it any more; ``None`` while a
+            process requests it.
     """
 
     def __init__(self, signals: Sequence[str], final_position: FinalPosition | None = None) -> None:

@@ -1,11 +1,13 @@
 """Delivers one run to one exporter, from the ledger to the writer, in single steps; `DeliveryWorker` runs the steps.
 
-A write has one of four results: done; retry, with backoff; blocked, tried again every minute; permanent, a dead letter,
-after which the next records follow. No record is lost: *written* advances only after a write returned. A new bridge
-continues from the position that the writer reports for its tracker.
+A write has one of four results: done; retry, with backoff; blocked, tried again every minute;
+permanent, a dead letter, after which the next records follow. No record is lost: *written* advances
+only after a write returned. A new bridge continues from the position that the writer reports for
+its tracker.
 
-To follow a failed write: `Delivery.step` calls `WriterSession.write` (`writer_session`), which makes a dead letter or
-raises; `RetryPolicy` (`retry`) decides the wait; the calls that are left are in the `Batch` (`batch`).
+To follow a failed write: `Delivery.step` calls `WriterSession.write` (`writer_session`), which
+makes a dead letter or raises; `RetryPolicy` (`retry`) decides the wait; the calls that are left are
+in the `Batch` (`batch`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Delivery:
     Attributes:
         requests: The same.
         dead_letters: Its dead letters to retry.
-        pausing: Whether it pauses after its last step, so that more records collect and new ones need not wake it.
+        pausing: Whether it pauses after its last step, so that more records collect and new ones
+            need not wake it.
     """
 
     def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
@@ -106,7 +109,7 @@ class Delivery:
         self._give_up_writer()
         return self._retry.passing(RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}"))
 
-    # --- a step -------------------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
     def _step(self) -> float | None:
         """Make one call of the batch or retry one dead letter, or end the run; return the seconds to the next step."""
         target = self._target or self._resolved()
@@ -208,7 +211,7 @@ class Delivery:
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
 
-    # --- the next batch -----------------------------------------------------------------------------------------------
+    # --- the next batch ---------------------------------------------------------------------------
     @property
     def _kinds(self) -> Sequence[int]:
         exporter = None if self._target is None else self._target[0]
@@ -262,7 +265,7 @@ class Delivery:
             through, batch, reports_durable=None if opened is None else opened.reports_durable
         )
 
-    # --- the end of the run, and of a step ----------------------------------------------------------------------------
+    # --- the end of the run, and of a step --------------------------------------------------------
     def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> None:
         """End the run in the tracker, unless a record for this exporter followed the end meanwhile."""
         # While the writer is open: only it can return whether its records are durable.
@@ -296,8 +299,8 @@ class Delivery:
     def _wait_s(self, batch: Batch) -> float | None:
         """Return the seconds to the step after *batch*: 0 when more is left, else until a poll, ``None`` for neither.
 
-        After a batch of all available records the exporter pauses, unless dead letters are to be retried, or the run
-        has just ended.
+        After a batch of all available records the exporter pauses, unless dead letters are to be
+        retried, or the run has just ended.
         """
         wait_s = 0.0 if self._has_more() else self._settled_wait_s()
         may_pause = batch.whole and batch.end is None and not self.dead_letters.waiting
@@ -330,7 +333,7 @@ class Delivery:
         self._position.show("ended" if state.ended or has_passed_end else "idle")
         return None if in_doubt is None else DURABLE_POLL_S
 
-    # --- requests, and the end of the exporter ------------------------------------------------------------------------
+    # --- requests, and the end of the exporter ----------------------------------------------------
     def _run_requests(self) -> None:
         through, reopen = self.requests.take()
         if through is not None:

@@ -1,7 +1,7 @@
 """Record -> the same record with less text, for one exporter with a stricter limit than the run. Pure.
 
-Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans. Text is cut inside
-message parts and string values, never inside JSON.
+Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans.
+Text is cut inside message parts and string values, never inside JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides what follows a failure of an exporter, and keeps its position: where it goes on after any failure.
 
-`RetryPolicy` decides between a retry with backoff, a block and a dead letter. `DeliveryPosition` replaces the
-exporter's state, and stores it in the ledger. Neither uses the writer. For the exporter's own thread;
-`DeliveryPosition.state` may be read by any.
+`RetryPolicy` decides between a retry with backoff, a block and a dead letter. `DeliveryPosition`
+replaces the exporter's state, and stores it in the ledger. Neither uses the writer. For the
+exporter's own thread; `DeliveryPosition.state` may be read by any.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class RetryPolicy:
             retry_after_s = None
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
-        # The fourth is logged too if its reason is another: the first one of a server that restarts does not last.
+        # The fourth is logged too if its reason is another: the first one of a server that restarts
+        # does not last.
         is_other = shown(reason) != self._position.state.reason
         if self._backoff.failures == 1 or (self._backoff.failures == _REOPEN_AFTER and is_other):
             self._log_line(f"{self._name}: not written, tried again: {reason}")
@@ -103,7 +104,8 @@ class RetryPolicy:
     def is_for_good(self, error: Exception) -> bool:
         """Return whether the record that caused *error* is refused for good.
 
-        An unknown type of error is the writer's own: the call is retried, then the error is treated as permanent.
+        An unknown type of error is the writer's own: the call is retried, then the error is treated
+        as permanent.
         """
         strange = not isinstance(error, ExporterError)
         return isinstance(error, PermanentError) or (strange and self._strange >= _STRANGE_TRIES)
@@ -112,7 +114,8 @@ class RetryPolicy:
         """Count a record that becomes a dead letter because of *error*.
 
         Raises:
-            BlockedError: Every record causes an error of the writer itself, so that the exporter is broken.
+            BlockedError: Every record causes an error of the writer itself, so that the exporter is
+                broken.
         """
         if isinstance(error, ExporterError):
             return
@@ -139,7 +142,8 @@ class Backoff:
     """Counts failures in a row. One thread.
 
     Args:
-        chance: Source of jitter; by default its own, so that no seeded generator of the trainer is used.
+        chance: Source of jitter; by default its own, so that no seeded generator of the trainer is
+            used.
 
     Attributes:
         failures: Number of failures in a row.
@@ -212,8 +216,8 @@ class DeliveryPosition:
         Args:
             through: Position up to which all records are written.
             batch: Batch whose counts are added and then reset.
-            reports_durable: Whether the open writer's records are durable only once it reports so; ``None`` without a
-                writer.
+            reports_durable: Whether the open writer's records are durable only once it reports so;
+                ``None`` without a writer.
         """
         state = self.now
         in_doubt = state.durable < state.written if reports_durable is None else reports_durable

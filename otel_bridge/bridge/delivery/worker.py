@@ -149,8 +149,8 @@ class DeliveryWorker:
         state = self._delivery.exporter_state
         if state != last_state:
             self._progressed()
-        # New records shorten neither the wait of a failing exporter nor a pause. A flush does, which
-        # finish() requests.
+        # New records shorten neither the wait of a failing exporter nor a pause. A flush does,
+        # which finish() requests.
         return wait_s, not state.failing and not self._delivery.pausing
 
     def _failed(self, exc: BaseException) -> float:
@@ -171,13 +171,15 @@ class DeliveryThread:
     """Runs *step* until it is stopped. If a step hangs in a tracker, the thread ends with the process.
 
     Args:
-        step: Makes one step on the thread. Returns the seconds until the next one, and whether new records shorten that
-            wait. 0 is at once, ``None`` until something new arrives.
-        failed: Called on the thread with the exception of *step*; returns the seconds until the next step. No exception
-            of a step ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
+        step: Makes one step on the thread. Returns the seconds until the next one, and whether new
+            records shorten that wait. 0 is at once, ``None`` until something new arrives.
+        failed: Called on the thread with the exception of *step*; returns the seconds until the
+            next step. No exception of a step ends the thread, not even `SystemExit` or a
+            cancellation: trackers raise both.
         ended: Called on the thread when it was stopped.
         name: Name of the thread.
-        requested_s: Returns the seconds after the last step that the other end requested; a flush waits for them too.
+        requested_s: Returns the seconds after the last step that the other end requested; a flush
+            waits for them too.
     """
 
     def __init__(
@@ -212,8 +214,8 @@ class DeliveryThread:
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify the thread of new data.
 
-        With *retry* the next step is made at once, whatever the thread waits for. With *flush* it is made as soon as
-        the other end allows.
+        With *retry* the next step is made at once, whatever the thread waits for. With *flush* it
+        is made as soon as the other end allows.
         """
         with self._wake:
             self._news = True

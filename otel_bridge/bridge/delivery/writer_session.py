@@ -2,8 +2,8 @@
 
 The session gives the writer configs and records, and queries what is durable.
 
-The result of each call is one of three: written, refused for good, or to be retried. When a call fails, its written
-records count and the others stay in the batch. For the exporter's own thread.
+The result of each call is one of three: written, refused for good, or to be retried. When a call
+fails, its written records count and the others stay in the batch. For the exporter's own thread.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class WriterSession:
         """Make the next call of *batch*.
 
         Raises:
-            Exception: The writer's exception, when the call must be retried; it stays the next call of the batch.
+            Exception: The writer's exception, when the call must be retried; it stays the next call
+                of the batch.
             BlockedError: Every record causes an error of the writer itself.
         """
         call = batch.calls.popleft()
@@ -304,7 +305,8 @@ class OpenWriter:
     """Holds an open writer.
 
     Attributes:
-        described_through: Position up to which configs and summaries were written right after its open.
+        described_through: Position up to which configs and summaries were written right after its
+            open.
         reports_durable: Whether its records are durable only once it reports so.
         last: Position of the last row, rollout or evaluation that it wrote.
         left_out: Records that it had left out at the last call of `newly_left_out`.
@@ -363,8 +365,9 @@ def counted(
 class Throttle:
     """Decides how long a writer pauses between two batches, so that records collect. One thread.
 
-    A row costs a tracker less the more rows one call has. A row of ten keys takes MLflow's SQLite 9 ms alone, 2.5 ms
-    among ten and 1.3 ms among a hundred. The bridge must leave as much of the machine as it can to the trainer.
+    A row costs a tracker less the more rows one call has. A row of ten keys takes MLflow's SQLite 9
+    ms alone, 2.5 ms among ten and 1.3 ms among a hundred. The bridge must leave as much of the
+    machine as it can to the trainer.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Sends serialised OTLP requests, over gRPC or HTTP, and reports by its error what became of a request.
 
-Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling". Some
-answers are final by the specification although a person can fix their cause (401, 403 …). These are *blocked*
-here, and no data is lost meanwhile.
+Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC
+Throttling". Some answers are final by the specification although a person can fix their cause (401,
+403 …). These are *blocked* here, and no data is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _OVER_SIZE: Final = re.compile(
 )
 """Texts by which gRPC in C, Go and Java, tonic and otel-bridge report a request over a limit.
 
-RESOURCE_EXHAUSTED without RetryInfo can also be a rate limit: the specification lets clients give up there, but then
-rows would be lost.
+RESOURCE_EXHAUSTED without RetryInfo can also be a rate limit: the specification lets clients give
+up there, but then rows would be lost.
 """
 _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
@@ -84,7 +84,8 @@ class Reply:
     def __init__(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.from_bridge = HEADER_SERVER in headers
         try:
-            # The three responses have the same shape: partial_success { int64 rejected = 1; string message = 2 }.
+            # The three responses have the same shape: partial_success { int64 rejected = 1; string
+            # message = 2 }.
             partial = ExportMetricsServiceResponse.FromString(body).partial_success
             self.rejected = partial.rejected_data_points
             self.message = partial.error_message
@@ -183,8 +184,8 @@ class _GrpcClient:
             )
         except self._rpc_error as exc:
             raise self._error(cast("_Failed", exc)) from exc
-        # An otel-bridge names itself in the trailers, with the status: separate headers would cost it an operation a
-        # request.
+        # An otel-bridge names itself in the trailers, with the status: separate headers would cost
+        # it an operation a request.
         received = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
         return Reply(answer, {key: str(value) for key, value in received})
 

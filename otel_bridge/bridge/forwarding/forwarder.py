@@ -1,8 +1,8 @@
 """Runs the exporter ``otlp``: a thread that sends the content of the segments, and stores its positions.
 
-It reads the segments, not the ledger. Each signal has its own position in each process's segments (`signal_lane`).
-Delivery is at least once: a request may have been accepted although its answer was lost. The other end deduplicates
-records by their identity.
+It reads the segments, not the ledger. Each signal has its own position in each process's segments
+(`signal_lane`). Delivery is at least once: a request may have been accepted although its answer was
+lost. The other end deduplicates records by their identity.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _ACCEPTING: Final = "otlp_accepting"
 class Forwarder:
     """Serves ``otlp`` for one run; an `ExporterWorker`.
 
-    Fourteen attributes, because it is where the requests of other threads, the signals and the ledger meet; what
-    belongs to one signal is in its `SignalLane`.
+    Fourteen attributes, because it is where the requests of other threads, the signals and the
+    ledger meet; what belongs to one signal is in its `SignalLane`.
 
     Args:
         folder: The run folder.
@@ -199,7 +199,8 @@ class Forwarder:
         if waits:
             self._show_waiting()
             return min(waits)
-        # The other end has accepted everything that was in the segments when the ledger was at *position*.
+        # The other end has accepted everything that was in the segments when the ledger was at
+        # *position*.
         self._show(
             state="idle",
             reason="",
@@ -231,8 +232,8 @@ class Forwarder:
         """Forward some data of every process; return whether to continue at once.
 
         Raises:
-            JournalError: The segments of a process cannot be read, or the ledger fails, and there was nothing else to
-                do.
+            JournalError: The segments of a process cannot be read, or the ledger fails, and there
+                was nothing else to do.
         """
         self._store_positions()
         has_moved = False
@@ -253,7 +254,8 @@ class Forwarder:
     def _forward_process(self, instance_id: str, last_number: int) -> bool:
         """Forward some data of one process; return whether any signal went on.
 
-        Signals at the same position are read and sent together, in the order in which they were written: an event may
+        Signals at the same position are read and sent together, in the order in which they were
+            written: an event may
         be the statistics of a step, which rollouts of the next would close.
         """
         has_moved = False
@@ -290,7 +292,8 @@ class Forwarder:
     def _may_send(self, lane: SignalLane) -> bool:
         """Return whether requests of *lane* may be sent now.
 
-        To an otel-bridge that is busy no signal overtakes another, so that the end of a process comes after its rows.
+        To an otel-bridge that is busy no signal overtakes another, so that the end of a process
+        comes after its rows.
         """
         if not lane.is_open or not lane.sender.to_bridge:
             return lane.is_open
@@ -331,7 +334,8 @@ class Forwarder:
     def _is_missing(self, lane: SignalLane) -> bool:
         """Return whether the other end lacks the signal of *lane* for good: it has accepted another signal.
 
-        Before that, and when it lacks every signal, the address may be wrong; then the signal is blocked, and kept.
+        Before that, and when it lacks every signal, the address may be wrong; then the signal is
+        blocked, and kept.
         """
         if not _lacks_signal(lane) or lane.sender.server not in self._accepting:
             return False
@@ -353,7 +357,8 @@ class Forwarder:
     def _store_positions(self) -> None:
         """Store what the other end has accepted; positions that the ledger does not store are stored at the next step.
 
-        This includes processes of which the reader has committed nothing yet: else their segments would be sent again.
+        This includes processes of which the reader has committed nothing yet: else their segments
+            would be sent again.
         """
         lanes = [lane for lane in self._lanes if not lane.ended]
         for instance_id in list(self._unstored):

@@ -1,8 +1,8 @@
 """Splits a serialised OTLP request into smaller ones with the same content. Pure.
 
-The request is split at the outermost level that has more than one item. The levels are resources, scopes, then metrics,
-spans or records, then the points of one metric. A row may be split over two requests: its own point has the number of
-its values.
+The request is split at the outermost level that has more than one item. The levels are resources,
+scopes, then metrics, spans or records, then the points of one metric. A row may be split over two
+requests: its own point has the number of its values.
 """
 
 from __future__ import annotations

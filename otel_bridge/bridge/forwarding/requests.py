@@ -1,8 +1,9 @@
 """Turns frames of segments into OTLP requests by joining bytes; only data too large for one request is decoded.
 
-In protobuf, concatenated messages merge, and a repeated field is the sum of its parts. So a request is the
-concatenation of the requests of its frames. A frame without a resource gets its segment's in front.
-Source: protobuf.dev, "Encoding", "Last One Wins" and "Repeated"; opentelemetry-proto, ``Resource{Metrics,Spans,Logs}``.
+In protobuf, concatenated messages merge, and a repeated field is the sum of its parts. So a request
+is the concatenation of the requests of its frames. A frame without a resource gets its segment's in
+front. Source: protobuf.dev, "Encoding", "Last One Wins" and "Repeated"; opentelemetry-proto,
+``Resource{Metrics,Spans,Logs}``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
 def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
     """Join *parts* to requests under `REQUEST_BYTES`: rows first, then rollouts and events in their order.
 
-    An event may be the end of the process. It may be the statistics of a step, which rollouts of the next would close.
+    An event may be the end of the process. It may be the statistics of a step, which rollouts of
+    the next would close.
     """
     all_parts = list(parts)
     ordered = [part for part in all_parts if part.signal is Signal.METRICS]

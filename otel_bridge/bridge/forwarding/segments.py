@@ -1,6 +1,7 @@
 """Reads the segments of one process for forwarding, at a position of its own.
 
-`otlp` sends what the segments hold, so this reads beside the bridge's reader and knows nothing of translation.
+`otlp` sends what the segments hold, so this reads beside the bridge's reader and knows nothing of
+translation.
 """
 
 from __future__ import annotations

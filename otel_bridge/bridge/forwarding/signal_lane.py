@@ -88,8 +88,9 @@ class SignalLane:
     def open_if_due(self, *, retry: bool, flush: bool) -> None:
         """Open the signal again when its wait is over.
 
-        With *retry* it is over at once, with *flush* as soon as the other end allows. A retry may begin a second after
-        the failure whenever there is new data, unless the other end requested time.
+        With *retry* it is over at once, with *flush* as soon as the other end allows. A retry may
+        begin a second after the failure whenever there is new data, unless the other end requested
+        time.
         """
         if not self._waits:
             return

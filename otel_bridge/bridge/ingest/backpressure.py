@@ -20,8 +20,8 @@ READ_AT_LEAST_S: Final = 1.0
 def no_writer_ready(workers: ExporterSet, position: Position, processes: ProcessMonitor) -> bool:
     """Return whether every exporter fails or is blocked and has enough records, and no local process waits.
 
-    Unread records stay in the segments, where they take no more room than in the ledger. The bridge reads them once an
-    exporter makes progress.
+    Unread records stay in the segments, where they take no more room than in the ledger. The bridge
+    reads them once an exporter makes progress.
     """
     states = {name: worker.exporter_state for name, worker in workers.by_name.items()}
     if len(states) > 1:

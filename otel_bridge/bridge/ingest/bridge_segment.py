@@ -1,6 +1,7 @@
 """Writes the bridge's own events to a segment of its own: ends of dead processes, and signs of life.
 
-A dead process cannot report its end. The bridge's events are read, translated and forwarded like any other record.
+A dead process cannot report its end. The bridge's events are read, translated and forwarded like
+any other record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Evicts records when a directory is near its limit, before a trainer has to drop any.
 
-First the records that only a destination which is no longer named has not got. Then those that a tracker's store does
-not confirm (W&B offline). Never a record that an exporter of the run has not written.
+First the records that only a destination which is no longer named has not got. Then those that a
+tracker's store does not confirm (W&B offline). Never a record that an exporter of the run has not
+written.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class ProcessMonitor:
     def write_end_events(self, spared_pid: int = 0) -> bool:
         """Append the end of each process that died without sending one; return whether any was appended.
 
-        A process gets this end only once its segments are fully read, because they may hold its own end.
+        A process gets this end only once its segments are fully read, because they may hold its own
+        end.
 
         Args:
             spared_pid: A process whose end another program appends.
@@ -129,7 +130,8 @@ class ProcessMonitor:
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
         """Append the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
 
-        A process that died without sending its end is left to `write_end_events`, because it was killed.
+        A process that died without sending its end is left to `write_end_events`, because it was
+        killed.
         """
         for tail in self._reader.tails.values():
             if tail.header is None or not self._is_open(tail):

@@ -1,6 +1,7 @@
 """Deletes what a run folder no longer needs: segments that are read and forwarded, records that all destinations hold.
 
-Near the limit of the directory it deletes more: `otel_bridge.bridge.ingest.eviction` chooses which records.
+Near the limit of the directory it deletes more: `otel_bridge.bridge.ingest.eviction` chooses which
+records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from otel_bridge.journal.folder import RunFolder
 class FolderRetention:
     """Frees space of a run folder, on the thread of its bridge.
 
-    Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no destination.
+    Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no
+        destination.
 
     Args:
         folder: The run folder.
@@ -128,8 +130,10 @@ def delete_read_segments(
         folder: The run folder.
         ledger: Its ledger.
         reader: Its reader, whose results are all committed.
-        forwarding: Positions up to which ``otlp`` forwarded each process; ``None`` when the run has no ``otlp``.
-        of_all: Whether ``otlp`` is active and reads every segment; else only processes that requested it count.
+        forwarding: Positions up to which ``otlp`` forwarded each process; ``None`` when the run has
+            no ``otlp``.
+        of_all: Whether ``otlp`` is active and reads every segment; else only processes that
+            requested it count.
 
     Raises:
         OSError: A segment cannot be deleted; the others are deleted.
@@ -201,7 +205,8 @@ def _delete_of(
         tail.segments.deleted_before(number + 1)
     tail.segments.deleted_before(keep)
     if keep > tail.segments.last_number and tail.used_up:
-        # The files are deleted first: a source without files is harmless, files without a source are read again.
+        # The files are deleted first: a source without files is harmless, files without a source
+        # are read again.
         with contextlib.suppress(FileNotFoundError):
             folder.life_path(name).unlink()
         ledger.forget_source(name)

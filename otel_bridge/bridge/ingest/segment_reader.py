@@ -1,8 +1,9 @@
 """Reads the segments of one run folder through translation into the ledger.
 
-`SegmentReader.collect` translates frames of all segments in the order of their append time. So a folder that is read
-late gives the same result as one that is read live. `SegmentReader.commit` commits the result (records, changes of
-state, offsets) in one transaction, as a whole or not at all. One thread.
+`SegmentReader.collect` translates frames of all segments in the order of their append time. So a
+folder that is read late gives the same result as one that is read live. `SegmentReader.commit`
+commits the result (records, changes of state, offsets) in one transaction, as a whole or not at
+all. One thread.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ReadBatch:
     """Holds what one poll of the reader collected, to be committed.
 
     Attributes:
-        headers: Headers of the processes whose first segment was found. A batch with headers has no frames: the
-            requests of a process are stored before its records.
+        headers: Headers of the processes whose first segment was found. A batch with headers has no
+            frames: the requests of a process are stored before its records.
         records: Records that the frames were translated to.
         frames: Number of frames used.
         has_more: Whether there is more to read at once.
@@ -92,7 +93,8 @@ class SegmentListing:
 class SegmentReader:
     """Reads all segments of a run folder into its ledger.
 
-    Thirteen attributes, because a batch is collected and committed, or taken back, as a whole: tails, state and
+    Thirteen attributes, because a batch is collected and committed, or taken back, as a whole:
+        tails, state and
     translator are made anew together after a failure, and the rest is what that needs.
 
     Args:
@@ -104,8 +106,8 @@ class SegmentReader:
 
     Attributes:
         caught_up: Whether everything that existed at the last read has been read.
-        consistent: Whether memory holds the same as the ledger. It does not between collecting and committing a batch,
-            or while the ledger cannot be read.
+        consistent: Whether memory holds the same as the ledger. It does not between collecting and
+            committing a batch, or while the ledger cannot be read.
     """
 
     def __init__(
@@ -167,7 +169,8 @@ class SegmentReader:
         """Translate the available frames, up to one batch. A batch that is not committed is collected again.
 
         Raises:
-            JournalError: The ledger cannot be read; the next call begins at the ledger's position again.
+            JournalError: The ledger cannot be read; the next call begins at the ledger's position
+                again.
         """
         with self._or_as_before():
             batch = self._collect()
@@ -178,7 +181,8 @@ class SegmentReader:
         """Commit *batch*, the last one collected.
 
         Raises:
-            JournalError: The batch could not be committed; the next call of `collect` collects it again.
+            JournalError: The batch could not be committed; the next call of `collect` collects it
+                again.
         """
         self.consistent = True
         with self._or_as_before():
@@ -199,7 +203,8 @@ class SegmentReader:
 
         Args:
             status: Status of processes that did not send their end; ``None`` to infer it.
-            over: Whether nothing more will come, so that remote processes end too. Else they may continue.
+            over: Whether nothing more will come, so that remote processes end too. Else they may
+                continue.
 
         Raises:
             JournalError: The records could not be committed; all of them still wait.
@@ -287,8 +292,8 @@ class SegmentReader:
         heapq.heapify(heap)
         while heap:
             _, name, tail = heapq.heappop(heap)
-            # Usually one process sends for a while: its frames bypass the heap until a frame of another process is
-            # earlier.
+            # Usually one process sends for a while: its frames bypass the heap until a frame of
+            # another process is earlier.
             next_other = heap[0][:2] if heap else _NEVER
             while self._filled(tail):
                 append_ns = tail.frames[0].append_unix_ns

@@ -31,13 +31,15 @@ _READS: Final = 8
 class ProcessSegments:
     """Knows which segments of one process exist, and whether more is appended to them. One thread.
 
-    It outlives a `SegmentTailer`, which begins again at the ledger's position after a commit that failed.
+    It outlives a `SegmentTailer`, which begins again at the ledger's position after a commit that
+    failed.
 
     Attributes:
         first_number: Lowest number of its segments.
         last_number: Highest number of its segments.
         numbers: Numbers of the segments that were listed and are not deleted.
-        dead: Whether its process has ended. Nothing more will be appended, and an unfinished tail is a gap.
+        dead: Whether its process has ended. Nothing more will be appended, and an unfinished tail
+            is a gap.
         cut: Whether a torn tail may be cut off the file, because the process was on this machine.
         refused: Whether a newer version wrote the segments, so that they stay as they are.
     """
@@ -87,8 +89,8 @@ class ProcessSegments:
     def replaced_header(self, number: int, unix_ns: int) -> SegmentHeader:
         """Return a header in place of the damaged one of a segment, so that its frames are delivered.
 
-        Any other segment of the process names the same run, role and exporters. If there is none, the names of folder
-        and file are all that is known.
+        Any other segment of the process names the same run, role and exporters. If there is none,
+        the names of folder and file are all that is known.
 
         Args:
             number: The segment.
@@ -147,7 +149,8 @@ class SegmentCursor:
                 return
             size = self._segments.size(self.number)
             is_last = self.number >= self._segments.last_number
-            # A process that rolled or died appends no more to this segment; that was checked before the size.
+            # A process that rolled or died appends no more to this segment; that was checked before
+            # the size.
             final = not is_last or self._segments.dead
             if size is None or size <= self.offset:
                 if is_last:
@@ -203,7 +206,8 @@ class SegmentCursor:
         self.offset = scanned.end
         self.gaps += scanned.gaps
         if scanned.torn:
-            # Its process died during the write, or the write did not fit: `log()` had not returned, nothing is lost.
+            # Its process died during the write, or the write did not fit: `log()` had not returned,
+            # nothing is lost.
             self.gaps -= 1
             if self._segments.cut and self.number >= self._segments.last_number:
                 with contextlib.suppress(OSError):
@@ -220,7 +224,8 @@ class SegmentCursor:
         if header is not None:
             self.header = header
         elif self.offset == 0 and self.header is None:
-            # A segment gets its name when its header is written, so that this one is damaged, not unfinished.
+            # A segment gets its name when its header is written, so that this one is damaged, not
+            # unfinished.
             first_ns = scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
             self.header = self._segments.replaced_header(self.number, first_ns)
 
@@ -274,18 +279,21 @@ class SegmentTailer:
 
     Args:
         segments: The segments of the process.
-        source: The position to continue at, as the ledger stores it; ``None`` to begin with the first segment.
+        source: The position to continue at, as the ledger stores it; ``None`` to begin with the
+            first segment.
 
     Attributes:
         segments: The same.
         cursor: Reads the frames.
         frames: Frames that were read and are not used yet.
-        ended: Whether the end of the process is known: the process sent one, or the bridge wrote it.
+        ended: Whether the end of the process is known: the process sent one, or the bridge wrote
+            it.
     """
 
     def __init__(self, segments: ProcessSegments, source: SegmentPosition | None = None) -> None:
         self.segments = segments
-        # One object for all frames: translation recognises its own fast path by the identity of the producer.
+        # One object for all frames: translation recognises its own fast path by the identity of the
+        # producer.
         self._sender = _Sender(None, b"", SegmentInfo(segments.instance_id, "process", b""))
         if source is None:
             self.cursor = SegmentCursor(segments, segments.first_number, 0)

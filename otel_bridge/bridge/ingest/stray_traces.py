@@ -1,7 +1,8 @@
 """Moves spans of a rollout that another run received to the run of the rollout. For the host's thread.
 
-An inference server exports its own spans, under its own name, with the trace id of the rollout that asked it. They may
-arrive before anything of the rollout. So they are first stored in the run that their resource names, and wait there.
+An inference server exports its own spans, under its own name, with the trace id of the rollout that
+asked it. They may arrive before anything of the rollout. So they are first stored in the run that
+their resource names, and wait there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class StrayTraces:
     """Moves the strays of all active runs, a few times a second.
 
     Args:
-        may_join: Returns whether spans of one run may move to another, because their senders have the same access.
+        may_join: Returns whether spans of one run may move to another, because their senders have
+            the same access.
         reopen: Opens a run that was closed, and is called with its folder.
     """
 
@@ -96,8 +98,8 @@ class StrayTraces:
 
 def _move(trace_id: str, reader: SegmentReader, owner: SegmentReader) -> bool:
     """Store a trace with its owner, then forget it here; return whether the owner has it."""
-    # In this order: after a kill between both, the owner gets the spans again, and drops them by their ids.
-    # On a full disk the trace waits here, and the next round tries again.
+    # In this order: after a kill between both, the owner gets the spans again, and drops them by
+    # their ids. On a full disk the trace waits here, and the next round tries again.
     with contextlib.suppress(JournalError):
         owner.adopt(reader.translator.rollouts.stray(trace_id))
         reader.give_away(trace_id)

@@ -1,7 +1,8 @@
 """Converts records and state values to bytes for the ledger and back.
 
-orjson writes what it can write exactly. It would turn NaN and infinities into null, and it refuses integers beyond 64
-bits and lone surrogates. Such values go through the standard library's JSON, marked by the first byte. Pure: no I/O.
+orjson writes what it can write exactly. It would turn NaN and infinities into null, and it refuses
+integers beyond 64 bits and lone surrogates. Such values go through the standard library's JSON,
+marked by the first byte. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
 
 def _encode_row(row: Row) -> bytes:
     try:
-        # One sum instead of a check of each value: NaN and infinities remain in the sum. An overflow only costs the
-        # slower way, as does a `Distribution`, which cannot be added.
+        # One sum instead of a check of each value: NaN and infinities remain in the sum. An
+        # overflow only costs the slower way, as does a `Distribution`, which cannot be added.
         total = sum(cast("Iterable[float]", row.values.values()))
         if total - total == 0:
             return orjson.dumps(_row_fields(row, row.values))
@@ -148,7 +149,8 @@ def _plain_value(value: Value) -> Json:
 
 def _decode_row(data: bytes, position: Position) -> Row:
     name, role, step, axis, time_unix_ns, values, steps, attempt = _load(data)
-    # Only the standard library's form and the mixed form can hold distributions; both have the marker in their text.
+    # Only the standard library's form and the mixed form can hold distributions; both have the
+    # marker in their text.
     if b"$d" in data:
         values = {key: _value(value) for key, value in values.items()}
     return Row(name, role, step, axis, time_unix_ns, values, steps, attempt, position)

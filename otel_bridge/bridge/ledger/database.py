@@ -1,8 +1,8 @@
 """Opens the ledger's SQLite file: schema, format version, connections, and translation of SQLite's errors.
 
-One connection writes, guarded by a lock; each delivery thread reads through its own connection. In WAL mode readers
-never wait. ``auto_vacuum=INCREMENTAL`` must be set before the first table is created, else deleted pages never return
-to the disk.
+One connection writes, guarded by a lock; each delivery thread reads through its own connection. In
+WAL mode readers never wait. ``auto_vacuum=INCREMENTAL`` must be set before the first table is
+created, else deleted pages never return to the disk.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Database:
 
     Args:
         path: The file; created when missing.
-        exclusive: For a shared file system: ``locking_mode=EXCLUSIVE``, no ``-shm`` file, one connection for all
-            threads.
+        exclusive: For a shared file system: ``locking_mode=EXCLUSIVE``, no ``-shm`` file, one
+            connection for all threads.
 
     Raises:
         FormatVersionError: A newer version wrote the file.
@@ -98,7 +98,8 @@ class Database:
         if self._exclusive:
             return DatabaseReader(self._writer, self._lock, self.path, owned=False)
         with sqlite_errors(self.path):
-            # Its PRAGMAs read the file, so that damage is found while the writer still has pages in memory.
+            # Its PRAGMAs read the file, so that damage is found while the writer still has pages in
+            # memory.
             return DatabaseReader(_connect(self.path), threading.RLock(), self.path, owned=True)
 
     def give_back(self, pages: int, *, keep: int = 0) -> int:
@@ -107,8 +108,8 @@ class Database:
             free = self._free_pages()
             if free <= keep:
                 return 0
-            # The statement releases one page a step, and `execute` makes only the first step; `executescript` makes
-            # all.
+            # The statement releases one page a step, and `execute` makes only the first step;
+            # `executescript` makes all.
             self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - keep, pages)})")
             return free - self._free_pages()
 
@@ -121,8 +122,8 @@ class Database:
         Raises:
             JournalError: The disk reported an error.
         """
-        # Checkpoints sync by themselves; later commits are in the WAL. SQLite's locks are on the other two files, so
-        # that opening and closing the WAL drops none of them.
+        # Checkpoints sync by themselves; later commits are in the WAL. SQLite's locks are on the
+        # other two files, so that opening and closing the WAL drops none of them.
         try:
             fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -271,8 +272,8 @@ def _check_version(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _make_private(path: Path) -> None:
-    # The umask decides the mode of a file that SQLite creates. Never open an existing file: closing it would drop the
-    # locks that this process may hold on it.
+    # The umask decides the mode of a file that SQLite creates. Never open an existing file: closing
+    # it would drop the locks that this process may hold on it.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

@@ -1,6 +1,7 @@
 """The state of one exporter of a run: stored in the ledger, reported, and shown. `docs/architecture.md` has the page.
 
-The delivery thread is the only writer. It replaces the whole value, so any thread may read the newest one.
+The delivery thread is the only writer. It replaces the whole value, so any thread may read the
+newest one.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ class ExporterState(ExporterReport):
 
     Attributes:
         exporter: Name of the exporter.
-        id: Number of the destination in the ledger; 0 for ``otlp``, which delivers segments and has none.
-        resolved: Whether the exporter's settings could be read, so that it has a destination and numbers.
+        id: Number of the destination in the ledger; 0 for ``otlp``, which delivers segments and has
+            none.
+        resolved: Whether the exporter's settings could be read, so that it has a destination and
+            numbers.
         settings: These settings.
-        named: Whether the run has the destination now; else its records are kept until room is needed.
-        counted: Last position that `rows` and `rollouts` count; a record that is written again is not counted again.
+        named: Whether the run has the destination now; else its records are kept until room is
+            needed.
+        counted: Last position that `rows` and `rollouts` count; a record that is written again is
+            not counted again.
         evicted: Number of records that were evicted before they were durable here.
         opened: Whether a writer was opened at least once.
         ended: Position of the last end that was acted on, 0 without one.
         end_status: Status of that end.
-        failing_since_s: `time.monotonic` of the first failure since a record was written; ``None`` while it works.
+        failing_since_s: `time.monotonic` of the first failure since a record was written; ``None``
+            while it works.
         damaged: Whether the delivery found the ledger damaged and waits for a new one.
         final_position: Position of the last record for it; ``None`` while the last one is unknown.
     """
@@ -70,7 +76,8 @@ class ExporterState(ExporterReport):
     def has_all(self, position: Position) -> bool:
         """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
 
-        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
+        Without further records, the end of the tracker's run settles records in doubt; otherwise a
+        later record does.
         """
         return not self.lacks(position) and (self.settled or self.final_position is None)
 

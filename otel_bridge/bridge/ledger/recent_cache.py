@@ -1,8 +1,9 @@
 """Keeps the records committed last in memory, so that a writer that keeps up does not read them from the disk.
 
-The ledger decides: records that are not in memory are read from the ledger. Only rows are kept as objects, because no
-reader changes them. Other kinds are kept as the ledger's bytes, so that each exporter gets its own object. Memory is
-limited for each run, and for all runs of the process together. Thread-safe.
+The ledger decides: records that are not in memory are read from the ledger. Only rows are kept as
+objects, because no reader changes them. Other kinds are kept as the ledger's bytes, so that each
+exporter gets its own object. Memory is limited for each run, and for all runs of the process
+together. Thread-safe.
 """
 
 from __future__ import annotations

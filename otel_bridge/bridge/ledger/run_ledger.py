@@ -1,7 +1,8 @@
 """Stores the ledger of one run: its records in one order, and the positions of the reader and the destinations.
 
-The reader thread commits batches (offsets, state, records in one transaction). Delivery threads move positions, keep
-the memory of their writers and store dead letters. Every method is thread-safe and raises the errors of `Database`.
+The reader thread commits batches (offsets, state, records in one transaction). Delivery threads
+move positions, keep the memory of their writers and store dead letters. Every method is thread-safe
+and raises the errors of `Database`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class RecordCounts:
     Attributes:
         rows: Number of rows.
         rollouts: Number of rollouts.
-        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows without a step.
+        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows
+            without a step.
         row_times: Axis to the time of the row committed last, in ns.
         derived_rows: Number of rows that the translation made, by the data they are made of.
     """
@@ -148,8 +150,8 @@ class Ledger:
         """Store one batch of the reader in one transaction, as a whole or not at all.
 
         Args:
-            records: Records, which get the next positions in their order. They belong to this ledger from now on; each
-                row is marked with its position.
+            records: Records, which get the next positions in their order. They belong to this
+                ledger from now on; each row is marked with its position.
             changes: State keys with their encoded values; ``None`` deletes.
             sources: Positions up to which segments are read now.
             phases: Phases for the timeline.
@@ -262,7 +264,8 @@ class Ledger:
 
         Args:
             ids: Ids of the destinations.
-            unresolved: Exporters of the run whose destination the caller does not know; theirs stay as they are.
+            unresolved: Exporters of the run whose destination the caller does not know; theirs stay
+                as they are.
         """
         with self.database.transaction() as sql:
             marks = [
@@ -339,8 +342,8 @@ class Ledger:
     def prune(self, through: Position) -> int:
         """Delete records up to *through*, at most some thousands in a call; return how many were deleted.
 
-        Some of the freed pages are kept for the next records, and the others return to the disk. Returning pages costs
-        more than deleting records.
+        Some of the freed pages are kept for the next records, and the others return to the disk.
+        Returning pages costs more than deleting records.
         """
         with self.database.transaction() as sql:
             oldest = cast(
@@ -361,7 +364,8 @@ class Ledger:
     def evict_from_unnamed(self, through: Position) -> None:
         """Give up the records up to *through* that destinations which are no longer named have not got.
 
-        Records that a tracker had not confirmed are counted too, unless the end of its run settled them.
+        Records that a tracker had not confirmed are counted too, unless the end of its run settled
+        them.
         """
         with self.database.transaction() as sql:
             sql.execute(
@@ -428,7 +432,8 @@ class LedgerMemory:
 
 
 def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
-    # `executemany` releases the interpreter at every row; beside a busy writer each release switches threads.
+    # `executemany` releases the interpreter at every row; beside a busy writer each release
+    # switches threads.
     for start in range(0, len(encoded), _INSERT_RECORDS):
         part = encoded[start : start + _INSERT_RECORDS]
         marks = ",".join(["(?,?,?)"] * len(part))
@@ -436,8 +441,8 @@ def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
 
 
 def _mark(records: Sequence[Record], first: Position) -> None:
-    # Before another thread sees the records. A copy by `dataclasses.replace` takes 1.6 µs a row, this 0.07 µs, and the
-    # encoding of the row, with ten keys, 0.6 µs (Python 3.11).
+    # Before another thread sees the records. A copy by `dataclasses.replace` takes 1.6 µs a row,
+    # this 0.07 µs, and the encoding of the row, with ten keys, 0.6 µs (Python 3.11).
     for position, record in enumerate(records, first):
         if isinstance(record, Row):
             object.__setattr__(record, "position", position)

@@ -1,8 +1,8 @@
 """Timeline of a run: phases, rollouts, marks of steps and rates, kept in the ledger within a limit of bytes.
 
-A part is what one batch brought of one role and step. When the limit is reached, whole steps are deleted: half of the
-room is for the newest steps, the other half for the slowest of the others. What has no step is one step a part, and
-only its age counts.
+A part is what one batch brought of one role and step. When the limit is reached, whole steps are
+deleted: half of the room is for the newest steps, the other half for the slowest of the others.
+What has no step is one step a part, and only its age counts.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class TimelineEvent(NamedTuple):
 
     Attributes:
         kind: ``phase``, ``rollout``, ``turn``, ``tool``, ``span`` or ``mark``.
-        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the step.
+        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the
+            step.
         track: Instance of the process of a phase; id of the rollout of its spans; else empty.
         start_ns: Start by the sender's clock.
         end_ns: End by the sender's clock.
-        facts: For a phase ``rank``, ``host``, ``outer``, ``received_ns``, ``attempt`` above 1 and ``forked``; for a
-            rollout its ``reward``, ``group`` and ``error``; for a mark the rates of its row.
+        facts: For a phase ``rank``, ``host``, ``outer``, ``received_ns``, ``attempt`` above 1 and
+            ``forked``; for a rollout its ``reward``, ``group`` and ``error``; for a mark the rates
+            of its row.
     """
 
     kind: str
@@ -154,7 +156,8 @@ class TimelineStore:
         ]
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
-        # What has no step is not a slow step either: it comes last, and stays in the order of its age.
+        # What has no step is not a slow step either: it comes last, and stays in the order of its
+        # age.
         older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
         slowest, deleted = _within(older, room)
         sql.executemany(

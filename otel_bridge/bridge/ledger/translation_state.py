@@ -26,7 +26,8 @@ _STORED: Final = _Stored()
 class LedgerState:
     """Implements `TranslationState` on top of a ledger.
 
-    After a commit that failed, discard this object and create a new one: its content was never stored.
+    After a commit that failed, discard this object and create a new one: its content was never
+        stored.
 
     Args:
         view: Reads the ledger; used by this state alone.

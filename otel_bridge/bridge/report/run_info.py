@@ -24,7 +24,8 @@ class RunDescription:
 
     Args:
         folder: The run folder.
-        local: Whether no endpoint collects the job, so that another machine may have its own bridge of this run.
+        local: Whether no endpoint collects the job, so that another machine may have its own bridge
+            of this run.
     """
 
     def __init__(self, folder: RunFolder, *, local: bool) -> None:

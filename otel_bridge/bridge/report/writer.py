@@ -98,8 +98,8 @@ class ReportWriter:
             workers: The workers by exporter.
             selection: What other exporters are owed, and never get.
             ended: Whether all records are delivered and the run is ended in every tracker.
-            settled: Whether no exporter is about to reach the last position. Otherwise the report waits a moment for
-                it, so that an awaited report is not delayed by an earlier one.
+            settled: Whether no exporter is about to reach the last position. Otherwise the report
+                waits a moment for it, so that an awaited report is not delayed by an earlier one.
             now: Whether to write without any wait.
 
         Raises:
@@ -129,7 +129,8 @@ class ReportWriter:
     def _report(
         self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool
     ) -> Report:
-        # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
+        # States before numbers: an exporter shown as writing may be done by then, but never the
+        # reverse.
         states = {name: worker.exporter_state for name, worker in workers.items()}
         position, sources, destinations = self._view.overview()
         stored = {destination.id: destination for destination in destinations}

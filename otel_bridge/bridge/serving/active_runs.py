@@ -1,6 +1,7 @@
 """Opens, polls, puts to sleep and closes the runs of a host. For the host's thread.
 
-No run can end that thread. An exception of a run is that run's failure, retried with backoff while others continue.
+No run can end that thread. An exception of a run is that run's failure, retried with backoff while
+others continue.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class HostRequests:
     Attributes:
         draining: Whether all waiting data is released.
         spared_pid: Process whose end is left to `finish`; 0 for none.
-        finish_as: Status with which `finish` ends the processes that did not end themselves; ``None`` without it.
+        finish_as: Status with which `finish` ends the processes that did not end themselves;
+            ``None`` without it.
     """
 
     draining: bool = False
@@ -112,7 +114,8 @@ class ActiveRuns:
         folders: Lists the folders to serve.
         options: Options of their bridge.
         until_done: Whether a run that is closed with something left to do stays closed.
-        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none do.
+        may_join: Returns whether spans of one run may move to another, by their ids; ``None``: none
+            do.
         wake: Called from any thread after progress of a run.
         log_line: Takes one line for the log.
         stall_watch: Gets a sign of life with each run.
@@ -163,7 +166,7 @@ class ActiveRuns:
         """Return the active runs."""
         return iter(list(self._runs.values()))
 
-    # --- one round ----------------------------------------------------------------------------------------------------
+    # --- one round --------------------------------------------------------------------------------
     def find(self) -> bool:
         """Look for folders that need work, when it is due, and open the next ones; return whether any was opened."""
         if time.monotonic() >= self._discovery.next_s:
@@ -221,7 +224,7 @@ class ActiveRuns:
             return False
         return all(map(drained, self._runs.values())) and not self._discovery.finds_any()
 
-    # --- requests to the host -----------------------------------------------------------------------------------------
+    # --- requests to the host ---------------------------------------------------------------------
     def notify(self) -> None:
         """Look for folders, and retry failed work, at once."""
         self._discovery.try_again()
@@ -280,7 +283,7 @@ class ActiveRuns:
                 self._discovery.closed[folder.path] = ClosedRun(remaining, None, float("inf"))
         self._idle_runs.release()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
     def _serves(self, path: Path) -> bool:
         return path in self._runs or path in self._leaving or path in self.rotation.waiting
 
@@ -404,13 +407,15 @@ class ActiveRuns:
         self._discovery.closed[run.folder.path] = ClosedRun(
             remaining, run.segments_read, time.monotonic() + AGAIN_S
         )
-        # The lock is free now. Data from before that is found here; a process that comes later finds the lock free.
+        # The lock is free now. Data from before that is found here; a process that comes later
+        # finds the lock free.
         if remaining.outcome in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
             self.rotation.wait(run.folder, first=True)
 
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
         remaining = run.remaining()
-        # A run that was about to sleep when the host began to drain was not drained: it wakes for that.
+        # A run that was about to sleep when the host began to drain was not drained: it wakes for
+        # that.
         self.hanging += self._idle_runs.put(
             run, deadline_s, drained=self._requested.draining and drained(run)
         )

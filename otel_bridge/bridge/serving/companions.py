@@ -37,7 +37,8 @@ class Companions:
         try:
             return self._lock.acquire()
         except JournalError:
-            # The folder is gone, or its file system has no locks: each run gets a bridge of its own.
+            # The folder is gone, or its file system has no locks: each run gets a bridge of its
+            # own.
             return False
 
     def folders(self) -> list[RunFolder]:

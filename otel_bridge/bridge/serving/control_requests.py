@@ -15,8 +15,8 @@ from otel_bridge.translation.state import count
 class ControlRequests:
     """Receives the requests to one run's bridge.
 
-    A request stays on disk until it is done, so that a killed bridge leaves it to the next one. A handover is deleted
-    first: the bridge that requested it must not find it.
+    A request stays on disk until it is done, so that a killed bridge leaves it to the next one. A
+    handover is deleted first: the bridge that requested it must not find it.
 
     Args:
         folder: The run folder.
@@ -73,7 +73,8 @@ class ControlRequests:
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
                 delete_control_request(self._folder, request)
-                # A request that could not be deleted stays here, else it would be carried out again.
+                # A request that could not be deleted stays here, else it would be carried out
+                # again.
                 if not (self._folder.control_dir / name).exists():
                     del self._acted_on[name]
 

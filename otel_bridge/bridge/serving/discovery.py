@@ -1,6 +1,7 @@
 """Finds run folders that have something left to do and are not active: new ones, and closed ones with new data.
 
-The search takes at most a fiftieth of the time, however many folders there are. For the host's thread.
+The search takes at most a fiftieth of the time, however many folders there are. For the host's
+thread.
 """
 
 from __future__ import annotations

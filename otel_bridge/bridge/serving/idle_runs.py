@@ -42,8 +42,10 @@ class IdleRuns:
     """Decides which runs may sleep, and which wake. For the host's thread.
 
     Args:
-        idle_s: Seconds that a run must have had nothing to do; ``None`` when no run sleeps by itself.
-        locks: Most idle runs that keep their lock; another bridge may take the folder of any further idle run.
+        idle_s: Seconds that a run must have had nothing to do; ``None`` when no run sleeps by
+            itself.
+        locks: Most idle runs that keep their lock; another bridge may take the folder of any
+            further idle run.
     """
 
     def __init__(self, idle_s: float | None, locks: int) -> None:

@@ -29,7 +29,8 @@ class FolderLease:
         log_line: Takes one line for the log.
 
     Attributes:
-        lost: Whether the folder was moved or deleted; a folder at its path now belongs to another bridge.
+        lost: Whether the folder was moved or deleted; a folder at its path now belongs to another
+            bridge.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class FolderLease:
             folder: The run folder.
             options: Options of its bridge.
             log_line: Takes one line for the log.
-            lock: The folder's lock, if this process already holds it; released when the lease is not returned.
+            lock: The folder's lock, if this process already holds it; released when the lease is
+                not returned.
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.

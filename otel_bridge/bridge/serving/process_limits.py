@@ -1,7 +1,8 @@
 """Determines how many files a process may have open, and how the runs of a service share them.
 
-An active run holds a dozen files and more, an idle run its lock alone. An open segment of the receiver holds two. Each
-kind gets a share of the limit (``ulimit -n``), so that none takes what the others, or connections, need.
+An active run holds a dozen files and more, an idle run its lock alone. An open segment of the
+receiver holds two. Each kind gets a share of the limit (``ulimit -n``), so that none takes what the
+others, or connections, need.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ ALLOCATIONS: Final = 20_000
 def collect_less_often() -> None:
     """Run the cyclic collector after each 20,000 new containers, unless it is off or runs less often already.
 
-    Records, and the objects that a tracker makes of them, are freed by their reference counts. The search for cycles
-    took a sixth of the CPU time of rows into MLflow, and a tenth of those into Trackio. Measured by ``benchmarks
-    bridge_cpu`` and ``delivery``.
+    Records, and the objects that a tracker makes of them, are freed by their reference counts. The
+    search for cycles took a sixth of the CPU time of rows into MLflow, and a tenth of those into
+    Trackio. Measured by ``benchmarks bridge_cpu`` and ``delivery``.
     """
     if 0 < gc.get_threshold()[0] < ALLOCATIONS:
         gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])

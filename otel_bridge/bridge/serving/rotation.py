@@ -1,8 +1,9 @@
 """Decides which runs are active when there are more than allowed: the idlest sleep, and none waits forever.
 
-Waiting runs form a queue, first come, first served. While a run waits, an active run with nothing to do goes to sleep
-at once. A run without progress sleeps after a moment: its tracker fails, or a timeout is pending. Any other run sleeps
-after its stint. A run with something left to do goes to the end of the queue. For the host's thread.
+Waiting runs form a queue, first come, first served. While a run waits, an active run with nothing
+to do goes to sleep at once. A run without progress sleeps after a moment: its tracker fails, or a
+timeout is pending. Any other run sleeps after its stint. A run with something left to do goes to
+the end of the queue. For the host's thread.
 """
 
 from __future__ import annotations

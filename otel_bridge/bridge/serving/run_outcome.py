@@ -33,9 +33,10 @@ class RunStatus:
         unread: Whether there are frames that are not translated yet.
         status: ``running``, or how the run ended.
         reason: Why the folder cannot be served.
-        owed: Exporters that the run requested and that are not active here, to the number of records that they lack;
-            for ``otlp``, of segments.
-        position: Number of records so far; an exporter's waiting records are these minus its *written*.
+        owed: Exporters that the run requested and that are not active here, to the number of
+            records that they lack; for ``otlp``, of segments.
+        position: Number of records so far; an exporter's waiting records are these minus its
+            *written*.
     """
 
     run_id: str

@@ -16,9 +16,11 @@ class ShutdownState:
 
     Attributes:
         closing: The same at present; after `finish` it holds until the requested end is written.
-        draining: Whether waiting data is released though processes live; their later data arrives late.
+        draining: Whether waiting data is released though processes live; their later data arrives
+            late.
         paused: Whether waiting data was released, and nothing has arrived since.
-        requested_status: Status with which ``otel-bridge finish`` ends the run; ``None`` once that is done.
+        requested_status: Status with which ``otel-bridge finish`` ends the run; ``None`` once that
+            is done.
         spared_pid: Process whose end is left to `finish`; 0 for none.
     """
 
@@ -53,7 +55,8 @@ class ShutdownState:
     def finish(self, status: Status) -> None:
         """End every process that has not ended, with *status*, once all is read; then release waiting data.
 
-        A process that died without sending its end was killed, whatever *status*, except for the spared one.
+        A process that died without sending its end was killed, whatever *status*, except for the
+        spared one.
         """
         self._finish_as = status
 

@@ -1,9 +1,9 @@
 """Messages in events of a span, or in log records that name the span: one event per message, or one for all.
 
-A log record first becomes a span of its own below the span it names, so that the record waits with its trace, in any
-order. When the rollout is assembled, the record becomes an event of the named span. Pure.
-Source: OpenTelemetry GenAI conventions 1.27 (span events ``gen_ai.content.prompt``), 1.28 to 1.36 (one event a
-message), 1.37 and later (``gen_ai.client.inference.operation.details``).
+A log record first becomes a span of its own below the span it names, so that the record waits with
+its trace, in any order. When the rollout is assembled, the record becomes an event of the named
+span. Pure. Source: OpenTelemetry GenAI conventions 1.27 (span events ``gen_ai.content.prompt``),
+1.28 to 1.36 (one event a message), 1.37 and later (``gen_ai.client.inference.operation.details``).
 """
 
 from __future__ import annotations

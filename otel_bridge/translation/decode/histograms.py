@@ -1,6 +1,7 @@
 """OTLP histogram points -> `Distribution` with closed edges. Pure; units pass through.
 
-Source: opentelemetry-proto, metrics.proto, ``HistogramDataPoint``, ``ExponentialHistogramDataPoint``.
+Source: opentelemetry-proto, metrics.proto, ``HistogramDataPoint``,
+``ExponentialHistogramDataPoint``.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def closed(
         high: The largest number, ``nan`` when unknown.
 
     Returns:
-        Strictly increasing finite edges, shape (m + 1,), and counts, shape (m,); both empty when all counts are 0.
+        Strictly increasing finite edges, shape (m + 1,), and counts, shape (m,); both empty when
+        all counts are 0.
     """
     used = [index for index, count in enumerate(counts) if count]
     if not used:

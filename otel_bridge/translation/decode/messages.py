@@ -2,13 +2,14 @@
 
 Accepted forms, as JSON text or structured values:
 
-* The parts form of the GenAI conventions: ``text``, ``reasoning``, ``tool_call``, ``tool_call_response`` (with
-  ``response`` or ``result``), ``blob``, ``file``, ``uri`` and generic parts.
+* The parts form of the GenAI conventions: ``text``, ``reasoning``, ``tool_call``,
+  ``tool_call_response`` (with ``response`` or ``result``), ``blob``, ``file``, ``uri`` and generic
+  parts.
 * OpenAI's own form.
 * The flattened attributes of older instrumentations.
 
-Pure. Never raises: entries that are not messages are counted.
-Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.json``.
+Pure. Never raises: entries that are not messages are counted. Source: OpenTelemetry GenAI
+conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.json``.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def read_chat(value: Json, role: str) -> Chat:
     """Read the messages of one attribute value.
 
     Args:
-        value: JSON text or a structured value: a list of messages, one message, ``{"messages": […]}``,
-            ``{"choices": [{"message": …}]}`` or a bare text.
+        value: JSON text or a structured value: a list of messages, one message, ``{"messages":
+            […]}``, ``{"choices": [{"message": …}]}`` or a bare text.
         role: Role of a bare text.
     """
     chat = Chat()
@@ -125,7 +126,8 @@ def system_message(value: Json) -> Message | None:
 def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Chat:
     """Read messages flattened into attributes, e.g. ``gen_ai.prompt.0.role``.
 
-    Source: OpenLLMetry (``gen_ai.prompt.``, ``gen_ai.completion.``), OpenInference (``llm.input_messages.`` …).
+    Source: OpenLLMetry (``gen_ai.prompt.``, ``gen_ai.completion.``), OpenInference
+        (``llm.input_messages.`` …).
     """
     entries: dict[int, dict[str, Json]] = {}
     for key, value in attributes.items():
@@ -203,7 +205,8 @@ def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list
     Args:
         role: Role of the message.
         parts: Its parts.
-        entry: The message as received. Its name and facts beside the parts form become keys of the first message.
+        entry: The message as received. Its name and facts beside the parts form become keys of the
+            first message.
     """
     name = entry.get("name")
     text = _only_text(parts)

@@ -1,7 +1,7 @@
 """Resource attributes -> the run and the producer. Pure. The receiver also splits its requests with `run_of`.
 
-From these attributes: run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` |
-``nemo.run.id`` | ``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
+From these attributes: run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` | ``nemo.run.id``
+| ``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
 """
 
 from __future__ import annotations
@@ -75,18 +75,22 @@ class Producer:
     Attributes:
         attributes: All resource attributes.
         run: The run that the resource belongs to.
-        instance: ``rl.instance.id``; for a third-party producer a made-up id that begins with ``third-party:``.
+        instance: ``rl.instance.id``; for a third-party producer a made-up id that begins with
+            ``third-party:``.
         third_party: Whether the producer is third-party: the resource lacks ``rl.instance.id``.
         role: Role of native rows: ``rl.role`` alone.
-        third_party_role: Role of all other data: ``rl.role``, else the ``service.name`` of a third-party producer.
+        third_party_role: Role of all other data: ``rl.role``, else the ``service.name`` of a
+            third-party producer.
         rank: Rank in the job, from 0.
         forked: Whether the producer is a forked child of a process that sends data itself.
         launcher: Whether the producer is ``otel-bridge run`` itself.
         attempt: Attempt of the role, where the environment of the process names the attempt.
         started_unix_ns: Time at which the process joined the run, by its own clock; 0: unknown.
         system: Whether the data are a bridge's measurements of a machine, on behalf of a process.
-        merge_world: Number of ranks whose rows become one row a step; 0: the rows of this producer are shown as sent.
-        anonymous: Whether several processes may share this resource: a third-party producer without an id.
+        merge_world: Number of ranks whose rows become one row a step; 0: the rows of this producer
+            are shown as sent.
+        anonymous: Whether several processes may share this resource: a third-party producer without
+            an id.
     """
 
     attributes: Mapping[str, object]

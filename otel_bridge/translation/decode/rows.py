@@ -1,8 +1,8 @@
 """Native row frames -> rows as received, read in the slow, exact way or in the learned, fast way. Pure.
 
-One frame is a ``ScopeMetrics`` with one gauge (or histogram) point per value. Its gauge ``rl.row`` holds
-the number of values. A Collector may cut rows anywhere and put many into one message. Points of one row share their
-time.
+One frame is a ``ScopeMetrics`` with one gauge (or histogram) point per value. Its gauge ``rl.row``
+holds the number of values. A Collector may cut rows anywhere and put many into one message. Points
+of one row share their time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _Header: TypeAlias = tuple[int, str | None, int, int, int]
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
     """Return the key that trackers show.
 
-    A user's key with the name of the role's own step axis becomes ``…_value``, so that the axis is never overwritten.
+    A user's key with the name of the role's own step axis becomes ``…_value``, so that the axis is
+    never overwritten.
 
     Args:
         role: Role of the sender.

@@ -13,7 +13,8 @@ def split_spans(
     """Separate the spans that *belong* together from the other spans of one scope.
 
     Returns:
-        These spans, and the scope without them: the same message if there are none, ``None`` if nothing else is left.
+        These spans, and the scope without them: the same message if there are none, ``None`` if
+            nothing else is left.
     """
     chosen = [span for span in scope_spans.spans if belongs(span)]
     if not chosen:

@@ -1,8 +1,8 @@
 """Spans made of their root's messages -> the same spans with the texts of these messages.
 
-Our emitter writes every text of a rollout once, into the root. A span made of a message names the message by an index.
-Spans with messages of their own (of live rollouts, of third-party producers) stay unchanged. Pure.
-An index that names no message is ignored.
+Our emitter writes every text of a rollout once, into the root. A span made of a message names the
+message by an index. Spans with messages of their own (of live rollouts, of third-party producers)
+stay unchanged. Pure. An index that names no message is ignored.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ class SpanFacts:
 
 def read_span(span: Span) -> SpanFacts:
     """Return the facts of *span*, its messages included."""
-    # A value that is not text reads as the empty text, which is falsy: only such values take the longer way.
+    # A value that is not text reads as the empty text, which is falsy: only such values take the
+    # longer way.
     attributes = {
         pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes
     }

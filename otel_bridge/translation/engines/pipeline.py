@@ -1,7 +1,8 @@
 """Metrics of inference engines -> one row a step of the trainer, of all engines and of each. Pure.
 
-The row of a step covers the time since the row of the step before: what the engines did until the trainer logged the
-step for the first time. Without a trainer, and after its last step, rows are placed by time.
+The row of a step covers the time since the row of the step before: what the engines did until the
+trainer logged the step for the first time. Without a trainer, and after its last step, rows are
+placed by time.
 """
 
 from __future__ import annotations

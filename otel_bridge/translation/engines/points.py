@@ -1,9 +1,9 @@
 """OTLP metrics of vLLM and SGLang -> readings of series, by engine. Pure.
 
-The metrics are those of their Prometheus endpoints, by the bridge's own requests or by a Collector. No family is
-named here. Labels that say which part of an engine counted are left out of keys, and its parts are added up.
-Source: vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py; opentelemetry-collector-contrib,
-receiver/prometheusreceiver.
+The metrics are those of their Prometheus endpoints, by the bridge's own requests or by a Collector.
+No family is named here. Labels that say which part of an engine counted are left out of keys, and
+its parts are added up. Source: vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py;
+opentelemetry-collector-contrib, receiver/prometheusreceiver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class SeriesName:
     """Identifies a series of an engine.
 
     Attributes:
-        key: Key that rows show, without engine and ending: family, and the labels that distinguish its series.
+        key: Key that rows show, without engine and ending: family, and the labels that distinguish
+            its series.
         family: Name of the family.
         part: The other labels.
     """

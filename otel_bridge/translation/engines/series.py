@@ -36,7 +36,8 @@ class Reading:
         kind: Type of the family.
         time_ns: Unix ns of the scrape.
         start_ns: Unix ns at which the engine began to count; 0: unknown.
-        numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,); for a summary count and sum.
+        numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,); for a
+            summary count and sum.
         bounds: Upper bounds of a histogram, shape (n,).
     """
 
@@ -54,7 +55,8 @@ class Series:
     Attributes:
         last: The last reading; ``None`` before the first.
         added: Sum of the differences of readings; for a gauge, of its values.
-        covered: Nanoseconds between the readings of these differences; for a gauge, the number of its values.
+        covered: Nanoseconds between the readings of these differences; for a gauge, the number of
+            its values.
     """
 
     last: Reading | None = None
@@ -64,8 +66,8 @@ class Series:
     def take(self, reading: Reading) -> bool:
         """Add what *reading* has more than the last one; return whether the engine began to count again.
 
-        After a restart of the engine nothing is added, since what was counted meanwhile is unknown. A reading that
-        is not newer was redelivered.
+        After a restart of the engine nothing is added, since what was counted meanwhile is unknown.
+        A reading that is not newer was redelivered.
         """
         previous = self.last
         if previous is not None and reading.time_ns <= previous.time_ns:
@@ -147,7 +149,8 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
         if member.last is not None and member.last.bounds == bounds
     ]
     counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
-    # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has no width.
+    # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has
+    # no width.
     edges = (min(0.0, bounds[0]), *bounds, bounds[-1])
     distribution = Distribution(sum(counts), math.nan, math.nan, math.nan, edges, counts)
     for ending, share in _QUANTILES.items():

@@ -42,7 +42,8 @@ class LineagePipeline:
     Args:
         run: The run; key space ``lineage/`` of its state.
         generated: The rollouts of the run.
-        publish: Callable that takes a value for a rollout, and the time, and returns the records it makes.
+        publish: Callable that takes a value for a rollout, and the time, and returns the records it
+            makes.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class LineagePipeline:
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
-    # --- its row ------------------------------------------------------------------------------------------------------
+    # --- its row ----------------------------------------------------------------------------------
     def _is_due(self, step: TrainStep, now_unix_ns: int) -> bool:
         """Return whether nothing more is expected soon for *step*, whose row has changed."""
         is_whole = all(self._generated.get(trace_id) is not None for trace_id in step.consumed)

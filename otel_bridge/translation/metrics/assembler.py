@@ -1,10 +1,11 @@
 """Rows as received -> `Row` records: once each, whole, in order within a process. Pure.
 
-From a local segment rows arrive whole and in order. From a receiver rows may arrive cut, doubled and reordered. A row
-waits until it is whole, and a whole row until the rows before it have arrived, both at most ``row_wait_ns``. Waiting
-rows are stored under ``row/<instance>/<time>`` of the state. A row without a number is *open*: its process adds to it,
-so that the row waits for its number or for the end of its process. From a receiver it may be a row that was cut, whose
-number is lost: once a number is missing, the row waits as rows with a number do.
+From a local segment rows arrive whole and in order. From a receiver rows may arrive cut, doubled
+and reordered. A row waits until it is whole, and a whole row until the rows before it have arrived,
+both at most ``row_wait_ns``. Waiting rows are stored under ``row/<instance>/<time>`` of the state.
+A row without a number is *open*: its process adds to it, so that the row waits for its number or
+for the end of its process. From a receiver it may be a row that was cut, whose number is lost: once
+a number is missing, the row waits as rows with a number do.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ class RowAssembler:
     def _due_ns(self, process: Process, row: PendingRow) -> int:
         """Return the time at which *row* is released although fragments of it, or rows before it, are missing.
 
-        A row without a number is still open: its process may add to it until the process ends. Of a remote one, a
+        A row without a number is still open: its process may add to it until the process ends. Of a
+            remote one, a
         later row that is ready shows that the number is lost.
         """
         wait_ns = self._options.row_wait_ns
@@ -169,7 +171,7 @@ class RowAssembler:
             since_ns = max(since_ns, min(ready.since_ns for ready in process.ready.values()))
         return self._receive_clock.due(since_ns, wait_ns)
 
-    # --- one row ------------------------------------------------------------------------------------------------------
+    # --- one row ----------------------------------------------------------------------------------
     def _wait(self, process: Process, fragment: RowFragment, now_unix_ns: int) -> PendingRow:
         row = PendingRow(fragment.role, fragment.step, fragment.time_ns, now_unix_ns)
         process.waiting[fragment.time_ns] = row
@@ -290,7 +292,7 @@ class RowAssembler:
         values = self._axes.admit(values, axis)
         return Row(id_, row.role, row.step, axis, row.own_ns or row.time_ns, values, steps, attempt)
 
-    # --- bounds and state ---------------------------------------------------------------------------------------------
+    # --- bounds and state -------------------------------------------------------------------------
     def _within_bounds(self) -> list[Row]:
         rows: list[Row] = []
         while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:

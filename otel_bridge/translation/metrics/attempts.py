@@ -1,7 +1,7 @@
 """Attempt of a process whose first data are not rows but rollouts, or statistics of rollouts.
 
-For rows, `StepAxes.attempt` detects the attempt. This module does the same for data before the first row, so that the
-statistics of a further attempt's first step belong to that attempt.
+For rows, `StepAxes.attempt` detects the attempt. This module does the same for data before the
+first row, so that the statistics of a further attempt's first step belong to that attempt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Deduplication of third-party points and events: a bounded set that survives a restart. Pure.
 
-Cumulative producers resend every known point at each collection, so a point that is still sent must not be forgotten.
-The oldest chunk is dropped first, but hashes that were redelivered since they were written are kept (second chance).
-Owns ``seen/<number>`` of the state: up to `_CHUNK` hashes of 8 bytes each.
+Cumulative producers resend every known point at each collection, so a point that is still sent must
+not be forgotten. The oldest chunk is dropped first, but hashes that were redelivered since they
+were written are kept (second chance). Owns ``seen/<number>`` of the state: up to `_CHUNK` hashes of
+8 bytes each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rows -> summaries of the keys that a program has defined to have some: ``acc.max``, at each end of the run. Pure.
 
-They are computed here, over the rows of all processes and attempts, so that a kill of the trainer loses none. Owns
-``metric-summary/of/<name>`` (kinds, time, instance, event number) and ``metric-summary/key/<key>`` of the state. What
-was computed lies beside the summaries that programs set, so that a writer that is opened later shows it too.
+They are computed here, over the rows of all processes and attempts, so that a kill of the trainer
+loses none. Owns ``metric-summary/of/<name>`` (kinds, time, instance, event number) and
+``metric-summary/key/<key>`` of the state. What was computed lies beside the summaries that programs
+set, so that a writer that is opened later shows it too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cumulative histogram points -> increments since the previous point. Pure.
 
-A stock SDK sends cumulative histograms: each point holds everything recorded since the program began. The last point of
-each series is kept under ``hist/<process>/<start>/<key>`` of the state.
-Source: opentelemetry-proto, metrics.proto, ``AggregationTemporality``; data-model.md, "Exponential Histogram".
+A stock SDK sends cumulative histograms: each point holds everything recorded since the program
+began. The last point of each series is kept under ``hist/<process>/<start>/<key>`` of the state.
+Source: opentelemetry-proto, metrics.proto, ``AggregationTemporality``; data-model.md, "Exponential
+Histogram".
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ class Increments:
     def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
         """Return the increment of *point* over the last point of its series; ``None``: no increment, or an older point.
 
-        The first point of a series, and the first point after a restart of the producer, is returned whole.
+        The first point of a series, and the first point after a restart of the producer, is
+        returned whole.
 
         Args:
-            process: Process that sent the point; processes that share an identity differ in their start time.
+            process: Process that sent the point; processes that share an identity differ in their
+                start time.
             key: Key of the point's values.
             point: A cumulative point.
         """

@@ -1,8 +1,9 @@
 """Keys and axes: names as sent by a producer -> names as shown by trackers, with the state of each axis.
 
-Pure. Owns ``axis/<axis>`` (step of the last row), ``furthest/<axis>`` (highest step of the current attempt),
-``key/<full key>`` (its axis key), ``ownkey/<full key>`` (keys of rows that statistics may share), ``attempt/<axis>``,
-``led/<axis>`` (last attempt with a rank 0) and ``reached/<axis>`` (highest step of a rollout) of the state.
+Pure. Owns ``axis/<axis>`` (step of the last row), ``furthest/<axis>`` (highest step of the current
+attempt), ``key/<full key>`` (its axis key), ``ownkey/<full key>`` (keys of rows that statistics may
+share), ``attempt/<axis>``, ``led/<axis>`` (last attempt with a rank 0) and ``reached/<axis>``
+(highest step of a rollout) of the state.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ def is_statistic(key: str) -> bool:
 def attribute_suffix(attributes: Mapping[str, object]) -> str:
     """Return the part of a key that distinguishes the series of one metric: ``/code:200 method:GET``.
 
-    Attributes are sorted by name. All three trackers accept letters, digits, ``_ . - :`` and space. Where another
-    character was replaced, a hash of the original distinguishes the series. Of a set that is too long the longest
-    attributes are left out, and a hash of these distinguishes the series.
+    Attributes are sorted by name. All three trackers accept letters, digits, ``_ . - :`` and space.
+    Where another character was replaced, a hash of the original distinguishes the series. Of a set
+    that is too long the longest attributes are left out, and a hash of these distinguishes the
+    series.
     """
     if not attributes:
         return ""
@@ -61,7 +63,8 @@ def attribute_suffix(attributes: Mapping[str, object]) -> str:
     if len(suffix) <= MAX_SUFFIX:
         return suffix
     room = MAX_SUFFIX - 2 * _HASH_BYTES - 1
-    # Addresses, paths and names of models are long; what distinguishes series, as a status or a kind, is short.
+    # Addresses, paths and names of models are long; what distinguishes series, as a status or a
+    # kind, is short.
     left_out: list[str] = []
     while len(parts) > 1 and len(_suffix(parts)) > room:
         longest = max(parts, key=len)
@@ -221,11 +224,12 @@ class StepAxes:
     def attempt(self, process: Process, axis: str, step: int) -> int:
         """Return the attempt of the axis's role that *process* belongs to, and remember the attempt.
 
-        An attempt stated by the emitter wins. Else a process begins the next attempt under three conditions. It starts
-        below the last step of rows or rollouts, or at that step when its predecessor did not finish. It follows a
-        process of its rank from the current attempt. No other process of the current attempt still lives. The ranks of
-        one attempt may arrive in any order: the first one begins the attempt, the others join. Forked children belong
-        to the attempt of their parent.
+        An attempt stated by the emitter wins. Else a process begins the next attempt under three
+        conditions. It starts below the last step of rows or rollouts, or at that step when its
+        predecessor did not finish. It follows a process of its rank from the current attempt. No
+        other process of the current attempt still lives. The ranks of one attempt may arrive in any
+        order: the first one begins the attempt, the others join. Forked children belong to the
+        attempt of their parent.
         """
         current = self._attempt_of(process, axis, step)
         if current > max(self._attempts.get(axis, 1), 1):
@@ -263,9 +267,10 @@ class StepAxes:
     def _starts_again(self, process: Process, axis: str, current: int, *, behind: bool) -> bool:
         """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
-        A predecessor that finished is followed only by a process that is *behind* its last step: at the same step
-        *process* is one more worker, which started late. Without a predecessor, a rank 0 follows a rank 0 of which
-        only the state is left.
+        A predecessor that finished is followed only by a process that is *behind* its last step: at
+            the same step
+        *process* is one more worker, which started late. Without a predecessor, a rank 0 follows a
+        rank 0 of which only the state is left.
         """
         workers = self._other_workers(process)
         same_rank = [worker for worker in workers if worker.rank == process.rank]
@@ -311,8 +316,8 @@ def _keeps_attempt(
 ) -> bool:
     """Return whether *worker* is still in the current attempt, so that *process* does not begin the next one.
 
-    A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One of the same rank
-    belongs to it even before its first step, if its role has this *axis*.
+    A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One
+    of the same rank belongs to it even before its first step, if its role has this *axis*.
     """
     has_steps = axis in worker.attempts
     if worker.rank != process.rank:

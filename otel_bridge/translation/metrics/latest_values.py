@@ -1,7 +1,8 @@
 """Events whose values replace older ones: which of two is later, and the id of the record that one gives. Pure.
 
-Within a process, later means the higher event number; between processes, the later time, in whatever order events
-arrive. Among events of one process that have no numbers and the same time, the last to arrive is the later one.
+Within a process, later means the higher event number; between processes, the later time, in
+whatever order events arrive. Among events of one process that have no numbers and the same time,
+the last to arrive is the later one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class ValuesEvent:
     """Holds one call of ``log_config()`` or ``summary()``.
 
     Attributes:
-        replaces: Whether a nested value replaces the one of its name, with which it is merged otherwise.
+        replaces: Whether a nested value replaces the one of its name, with which it is merged
+            otherwise.
     """
 
     origin: Origin

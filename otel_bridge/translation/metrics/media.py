@@ -1,7 +1,8 @@
 """Events ``rl.media`` -> media records: parts are joined in whatever order they arrive. Pure.
 
-Owns ``media/<instance>/<id>/<part>`` (bytes of a part that waits for the others) and ``media/<instance>/<id>/head``
-(attributes of the first part) of the state. Parts that wait for too many bytes of others are dropped, the oldest first.
+Owns ``media/<instance>/<id>/<part>`` (bytes of a part that waits for the others) and
+``media/<instance>/<id>/head`` (attributes of the first part) of the state. Parts that wait for too
+many bytes of others are dropped, the oldest first.
 """
 
 from __future__ import annotations

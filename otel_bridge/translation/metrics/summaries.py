@@ -1,7 +1,7 @@
 """Summary events -> the last value of each key. Pure.
 
-Of two values of one key the later wins. Owns ``summary/<full key>`` of the state: value, role, time, instance, event
-number; and ``summary-keys``, their number.
+Of two values of one key the later wins. Owns ``summary/<full key>`` of the state: value, role,
+time, instance, event number; and ``summary-keys``, their number.
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
 """Points of third-party producers -> rows: every metric type of OTLP, each point once. Pure.
 
-* A gauge and a cumulative sum are shown as sent. A delta sum without a step is added up, so that a counter rises in a
-  tracker whatever its producer's temporality; one with a step belongs to that step and is shown as sent.
-* Histograms of both kinds become distributions. A cumulative histogram without a step becomes the increment since the
-  previous point (`increments.py`), unless `TranslationOptions.cumulative_histograms` is set. A summary becomes
-  ``…/count``, ``…/sum``, ``…/min``, ``…/p50`` …, ``…/max``.
-* The step is ``rl.step``, ``dl.iteration`` or ``step``. Without any of these the row is placed by time.
+* A gauge and a cumulative sum are shown as sent. A delta sum without a step is added up, so that a
+  counter rises in a tracker whatever its producer's temporality; one with a step belongs to that
+  step and is shown as sent.
+* Histograms of both kinds become distributions. A cumulative histogram without a step becomes the
+  increment since the previous point (`increments.py`), unless
+  `TranslationOptions.cumulative_histograms` is set. A summary becomes ``…/count``, ``…/sum``,
+  ``…/min``, ``…/p50`` …, ``…/max``.
+* The step is ``rl.step``, ``dl.iteration`` or ``step``. Without any of these the row is placed by
+  time.
 * What remains of a point's attributes becomes part of the key (`keys.attribute_suffix`).
 * A span that names an iteration (``dl.iteration``) makes a row of its numbers.
-* A redelivered point (same role, key, step and value; the time counts only without a step) is dropped. Another value
-  at the same step makes a further row, so that the value sent last wins. A step that returns to a former value
-  (A, B, A, each newer) shows that value once more; further alternation is counted (`point/alternating`).
+* A redelivered point (same role, key, step and value; the time counts only without a step) is
+  dropped. Another value at the same step makes a further row, so that the value sent last wins. A
+  step that returns to a former value (A, B, A, each newer) shows that value once more; further
+  alternation is counted (`point/alternating`).
 * The points of one request with the same role, step and time make one row.
 """
 
@@ -316,8 +320,9 @@ def _quantile_name(quantile: float) -> str:
 
 # Spans of third-party producers that name an iteration -> step and numbers of a row. Pure.
 #
-# NVIDIA NeMo Lens names the iteration on spans (``dl.iteration``), beside loss, learning rate and throughput. Its
-# metrics carry no iteration. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``, ``helpers.py``.
+# NVIDIA NeMo Lens names the iteration on spans (``dl.iteration``), beside loss, learning rate and
+# throughput. Its metrics carry no iteration. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``,
+# ``helpers.py``.
 
 _PLACES: Final = frozenset({"rank", "local_rank", "world_size"})
 """Last parts of attribute names that state the origin of a span, not a measurement."""

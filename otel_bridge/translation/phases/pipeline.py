@@ -174,7 +174,7 @@ class PhasePipeline:
         self._steps.mark_changed(step)
         return True
 
-    # --- when a step closes -------------------------------------------------------------------------------------------
+    # --- when a step closes -----------------------------------------------------------------------
     def _close_passed(self, role: str | None, now_unix_ns: int) -> list[Record]:
         reach = self._workers.reach(role or "", "", now_unix_ns)
         steps = [step for step in self._open.values() if step.role == role]
@@ -218,7 +218,7 @@ class PhasePipeline:
         step.passed_at(passed_ns)
         return self._run.receive_clock.due(passed_ns, self._run.options.row_wait_ns)
 
-    # --- its row ------------------------------------------------------------------------------------------------------
+    # --- its row ----------------------------------------------------------------------------------
     def _row(self, step: PhaseStep) -> Row:
         """Return the row of *step*, which is closed from then on; further rows of the step have other ids."""
         if not step.closed:

@@ -1,6 +1,7 @@
 """OTLP spans -> phases of steps. Pure.
 
-Source: ``semconv/registry/spans.yaml``, ``span.rl.phase``. A span of any producer with ``rl.phase.name`` is a phase.
+Source: ``semconv/registry/spans.yaml``, ``span.rl.phase``. A span of any producer with
+``rl.phase.name`` is a phase.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def split_phases(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None
 def _is_phase(span: Span, *, native: bool) -> bool:
     if span.name == semconv.PHASE_SPAN:
         return True
-    # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts are many.
+    # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts are
+    # many.
     return not native and any(pair.key == semconv.PHASE_NAME for pair in span.attributes)
 
 

@@ -29,7 +29,8 @@ class PhaseStep(CollectedStep):
         passed_ns: Time at which every process was past the step; not stored.
         ranks: Instance of each process to its phases.
         size: Number of phases.
-        ends: By phase, the processes that ended it with the time of its last end, by the sender's clock.
+        ends: By phase, the processes that ended it with the time of its last end, by the sender's
+            clock.
     """
 
     SPACE: ClassVar[str] = "phase"

@@ -1,7 +1,7 @@
 """Rows of phases -> alerts about a rank that is slow for several steps (``straggler>1.5x:5``). Pure, one thread.
 
-A cause is one rank in one phase of a role. It ends with a step in which that rank is not the slowest, or not beyond the
-bound. Causes are stored under ``alert/straggler/`` of the state.
+A cause is one rank in one phase of a role. It ends with a step in which that rank is not the
+slowest, or not beyond the bound. Causes are stored under ``alert/straggler/`` of the state.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class StragglerCauses:
         name = f"{_SPACE}{_digest(rule.text, row.role or '', phase)}"
         cause = self._causes.get(name)
         step = row.step or 0
-        # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of the same attempt.
+        # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of
+        # the same attempt.
         if cause is not None and (row.attempt, step) <= (cause.attempt, cause.step):
             return []
         if not rule.is_met(ratio):

@@ -18,8 +18,8 @@ class TimelinePhase:
         attempt: Attempt of the role.
         forked: Whether the process is a forked child, whose time is not that of a step.
         host: Name of the machine; empty if unknown.
-        received_ns: Time at which the receiver accepted the phase, by the clock of its machine. 0: the process wrote it
-            on the machine of the bridge, so that there is only one clock.
+        received_ns: Time at which the receiver accepted the phase, by the clock of its machine. 0:
+            the process wrote it on the machine of the bridge, so that there is only one clock.
     """
 
     phase: PhaseSpan

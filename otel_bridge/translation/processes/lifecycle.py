@@ -1,8 +1,8 @@
 """Lifecycle of a run: its open processes, killed and silent processes, and the end of the run. Pure.
 
-A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead process, or, when remote, by silence.
-The run ends when no process is open (docs/emitting.md, "Flush and finish"). Owns ``proc/<instance>`` and ``run/life``
-of the state.
+A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead process, or, when
+remote, by silence. The run ends when no process is open (docs/emitting.md, "Flush and finish").
+Owns ``proc/<instance>`` and ``run/life`` of the state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class EndEvent:
 class RunLifecycle:
     """Tracks the processes of one run, and ends and reopens the run.
 
-    Fourteen attributes, because they are one entry of the state, which is stored and restored as a whole.
+    Fourteen attributes, because they are one entry of the state, which is stored and restored as a
+    whole.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RunLifecycle:
         self._changed = False
         self._awaited = ""
 
-    # --- what is received ---------------------------------------------------------------------------------------------
+    # --- what is received -------------------------------------------------------------------------
     def process(
         self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None
     ) -> Process:
@@ -111,7 +112,8 @@ class RunLifecycle:
             )
             self._next_order += 1
             self.processes[process.instance] = process
-            # An engine outlives the jobs that use it, and a Collector never stops asking it: no run waits for its end.
+            # An engine outlives the jobs that use it, and a Collector never stops asking it: no run
+            # waits for its end.
             (self._scraped if process.scraped else self._open).add(process.instance)
             self._changed = True
         return process
@@ -119,8 +121,9 @@ class RunLifecycle:
     def _started_ns(self, producer: Producer, start: ProcessStart | None, now_unix_ns: int) -> int:
         """Return the time at which a process joined the run, on one time line for all processes.
 
-        Processes of one boot are placed by its monotonic clock, so that setting back the wall clock does not reverse
-        their order. A remote producer cannot have started after its first data were received.
+        Processes of one boot are placed by its monotonic clock, so that setting back the wall clock
+        does not reverse their order. A remote producer cannot have started after its first data
+        were received.
         """
         if start is None:
             return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
@@ -145,8 +148,8 @@ class RunLifecycle:
     def on_record(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
         """Note a record of *process* (a row, a rollout, a config): it reopens the run.
 
-        A process that continues after its end is reopened too. Rows that are merely late do not reopen the process,
-        and nothing reopens a process that a bridge found dead.
+        A process that continues after its end is reopened too. Rows that are merely late do not
+        reopen the process, and nothing reopens a process that a bridge found dead.
         """
         ended_itself = process.status is not None and not process.crashed
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
@@ -186,7 +189,7 @@ class RunLifecycle:
         process.reopen()
         self._open.add(process.instance)
 
-    # --- what follows -------------------------------------------------------------------------------------------------
+    # --- what follows -----------------------------------------------------------------------------
     def expire_silent(self, now_unix_ns: int) -> None:
         """End remote processes that were silent for too long while a receiver was up."""
         limit = now_unix_ns - self._options.liveness_timeout_ns
@@ -201,7 +204,8 @@ class RunLifecycle:
     def close(self, now_unix_ns: int, status: Status | None = None) -> None:
         """End remote processes and stop waiting for ends, since no more data will arrive.
 
-        *status*, a person's statement, replaces the status of processes that did not report their own end.
+        *status*, a person's statement, replaces the status of processes that did not report their
+        own end.
         """
         self._fall_silent(
             [p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns
@@ -237,7 +241,8 @@ class RunLifecycle:
     def _awaits(self, now_unix_ns: int) -> bool:
         """Return whether the run waits for one of its processes.
 
-        The process found last is checked first: this runs for each frame, and a run may have thousands of processes.
+        The process found last is checked first: this runs for each frame, and a run may have
+            thousands of processes.
         """
         awaited = self.processes.get(self._awaited)
         due_ns = 0
@@ -309,7 +314,7 @@ class RunLifecycle:
                 counts[role] = open_processes + (process.status is None), processes + 1
         return counts
 
-    # --- bounds and state ---------------------------------------------------------------------------------------------
+    # --- bounds and state -------------------------------------------------------------------------
     def over_limit(self, now_unix_ns: int) -> list[Process]:
         """Return the processes to forget: those that ended first, and processes with awaited rows last.
 

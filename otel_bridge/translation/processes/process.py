@@ -19,7 +19,8 @@ class ProcessStart:
 
     Attributes:
         unix_ns: Time by the wall clock of its machine.
-        monotonic_ns: Time by the monotonic clock of its machine, comparable under one *boot_id* only; 0: unknown.
+        monotonic_ns: Time by the monotonic clock of its machine, comparable under one *boot_id*
+            only; 0: unknown.
         boot_id: Boot id of its machine.
     """
 
@@ -38,8 +39,8 @@ class PendingRow:
         since_ns: Time at which the first fragment arrived.
         size_bytes: Approximate size of the row in memory.
         same: Number of values left out because another value has the same full key.
-        written: Records already made of the row because it waited too long; above 0, `values` holds only what was
-            written.
+        written: Records already made of the row because it waited too long; above 0, `values` holds
+            only what was written.
         own_ns: The row's own wall time, 0 when that is *time_ns*.
         base_id: Id of the first record made of the row; further records add ``:<n>``.
     """
@@ -107,13 +108,18 @@ class Process:
 
     Attributes:
         instance: ``rl.instance.id``, or a made-up id of a third-party producer.
-        kind: Kind of the segment that first named the process: ``process``, ``receiver``, ``launcher``.
-        order: Place in the order in which processes were first seen, from 0; decides between equal starts.
+        kind: Kind of the segment that first named the process: ``process``, ``receiver``,
+            ``launcher``.
+        order: Place in the order in which processes were first seen, from 0; decides between equal
+            starts.
         started_ns: Unix ns when the process joined the run.
         seen_ns: Time at which data of the process were last read.
-        began_ns: Time at which the process was first seen; for a local process, the start of its first segment.
-        anonymous: Whether this may be several third-party processes that nothing but a shared name identifies.
-        merge_world: Number of ranks whose rows become one row a step; 0: the rows are shown as sent.
+        began_ns: Time at which the process was first seen; for a local process, the start of its
+            first segment.
+        anonymous: Whether this may be several third-party processes that nothing but a shared name
+            identifies.
+        merge_world: Number of ranks whose rows become one row a step; 0: the rows are shown as
+            sent.
         status: Status with which the process ended; ``None`` while the process is open.
         timed_out: Whether silence alone ended the process: any later data reopen it.
         crashed: Whether the process ended without reporting its end.
@@ -131,7 +137,8 @@ class Process:
         ready: Whole rows of `waiting`, by number.
         written: Rows written while incomplete, by time.
         row_prefix: Prefix of the ids of its rows.
-        drained: Whether the process is dead and fully read, while its end is not yet recorded; not kept in the state.
+        drained: Whether the process is dead and fully read, while its end is not yet recorded; not
+            kept in the state.
     """
 
     instance: str

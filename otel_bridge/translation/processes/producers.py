@@ -28,9 +28,11 @@ class SegmentInfo:
     Attributes:
         instance_id: Instance id of the process, receiver or bridge that writes the segment.
         kind: ``process``, ``receiver``, ``bridge`` or ``launcher``.
-        resource: Serialised ``Resource`` of the segment header; empty where records carry their own.
+        resource: Serialised ``Resource`` of the segment header; empty where records carry their
+            own.
         role: Role in the segment header.
-        start: Time at which the process joined the run; ``None`` where the segment holds several processes.
+        start: Time at which the process joined the run; ``None`` where the segment holds several
+            processes.
     """
 
     instance_id: str

@@ -7,8 +7,8 @@ class ReceiveClock:
     """Measures how long one translator receives one kind of connection; rows and spans reconnect separately.
 
     Args:
-        opened_unix_ns: Unix ns when the translator began to receive. Whatever waited earlier waited for another
-            translator, and no receiver was up in between. 0: it has always received.
+        opened_unix_ns: Unix ns when the translator began to receive. Whatever waited earlier waited
+            for another translator, and no receiver was up in between. 0: it has always received.
         late_ns: Longest time until the first producer reconnects after that.
     """
 
@@ -21,7 +21,8 @@ class ReceiveClock:
         """Note that a receiver accepted data *now*: data from the time without a receiver are on their way again.
 
         Returns:
-            Whether these are the first data since the translator began to receive, so that due times change.
+            Whether these are the first data since the translator began to receive, so that due
+            times change.
         """
         if self._received_ns or now_unix_ns < self.opened_ns:
             return False

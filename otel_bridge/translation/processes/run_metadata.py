@@ -1,9 +1,10 @@
 """Resource attributes -> metadata of the run: project, name, group, tags, the trackers' identity. Pure.
 
-Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``, ``job_type``,
-``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit) and ``sources``: the origins of
-project and name. The first process to name a fact wins, with one exception. A project or name that a user gave replaces
-a generated one, and both replace one that was derived from ``service.name`` and its like.
+Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``,
+``job_type``, ``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit)
+and ``sources``: the origins of project and name. The first process to name a fact wins, with one
+exception. A project or name that a user gave replaces a generated one, and both replace one that
+was derived from ``service.name`` and its like.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Ends of a run's processes -> the status of the run. Pure.
 
-The owner role's process that started last decides, if there was one. Else the worst status since the run's last end
-decides, so that a resumed run may finish after a failure. A launcher's status counts beside those of the processes that
-ended with the launcher; the worse wins. A process with a successor does not count (docs/architecture.md).
+The owner role's process that started last decides, if there was one. Else the worst status since
+the run's last end decides, so that a resumed run may finish after a failure. A launcher's status
+counts beside those of the processes that ended with the launcher; the worse wins. A process with a
+successor does not count (docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Received numbers of one process: the highest number, and a bounded set of gaps below it. Pure.
 
-Numbers are ``rl.seq`` or ``rl.event.seq``, 1, 2, … Times grow with numbers, so that a fragment of a row without a
-number can be placed by its time.
+Numbers are ``rl.seq`` or ``rl.event.seq``, 1, 2, … Times grow with numbers, so that a fragment of a
+row without a number can be placed by its time.
 """
 
 from __future__ import annotations

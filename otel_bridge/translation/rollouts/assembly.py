@@ -1,7 +1,8 @@
 """Spans of one trace -> the facts that sampling needs, and the `records.Rollout`.
 
-Pure. Third-party GenAI traces contribute the root span of an agent or a chat, messages of their chat spans, and rewards
-in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}`` on a span of the trace).
+Pure. Third-party GenAI traces contribute the root span of an agent or a chat, messages of their
+chat spans, and rewards in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}``
+on a span of the trace).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Conversation of a rollout whose root holds no messages, from its chat spans.
 
-Native chat spans carry the messages that are new since the last answer. Chat spans of other instrumentations usually
-carry the whole history each time. Both are merged without doubling a message. Pure.
+Native chat spans carry the messages that are new since the last answer. Chat spans of other
+instrumentations usually carry the whole history each time. Both are merged without doubling a
+message. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
 
     Args:
         turns: Input and output of each chat span, by start time.
-        tool_results: Tool call id to result, from tool spans; used for calls that no message answers.
+        tool_results: Tool call id to result, from tool spans; used for calls that no message
+            answers.
     """
     messages: list[Message] = []
     marks: list[_Mark] = []
@@ -45,7 +47,8 @@ def in_order(
     Args:
         prompt: Input messages of the root: all messages but its output.
         answer: Output messages of the root, the last answer.
-        turns: Turns of the root's chat spans. With native chat spans they show what preceded the last answer.
+        turns: Turns of the root's chat spans. With native chat spans they show what preceded the
+            last answer.
     """
     history: list[Message] = []
     for turn_prompt, turn_answer in turns:
@@ -91,7 +94,8 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
     for overlap in range(min(len(history), len(marks)), 0, -1):
         if history[-overlap:] == marks[:overlap]:
             return prompt[overlap:]
-    # A history that was trimmed in front or rewritten in between: the messages after the last answer are new.
+    # A history that was trimmed in front or rewritten in between: the messages after the last
+    # answer are new.
     last_answer = next((mark for mark in reversed(history) if mark[0] == _ASSISTANT), None)
     if last_answer is not None and last_answer in marks:
         return prompt[len(marks) - marks[::-1].index(last_answer) :]

@@ -1,8 +1,8 @@
 """Values for rollouts that arrive apart from their trace: log events ``gen_ai.evaluation.result``.
 
-Values wait in the state under ``evaluation/<trace id>`` until their rollout is emitted, and become part of it. A value
-that arrives afterwards is a record of its own. Of two values of one name from one process, the higher event number
-wins; of two processes, the later value. Pure.
+Values wait in the state under ``evaluation/<trace id>`` until their rollout is emitted, and become
+part of it. A value that arrives afterwards is a record of its own. Of two values of one name from
+one process, the higher event number wins; of two processes, the later value. Pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ReceivedEvaluation:
 
     Attributes:
         id: Id of the evaluation, the same at every redelivery.
-        instance_id: Process that sent the evaluation; empty when the process does not number its events.
+        instance_id: Process that sent the evaluation; empty when the process does not number its
+            events.
         seq: Number of the event in that process.
         role: Role of the sender.
         step: Step that the event names.
@@ -161,7 +162,8 @@ class Evaluations:
             evaluation: The value.
             now_unix_ns: Time of arrival.
             pending: Whether the trace has not arrived yet.
-            settled: Whether the rollout was emitted; then only the facts that detect a redelivery are kept.
+            settled: Whether the rollout was emitted; then only the facts that detect a redelivery
+                are kept.
 
         Returns:
             Whether the value is new; ``None`` when the rollout has too many values to keep another.
@@ -196,7 +198,8 @@ class Evaluations:
 
         Args:
             trace_id: The trace.
-            targets: Span id to the id of its rollout; other spans belong to the trace's own rollout.
+            targets: Span id to the id of its rollout; other spans belong to the trace's own
+                rollout.
         """
         for key in list(self._of_spans.get(trace_id, ())):
             entry = self._entry(key)
@@ -223,7 +226,8 @@ class Evaluations:
         """Note that the trace has arrived; its values now wait for its rollout without a time limit.
 
         Returns:
-            Number of its values that `overdue` has yielded, because the trace was missing until now.
+            Number of its values that `overdue` has yielded, because the trace was missing until
+            now.
         """
         return sum(self._claim(key) for key in (trace_id, *self._of_spans.get(trace_id, ())))
 

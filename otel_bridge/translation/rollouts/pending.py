@@ -18,7 +18,8 @@ class PendingTraces:
     """Indexes the incomplete traces; its length is their number.
 
     Args:
-        traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are indexed at once.
+        traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are
+            indexed at once.
         options: Waiting times.
         receive_clock: Clock of receiving spans from remote producers.
     """

@@ -1,8 +1,8 @@
 """Spans and evaluations -> rollouts, their statistics and evaluations: the entry of this part of translation.
 
-Spans of one trace arrive in any order, in several frames, from several processes, late, twice or never. Waiting data
-are in the state; a new object made from the same state continues where the last one stopped. Pure. Bad input is
-counted (``drop/<reason>``) and never raises.
+Spans of one trace arrive in any order, in several frames, from several processes, late, twice or
+never. Waiting data are in the state; a new object made from the same state continues where the last
+one stopped. Pure. Bad input is counted (``drop/<reason>``) and never raises.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ class RolloutPipeline:
     Fourteen attributes, because it only sequences: each part has a module of its own.
 
     Args:
-        state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.
-            After a rollback of the state, make a new pipeline.
+        state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in
+            ``drop/``. After a rollback of the state, make a new pipeline.
         options: Bounds, waiting times, selection.
-        axes: Axes of the run, and the attempt of each role; default: those of the state, for rollouts alone.
+        axes: Axes of the run, and the attempt of each role; default: those of the state, for
+            rollouts alone.
         other_traces: Callable that decides on each trace that turns out not to be a rollout.
-        processes: Live view of all processes of the run; a process that is missing here counts as alive.
+        processes: Live view of all processes of the run; a process that is missing here counts as
+            alive.
         generated: Remembers each rollout for the training steps that consume it.
     """
 

@@ -1,7 +1,8 @@
 """Publication of rollouts, statistics of steps, evaluations, and traces that are not rollouts.
 
-A complete rollout is emitted at once or when its step closes. Rollouts that are sampled out do not count as lost: they
-are counted under ``sampled_out/rollout``, and values that arrived for them under ``sampled_out/evaluation``. Pure.
+A complete rollout is emitted at once or when its step closes. Rollouts that are sampled out do not
+count as lost: they are counted under ``sampled_out/rollout``, and values that arrived for them
+under ``sampled_out/evaluation``. Pure.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class RolloutPublisher:
     """Decides when and how each rollout is emitted, and remembers emitted rollouts.
 
     Args:
-        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/``; counts in ``drop/``.
+        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/``; counts in
+            ``drop/``.
         options: Bounds, waiting times, selection.
         store: The waiting traces; a published trace is removed from this store.
         evaluations: The waiting evaluations.
@@ -193,7 +195,8 @@ class RolloutPublisher:
     def late(self, source: ReceivedTrace, ended: CompletedTrace) -> list[Record]:
         """Emit spans that arrived after their rollout was emitted; those of a rollout that was sampled out are counted.
 
-        They are counted too when the rollout has too many spans to tell new ones from those that are redelivered.
+        They are counted too when the rollout has too many spans to tell new ones from those that
+        are redelivered.
         """
         if not source.spans:
             return []
@@ -214,7 +217,8 @@ class RolloutPublisher:
     def claim(self, trace_id: str) -> None:
         """Note that a trace has arrived: its values wait for its rollout, and none of them counts as without one.
 
-        A later process of a resumed run may send a rollout whose values were counted at an earlier end of the run.
+        A later process of a resumed run may send a rollout whose values were counted at an earlier
+        end of the run.
         """
         if values := self._evaluations.claim(trace_id):
             uncount(self._state, "evaluation/no_rollout", values)

@@ -33,7 +33,8 @@ class SampledOut:
         rollouts: Number of rollouts.
         sums: Statistics of the rollouts, by group.
         said_ns: Time of the event.
-        staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a version.
+        staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a
+            version.
         trace_ids: Trace ids of the rollouts with ids given by users.
         rewards: Reward of each of these; empty when the event does not name them.
         policy_versions: Policy version of each of these, or empty.
@@ -152,7 +153,8 @@ class SampledOutTraces:
 
     Args:
         state: Key space ``sampled/``: for each event, the first half of each trace id.
-        limit: Most traces that are remembered. The oldest events are forgotten first; the last event stays whole.
+        limit: Most traces that are remembered. The oldest events are forgotten first; the last
+            event stays whole.
     """
 
     def __init__(self, state: TranslationState, limit: int) -> None:

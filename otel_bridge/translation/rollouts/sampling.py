@@ -1,10 +1,11 @@
 """Sampling of each step's rollouts, over all workers, and the step's statistics; decided once, kept in the state.
 
-A step belongs to one role, one split and one attempt of the role. A step closes in one of three cases: every living
-worker is past it (`step_workers.py`), all workers reached it and rollouts stopped for a while, or the run ends. Later
-rollouts take the remaining seats. Rollouts without a step share seats for one waiting time after the first of them
-(`TranslationOptions.step_watermark_ns`); then the next waiting time begins. Which of a step's rollouts get the seats is
-the rule of `otel_bridge.sampling_rule`. Pure.
+A step belongs to one role, one split and one attempt of the role. A step closes in one of three
+cases: every living worker is past it (`step_workers.py`), all workers reached it and rollouts
+stopped for a while, or the run ends. Later rollouts take the remaining seats. Rollouts without a
+step share seats for one waiting time after the first of them
+(`TranslationOptions.step_watermark_ns`); then the next waiting time begins. Which of a step's
+rollouts get the seats is the rule of `otel_bridge.sampling_rule`. Pure.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class StepSampler:
         state: Key spaces ``step/``, ``stepless/``.
         options: Number of seats, rule and waiting times.
         axes: Callable that returns the last step of every known axis.
-        waiting: Rollouts that waited for their step when the state was written, and their times of arrival.
+        waiting: Rollouts that waited for their step when the state was written, and their times of
+            arrival.
         workers: Progress of each worker.
         attempt_of: Callable from an axis to the current attempt of its role.
     """

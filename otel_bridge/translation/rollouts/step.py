@@ -30,9 +30,11 @@ class SampledStep:
         said_ns: End of the last rollout by the senders' clocks: the time of the statistics.
         kept: Number of seats taken.
         closed: Whether the step is sampled.
-        changed_ns: Arrival time of a rollout after the statistics were sent; ``None``: no such rollout.
+        changed_ns: Arrival time of a rollout after the statistics were sent; ``None``: no such
+            rollout.
         revision: Number of times that the statistics were sent.
-        passed_ns: Time at which every worker was past the step and only rollouts under way were awaited.
+        passed_ns: Time at which every worker was past the step and only rollouts under way were
+            awaited.
         events: Ids of the merged statistics of emitters; ``None`` once the ids are forgotten.
         waiting: Rollouts that wait for sampling, by trace id.
     """

@@ -1,7 +1,7 @@
 """Progress of each worker of a role with its rollouts, which determines the steps that may still get rollouts. Pure.
 
-A worker is a process that sent rollouts of the role, or a living process with the role. Owns ``pace/<instance>`` of the
-state.
+A worker is a process that sent rollouts of the role, or a living process with the role. Owns
+``pace/<instance>`` of the state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class StepProgress:
         settles: Whether some rollouts arrived by a network, which may reorder them.
         under_way: Steps of which some worker has open live rollouts.
         newcomer: Whether a process of the role that has sent nothing yet lives, or may still start.
-        slow: For each worker, its highest step of any split and the arrival time of its last rollout.
+        slow: For each worker, its highest step of any split and the arrival time of its last
+            rollout.
     """
 
     past_below: int
@@ -76,9 +77,11 @@ class StepWorkers:
     Args:
         state: Key space *space*.
         options: Waiting times.
-        processes: Live view of all processes of the run, by instance; a missing process counts as alive.
+        processes: Live view of all processes of the run, by instance; a missing process counts as
+            alive.
         space: Key space of the state; phases of steps have one of their own.
-        every_rank: Whether processes of every rank are workers, as for phases. Then a newcomer prevents nothing here.
+        every_rank: Whether processes of every rank are workers, as for phases. Then a newcomer
+            prevents nothing here.
     """
 
     def __init__(
@@ -184,7 +187,8 @@ class StepWorkers:
             if self._ended(process, now_unix_ns):
                 continue
             if process is not None and process.anonymous:
-                # It may stand for several processes, whose steps are in one: only time closes a step.
+                # It may stand for several processes, whose steps are in one: only time closes a
+                # step.
                 past_below = _BELOW_ALL_STEPS
                 continue
             under_way.update(pace.open.get((role, split), ()))
@@ -205,7 +209,8 @@ class StepWorkers:
     def _awaits_newcomer(self, role: str, now_unix_ns: int) -> bool:
         """Return whether a process of *role* that has sent no rollout of the role yet may send some.
 
-        It is a living process, or a process that is about to start: the workers of a role rarely start at one instant,
+        It is a living process, or a process that is about to start: the workers of a role rarely
+            start at one instant,
         and a fast one may pass its first steps before the next one exists.
         """
         for process in self._processes.values():

@@ -1,8 +1,9 @@
 """Trace with several rollouts -> one trace for each rollout, with an id of its own.
 
-A producer whose spans are all below one span of the application has one trace id for many rollouts. A span that is
-marked as a rollout begins one, unless a span above it is marked. The earliest rollout keeps the trace's id and every
-span without a rollout. The ids of other rollouts are made of the trace's id and the span's id. Pure.
+A producer whose spans are all below one span of the application has one trace id for many rollouts.
+A span that is marked as a rollout begins one, unless a span above it is marked. The earliest
+rollout keeps the trace's id and every span without a rollout. The ids of other rollouts are made of
+the trace's id and the span's id. Pure.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]
 
     Args:
         trace: The received spans.
-        further: Whether the trace's first rollout was already published, so that each rollout here gets an id of its
-            own.
+        further: Whether the trace's first rollout was already published, so that each rollout here
+            gets an id of its own.
 
     Returns:
         The parts; when *further*, spans without a rollout are left out.
@@ -206,7 +207,8 @@ def belongs_further(
 
     Args:
         received: Received spans.
-        complete: Ids of spans of complete rollouts; their children belong there, and they themselves are redelivered.
+        complete: Ids of spans of complete rollouts; their children belong there, and they
+            themselves are redelivered.
         waiting: Ids of spans that wait for a further rollout.
     """
     complete_ids = set(complete)
@@ -304,7 +306,8 @@ class SpanRouter:
 
     def fresh(self, trace: PendingTrace, received: list[Span]) -> list[Span]:
         """Return the spans that *trace* lacks and has room for, each once; those without room are counted."""
-        # Reversed twice: of spans with one id the first that was received wins, and the order stays.
+        # Reversed twice: of spans with one id the first that was received wins, and the order
+        # stays.
         by_id = {
             span.span_id: span for span in reversed(received) if span.span_id not in trace.span_ids
         }

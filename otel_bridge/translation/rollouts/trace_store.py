@@ -1,7 +1,8 @@
 """Store of the traces that wait for spans or for their step: spans in the state as bytes, an index in memory.
 
-``trace/meta/<trace id>`` holds the facts of a trace, ``trace/spans/<trace id>/<n>`` its spans as received, with their
-producer. ``trace/done/…`` and ``trace/other/…`` remember finished traces, so that a redelivery is detected.
+``trace/meta/<trace id>`` holds the facts of a trace, ``trace/spans/<trace id>/<n>`` its spans as
+received, with their producer. ``trace/done/…`` and ``trace/other/…`` remember finished traces, so
+that a redelivery is detected.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class PendingTrace:
         sender: Process that sent the root, or the latest spans while the root is missing.
         step: Step that the root names.
         contents: Number of `span_ids` that stand for log records with messages (`content_events`).
-        bare: Whether a model was called and no message has arrived yet; log records may bring messages.
+        bare: Whether a model was called and no message has arrived yet; log records may bring
+            messages.
         native: Whether a process of the run itself sent any of its spans.
     """
 

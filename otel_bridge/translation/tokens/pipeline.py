@@ -1,10 +1,11 @@
 """Values of the tokens of rollouts -> one row a step, and the figures of each rollout that trackers show. Pure.
 
-Spans may come from several ranks and processes, in any order, before or after their rollouts. A step's row is sent
-when nothing came for it for `TranslationOptions.row_wait_ns` after a later step of its role, or for
-`step_watermark_ns`, or when the run ends. What arrives later gives a further row, which replaces the values of the
-first. Log-probabilities of engine and trainer that come in different spans are joined here, by rollout.
-Bad input is counted (``drop/tokens/<reason>``) and never raises.
+Spans may come from several ranks and processes, in any order, before or after their rollouts. A
+step's row is sent when nothing came for it for `TranslationOptions.row_wait_ns` after a later step
+of its role, or for `step_watermark_ns`, or when the run ends. What arrives later gives a further
+row, which replaces the values of the first. Log-probabilities of engine and trainer that come in
+different spans are joined here, by rollout. Bad input is counted (``drop/tokens/<reason>``) and
+never raises.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class TokenPipeline:
     Args:
         run: The run; key space ``tokens/`` of its state.
         generated: The rollouts of the run.
-        publish: Callable that takes a value for a rollout, and the time, and returns the records it makes.
+        publish: Callable that takes a value for a rollout, and the time, and returns the records it
+            makes.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class TokenPipeline:
         rollout = self._generated.get(trace_id)
         return rollout is None or not rollout.is_sampled_out
 
-    # --- streams ------------------------------------------------------------------------------------------------------
+    # --- streams ----------------------------------------------------------------------------------
     def _keep(self, key: StepKey, span: TokenSpan, now_unix_ns: int) -> None:
         """Keep the streams of rollouts that trackers may show, and those that wait for their other half."""
         by_rollout: dict[str, dict[str, bytes]] = {}
@@ -183,7 +185,7 @@ class TokenPipeline:
                 count(self._state, EVICTED, name=rollout.trace_id)
             self._streams.forget(rollout.trace_id)
 
-    # --- rows and figures ---------------------------------------------------------------------------------------------
+    # --- rows and figures -------------------------------------------------------------------------
     def _last(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return what waits of *step*: its row, and the figures of its rollouts."""
         rows = [self._row(step)] if step.changed_ns is not None else []

@@ -62,8 +62,10 @@ class TokenStep(SpanStep):
 
     Attributes:
         totals: Sums by figure.
-        counted: Half of a trace id to a bit for each figure, in the order of `totals`, that counts the rollout.
-        facts: Figures of the rollouts that trackers may show: trace id to figure to count, sum and maximum.
+        counted: Half of a trace id to a bit for each figure, in the order of `totals`, that counts
+            the rollout.
+        facts: Figures of the rollouts that trackers may show: trace id to figure to count, sum and
+            maximum.
     """
 
     SPACE: ClassVar[str] = "tokens"

@@ -1,7 +1,7 @@
 """Streams of tokens that wait: for the other half of the mismatch, and for what trackers show of a rollout. Pure.
 
-Owns ``tokens/streams/`` of the state, an entry a rollout. Beyond the limit of bytes, the rollout that came first is
-forgotten.
+Owns ``tokens/streams/`` of the state, an entry a rollout. Beyond the limit of bytes, the rollout
+that came first is forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class RolloutStreams:
     Attributes:
         streams: 32-bit floats by name.
         times: Unix ns of the span that each stream is of: a later one replaces it.
-        waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of the trainer.
+        waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of
+            the trainer.
         texts: Texts of the tokens.
         rollout_facts: Once trackers have the rollout, its key, role, step, title, and messages.
         viewed_ns: Unix ns of the last stream in the view that trackers have; 0: none.

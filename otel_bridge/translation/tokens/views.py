@@ -1,7 +1,7 @@
 """Streams of rollouts that trackers show -> a page of each, as media beside the rollout. Pure.
 
-A page is sent when nothing came for it for `TranslationOptions.row_wait_ns`, or when the run ends; streams that come
-later give a further one.
+A page is sent when nothing came for it for `TranslationOptions.row_wait_ns`, or when the run ends;
+streams that come later give a further one.
 """
 
 from __future__ import annotations
