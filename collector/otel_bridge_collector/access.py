@@ -79,7 +79,9 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class BrowserHeaders:
-    """Holds the headers by which a request of a web page is recognized; ``None`` for a missing header.
+    """Holds the headers by which a request of a web page is recognized.
+
+    ``None`` for a missing header.
 
     Attributes:
         origin: Origin of the page; browsers send it with every POST, but not with a GET of the
@@ -117,7 +119,9 @@ class Access:
         return not self._tokens
 
     def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> int:
-        """Return which token an allowed request has, from 1, and 0 where no token is required; else raise.
+        """Return which token an allowed request has, from 1, and 0 where no token is required.
+
+        Raises for a request that is not allowed.
 
         ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send
         it without decoding. So both a space and ``%20`` after ``Bearer`` are accepted.

@@ -120,7 +120,10 @@ TABLE: Final[tuple[tuple[type[Exception], str, int, int, bool], ...]] = (
 
 
 def answer_to(error: BaseException) -> ErrorResponse:
-    """Return the row of *error*; an unforeseen error may be retried, because nothing was acknowledged."""
+    """Return the row of *error*.
+
+    An unforeseen error may be retried, because nothing was acknowledged.
+    """
     for kind, reason, code, status, retry in TABLE:
         if isinstance(error, kind):
             return ErrorResponse(reason, code, status, retry, str(error))

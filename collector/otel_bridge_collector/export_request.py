@@ -244,7 +244,8 @@ WHOLE_BYTES: Final = 1 << 20
 """Largest message that is parsed in one piece: 50 MB and 50 ms if it consists of empty messages."""
 _RUN_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1_000_000
-"""Most fields of all messages above `WHOLE_BYTES`, more than 64 MiB of real points, spans or log records have."""
+"""Most fields of all messages above `WHOLE_BYTES`, more than 64 MiB of real points, spans or log
+records have."""
 _DEPTH: Final = 100
 """Deepest nesting of messages: protobuf's own limit."""
 

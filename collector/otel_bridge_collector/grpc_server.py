@@ -34,14 +34,16 @@ _METHODS: Final = {
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": Signal.LOGS,
 }
 _STREAMS: Final = 64
-"""Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which loses none."""
+"""Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which
+loses none."""
 _PING_MS: Final = 5_000
 _HEAD_BYTES: Final = 64 << 10
 BODY_S: Final = 60.0
 """Seconds that a client has to send its message after its metadata."""
 _HANDSHAKE_MS: Final = 10_000
 _IDLE_MS: Final = 120_000
-"""Time without a request after which a connection is closed; clients open another one themselves."""
+"""Time without a request after which a connection is closed; clients open another one
+themselves."""
 _SILENCE_MS: Final = 60_000
 """Time after which a silent client is pinged; its connection is closed when it does not answer."""
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}

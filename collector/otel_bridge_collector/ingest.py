@@ -51,7 +51,8 @@ REQUESTS: Final[Mapping[Signal, type[Request]]] = {
     Signal.LOGS: ExportLogsServiceRequest,
 }
 _RUNS: Final = 256
-"""Most runs of one request, because a new run takes ten milliseconds, in which no other request is answered."""
+"""Most runs of one request, because a new run takes ten milliseconds, in which no other request is
+answered."""
 _COUNT_S: Final = 60.0
 _IDLE_S: Final = 60.0
 _KNOWN_RESOURCES: Final = 4096
@@ -234,7 +235,10 @@ class Ingest:
         self._checking.shutdown(wait=False, cancel_futures=True)
 
     async def _count_when_due(self) -> None:
-        """Count the directory outside the event loop when that is due; requests meanwhile use the last count."""
+        """Count the directory outside the event loop when that is due.
+
+        Requests meanwhile use the last count.
+        """
         if self._counting or not self._quota.is_due():
             return
         self._counting = True
@@ -305,7 +309,10 @@ class Ingest:
         return waited_for
 
     def _identity(self, resource: bytes) -> RunIdentity | InvalidRecordError | None:
-        """Return the run of a resource, or why it can have none; ``None`` when the resource belongs to no run."""
+        """Return the run of a resource, or why it can have none.
+
+        ``None`` when the resource belongs to no run.
+        """
         if resource in self._identities:
             return self._identities[resource]
         attributes = attributes_of(resource)
@@ -324,7 +331,10 @@ class Ingest:
         return identity
 
     def _segment(self, identity: RunIdentity) -> RunSegment:
-        """Return the open segment of a run; open one if there is none, and close the one used longest ago."""
+        """Return the open segment of a run.
+
+        Open one if there is none, and close the one used longest ago.
+        """
         if self._quota.was_full:
             raise UnavailableError(self._full())
         run = self._runs.get(identity.id)
@@ -395,7 +405,10 @@ class _TokensOfRuns:
 
 
 def _unwritable(base: Path) -> str:
-    """Return why nothing can be stored in *base*, by writing a small file there; empty when data can be stored."""
+    """Return why nothing can be stored in *base*, by writing a small file there.
+
+    Empty when data can be stored.
+    """
     probe = base / f".probe-{os.getpid()}.tmp"
     try:
         put_file(probe, bytes(_OPENED_BYTES))
@@ -408,7 +421,10 @@ def _unwritable(base: Path) -> str:
 
 
 def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the resources of a request and the fields that hold them; raises as `Ingest.accept` does."""
+    """Return the resources of a request and the fields that hold them.
+
+    Raises as `Ingest.accept` does.
+    """
     # First, because it refuses data that would take a hundred times its size when parsed.
     resources = list(parts(body))
     check_well_formed(REQUESTS[signal], body)

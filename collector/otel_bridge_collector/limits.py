@@ -1,4 +1,7 @@
-"""Limits connections, concurrent requests and bytes per second; a request above a limit is asked to come again."""
+"""Limits connections, concurrent requests and bytes per second.
+
+A request above a limit is asked to come again.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,10 @@ class Receiver:
 
     @property
     def grpc_endpoint(self) -> str:
-        """Return ``http://host:port`` of gRPC, as for ``OTEL_EXPORTER_OTLP_ENDPOINT``; empty without gRPC."""
+        """Return ``http://host:port`` of gRPC, as for ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+
+        Empty without gRPC.
+        """
         return self._endpoint(self.host, self._grpc.port) if self._grpc is not None else ""
 
     @property
@@ -208,7 +211,10 @@ class Receiver:
         return [*reasons, *self._warnings()]
 
     def release_connections(self) -> None:
-        """Close the segments after `refuse`, so that bridges see their ends; running requests are completed."""
+        """Close the segments after `refuse`, so that bridges see their ends.
+
+        Running requests are completed.
+        """
         self._on_loop(self._release_connections()).result(_START_S)
 
     def stop(self, grace_s: float = _GRACE_S) -> None:

@@ -87,7 +87,10 @@ class RunSegment:
         return self._sync.wait(self._file)
 
     def close(self) -> None:
-        """Close the segment and release its liveness lock; data that requests wait for is still synced."""
+        """Close the segment and release its liveness lock.
+
+        Data that requests wait for is still synced.
+        """
         if not self._open:
             return
         self._open = False
@@ -97,7 +100,10 @@ class RunSegment:
         self._liveness.release()
 
     def _next_file(self, sync: GroupSync) -> None:
-        """Sync the new open segment from now on; the previous one is closed when no request waits for it."""
+        """Sync the new open segment from now on.
+
+        The previous one is closed when no request waits for it.
+        """
         previous_file = self._file
         self._file = None  # a retired file is never waited for again, whatever fails below
         if previous_file is not None:

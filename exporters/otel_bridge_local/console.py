@@ -59,7 +59,10 @@ class ConsoleSettings:
         return {}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that follows the log of a bridge that runs by itself; empty if it prints on a terminal."""
+        """Return the command that follows the log of a bridge that runs by itself.
+
+        Empty if it prints on a terminal.
+        """
         folder = RunFolder.at(run.folder)
         if not _is_stdout(folder.log_path) and (self.launched or _serves(folder)):
             return ""

@@ -145,7 +145,9 @@ def plain(value: object) -> Json:
 
 
 def json_line(payload: Payload) -> bytes:
-    """Return *payload* as one line of JSON; a lone surrogate, which UTF-8 cannot hold, becomes ``?``.
+    """Return *payload* as one line of JSON.
+
+    A lone surrogate, which UTF-8 cannot hold, becomes ``?``.
 
     Raises:
         TypeError: A value is not JSON.

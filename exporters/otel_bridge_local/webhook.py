@@ -43,7 +43,8 @@ _THROUGH: Final = "alerts/through"
 _BEGUN: Final = "alerts/begun"
 _MAX_TEXT_CHARS: Final = 3_000
 TOTAL_S: Final = 12.0
-"""Longest time of one post: *TIMEOUT_S* limits the wait for a connection and that for each single byte."""
+"""Longest time of one post: *TIMEOUT_S* limits the wait for a connection and that for each single
+byte."""
 _NO_WIDTH: Final = "\u200b"
 _SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": ":rotating_light:"}
 _UNKNOWN: Final = frozenset({408, 504})
@@ -117,7 +118,10 @@ class WebhookRunWriter:
         self._memory = memory
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Post *alerts*, each in a request of its own; one that was posted or begun before is not posted again."""
+        """Post *alerts*, each in a request of its own.
+
+        One that was posted or begun before is not posted again.
+        """
         for alert in alerts:
             if alert.position <= self._position(_THROUGH):
                 continue
@@ -215,7 +219,10 @@ def _escaped(text: str) -> str:
 
 
 def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
-    """Post *body*; return status and Retry-After, or ``None`` as status when it is unknown what became of the request.
+    """Post *body*.
+
+    Return status and Retry-After, or ``None`` as status when it is unknown what became of the
+    request.
 
     The body of an answer is not read: a status is all that is needed, and a body may repeat the
         address.

@@ -170,7 +170,9 @@ def connect(settings: MlflowSettings) -> Connection:
 
 
 def probe(settings: MlflowSettings) -> tuple[str, ...]:
-    """Return one sentence for each ability that the installed MLflow, or the server, lacks; create no store.
+    """Return one sentence for each ability that the installed MLflow, or the server, lacks.
+
+    Create no store.
 
     Raises:
         RetryableError: The server cannot be reached now.
@@ -285,7 +287,9 @@ def _server_version(connection: Connection) -> str | None:
 
 
 def _wait_less(store: Any) -> None:
-    """Limit the time for which a call waits for a lock of an SQLite file; the bridge retries after the error.
+    """Limit the time for which a call waits for a lock of an SQLite file.
+
+    The bridge retries after the error.
 
     MLflow sets 20 s at the start of each session (``make_managed_session`` in
     mlflow/store/db/utils.py). During that wait nothing else of the run can be written, and its

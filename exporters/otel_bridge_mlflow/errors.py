@@ -153,7 +153,10 @@ def outcome_of_status(
 
 
 def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
-    """Return the error for one of MLflow's error codes; a code that the table does not have is retried."""
+    """Return the error for one of MLflow's error codes.
+
+    A code that the table does not have is retried.
+    """
     message = f"{doing}: {text}"
     words = text.lower()
     for phrase, help_text in _WORDS_OF_A_BLOCK.items():
@@ -176,7 +179,9 @@ def _line(exc: Exception) -> str:
 
 
 def _connection_error(exc: BaseException | None) -> str | None:
-    """Return the operating system's reason why no connection was made; ``None`` if *exc* has another cause.
+    """Return the operating system's reason why no connection was made.
+
+    ``None`` if *exc* has another cause.
 
     MLflow's text wraps it in those of requests and urllib3, 300 characters long.
     """

@@ -97,7 +97,10 @@ class Names:
             self._add(identity, name)
 
     def name(self, key: str) -> str:
-        """Return the name of *key*; a new one that must be changed is logged once. `store` keeps it."""
+        """Return the name of *key*.
+
+        A new one that must be changed is logged once. `store` keeps it.
+        """
         name = self._names.get(key)
         return self._add(key, key) if name is None else name
 

@@ -164,7 +164,10 @@ class MediaWriter:
 
 
 def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
-    """Return a PNG and a small WebP of an image; of one that pillow cannot read, the image as it is, twice."""
+    """Return a PNG and a small WebP of an image.
+
+    Of one that pillow cannot read, the image as it is, twice.
+    """
     from PIL import Image as Pillow  # noqa: PLC0415  # slow to import, and most runs have no images
 
     try:
@@ -219,7 +222,10 @@ def _hash(text: str) -> str:
 
 
 def _names_with_plus(client: Any) -> bool:
-    """Return whether this MLflow joins the parts of an image's name by ``+``; older ones used ``%``."""
+    """Return whether this MLflow joins the parts of an image's name by ``+``.
+
+    Older ones used ``%``.
+    """
     try:
         log_image: Callable[..., None] = client.log_image
         return "+step+" in inspect.getsource(log_image)

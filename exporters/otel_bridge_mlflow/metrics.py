@@ -74,7 +74,9 @@ class MetricWriter:
         )
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write *rows*; the good values of a row with a bad value are written before the row is refused.
+        """Write *rows*.
+
+        The good values of a row with a bad value are written before the row is refused.
 
         Raises:
             PermanentError: A row holds a value or step that MLflow does not accept.
@@ -172,7 +174,10 @@ class MetricWriter:
         return encoded
 
     def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
-        """Return the numbers of one value by their names in MLflow; ``None`` if it is not a number a double holds."""
+        """Return the numbers of one value by their names in MLflow.
+
+        ``None`` if it is not a number a double holds.
+        """
         if isinstance(value, Distribution):
             return [(self._names.part(key, part), number) for part, number in parts(value)]
         number = _number(value)

@@ -82,7 +82,10 @@ class ParamWriter:
         self._send("tags", list(tags.items()), self._tags, halve=halve)
 
     def _tag(self, name: str) -> str:
-        """Return the tag for later values of a param; a tag that would be too long is cut and gets a hash."""
+        """Return the tag for later values of a param.
+
+        A tag that would be too long is cut and gets a hash.
+        """
         tag = f"{_TAG_PREFIX}{name}"
         length = self._connection.rules.name_length
         if len(tag) <= length:

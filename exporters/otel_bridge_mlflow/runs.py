@@ -1,4 +1,6 @@
-"""Finds the MLflow run of a run by id, tag or name, or creates it; a run that had ended is opened again.
+"""Finds the MLflow run of a run by id, tag or name, or creates it.
+
+A run that had ended is opened again.
 
 Names are not unique in MLflow and there are no locks, so that two bridges may create a run at the
 same time. After creating a run, each bridge searches the tag again and uses the oldest run that has

@@ -37,7 +37,8 @@ ALL_SERIES = Setting(
 
 DEFAULT_DATABASE = "mlflow.db"
 _NOT_IN_ADDRESS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
-"""Text that SQLAlchemy does not read as a part of the file's name; from 2.1 on, ``%20`` is a space."""
+"""Text that SQLAlchemy does not read as a part of the file's name; from 2.1 on, ``%20`` is a
+space."""
 _DATABASES = frozenset({"mysql", "mssql", "postgresql"})
 
 
@@ -64,7 +65,9 @@ class MlflowSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> MlflowSettings:
-        """Read the settings; a relative SQLite path is relative to *cwd*, like MLflow's own default.
+        """Read the settings.
+
+        A relative SQLite path is relative to *cwd*, like MLflow's own default.
 
         Raises:
             ConfigError: The address is not that of a store, or the store cannot hold a run safely.

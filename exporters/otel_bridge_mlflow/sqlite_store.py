@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 _LOCK_WAIT_S: Final = 60.0
 _SQLITE_WAIT_S: Final = 5.0
 ABANDONED_S: Final = 30.0
-"""Time for which an empty store must stay unfinished and unchanged before this process completes it."""
+"""Time for which an empty store must stay unfinished and unchanged before this process completes
+it."""
 _TEMPORARY: Final = "_alembic_tmp_"
 _DEFAULT_EXPERIMENT: Final = 0
 _REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
@@ -91,7 +92,8 @@ class _Tables:
 
 
 _unfinished: dict[Path, tuple[int, float]] = {}
-"""Unfinished stores of other processes: their last change, and when (monotonic) this process first saw it."""
+"""Unfinished stores of other processes: their last change, and when (monotonic) this process first
+saw it."""
 
 
 @functools.cache
@@ -128,7 +130,9 @@ def require_writable(path: Path) -> None:
 
 @contextmanager
 def sole_opener(path: Path) -> Generator[bool]:
-    """Hold the lock that keeps other bridges from opening the database *path*; yield whether there is one.
+    """Hold the lock that keeps other bridges from opening the database *path*.
+
+    Yield whether there is one.
 
     The lock is on the folder, so that no file of the bridge stays beside the user's.
 
@@ -235,7 +239,9 @@ def _tables(database: sqlite3.Connection) -> _Tables:
 
 
 def _is_unfinished(path: Path, tables: _Tables, revisions: Revisions) -> bool:
-    """Return whether to complete a store that its creator has left; a complete one of this MLflow is not unfinished.
+    """Return whether to complete a store that its creator has left.
+
+    A complete one of this MLflow is not unfinished.
 
     Raises:
         RetryableError: The process that creates the store may still be running.
@@ -264,7 +270,10 @@ def _is_unfinished(path: Path, tables: _Tables, revisions: Revisions) -> bool:
 
 
 def _is_abandoned(path: Path, tables: _Tables) -> bool:
-    """Return ``True`` for a store that nothing has changed for `ABANDONED_S`; raise `RetryableError` before."""
+    """Return ``True`` for a store that nothing has changed for `ABANDONED_S`.
+
+    Raise `RetryableError` before.
+    """
     now_s = time.monotonic()
     last_change, first_seen_s = _unfinished.get(path, (-1, now_s))
     if last_change != tables.changed:

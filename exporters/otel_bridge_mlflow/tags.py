@@ -37,7 +37,10 @@ _SOURCE: Final = {
 
 
 def missing_tags(run: RunInfo, limit: int, present: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags to set on *run*, whose MLflow run has *present*; values are cut to *limit*."""
+    """Return the tags to set on *run*, whose MLflow run has *present*.
+
+    Values are cut to *limit*.
+    """
     own_tags = {
         semconv.RUN_ID: run.id,
         semconv.RUN_GROUP: run.group,
@@ -103,7 +106,10 @@ class Roles:
 
 
 def alert_tags(alerts: Sequence[Alert]) -> dict[str, str]:
-    """Return the tags that show *alerts*: ``alert/<title>`` to level, time and text; the last one of a title."""
+    """Return the tags that show *alerts*: ``alert/<title>`` to level, time and text.
+
+    The last one of a title.
+    """
     tags: dict[str, str] = {}
     for alert in alerts:
         utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.time_unix_ns / 1e9))
@@ -174,7 +180,9 @@ class SummaryWriter:
                 del self._tags[key]
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Show *alerts* as tags, and as metrics that count up; one that comes again sets the same tag and point.
+        """Show *alerts* as tags, and as metrics that count up.
+
+        One that comes again sets the same tag and point.
 
         Raises:
             RetryableError: As `Connection.request`.

@@ -20,7 +20,8 @@ HINTS: Final = {
 """Text of an error to the command that fixes it, where the package at fault is not MLflow."""
 _TRACES_FROM: Final = (3, 6)
 _STARTS_FROM: Final = (3, 13)
-"""The first server on which a repeated ``start_trace`` adds to the trace; older ones answer with an error."""
+"""The first server on which a repeated ``start_trace`` adds to the trace; older ones answer with an
+error."""
 _CLIENT: Final = (
     ("get_run", "run_id"),
     ("search_runs", "experiment_ids", "filter_string", "max_results", "order_by"),

@@ -40,7 +40,9 @@ _DELETED = "'active' state"
 
 
 class MlflowRunWriter:
-    """Writes one run to MLflow, from one delivery thread; when a call returns, its data is in the store.
+    """Writes one run to MLflow, from one delivery thread.
+
+    When a call returns, its data is in the store.
 
     Thirteen attributes: a part for each kind of record, and the fields that the contract of
         exporters names.
@@ -75,7 +77,10 @@ class MlflowRunWriter:
 
     @property
     def url(self) -> str:
-        """Return the address of the run on a server; for a database, on the one that ``mlflow ui`` starts."""
+        """Return the address of the run on a server.
+
+        For a database, on the one that ``mlflow ui`` starts.
+        """
         server = self._connection.shown if self._connection.settings.remote else _UI
         return f"{server}/{self._run.page}"
 
@@ -144,7 +149,10 @@ class MlflowRunWriter:
         """Do nothing: MLflow keeps no connection of this run."""
 
     def _leaves_out(self, kind: str, count: int) -> bool:
-        """Return whether this MLflow cannot show rollouts; if so, count *count* records as left out."""
+        """Return whether this MLflow cannot show rollouts.
+
+        If so, count *count* records as left out.
+        """
         reason = self._connection.abilities.left_out
         if reason:
             self.left_out[f"{kind}: {reason}"] += count

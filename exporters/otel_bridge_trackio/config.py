@@ -91,7 +91,10 @@ def _name(path: _Path) -> str:
 
 
 def _other_name(name: str, path: _Path, used_names: Container[str]) -> str:
-    """Return another name for the entry at *path*, because *name* is taken; the same at each call."""
+    """Return another name for the entry at *path*, because *name* is taken.
+
+    The same at each call.
+    """
     text = json.dumps(path)
     other_name = name
     while other_name in used_names:

@@ -1,4 +1,6 @@
-"""Chooses the one name under which Trackio lists a run; Trackio lists a run twice when its rows have two names.
+"""Chooses the one name under which Trackio lists a run.
+
+Trackio lists a run twice when its rows have two names.
 
 If the name is generated, the name that Trackio has is used. A given name replaces a generated one
 in the local database. A server and an inbox cannot rename: there the run keeps the name that it was
@@ -54,7 +56,10 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
 
 
 def _is_renamed(store: NamedStore, run: RunInfo, row_name: str, memory: WriterMemory) -> bool:
-    """Give rows with a generated name the name that a user gave; return whether they have it now."""
+    """Give rows with a generated name the name that a user gave.
+
+    Return whether they have it now.
+    """
     # A process that knows only the id uses the id as the generated name.
     is_generated = row_name in {run.id, _text_in(memory, _GENERATED)}
     return is_generated and not run.name_generated and store.rename(run.name)

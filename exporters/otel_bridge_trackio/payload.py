@@ -30,7 +30,8 @@ from otel_bridge.records import (
 Payload: TypeAlias = dict[str, Json]
 
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
-"""Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in the same way."""
+"""Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in
+the same way."""
 _PREVIEW_CHARS: Final = 200
 _NO_STEPS: Final[Mapping[str, int]] = {}
 
@@ -107,7 +108,10 @@ def histogram(value: Distribution) -> Payload:
 
 
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
-    """Return *rollout* as a payload of ``trackio.Trace``; unless *spans*, its spans are JSON text in its metadata."""
+    """Return *rollout* as a payload of ``trackio.Trace``.
+
+    Unless *spans*, its spans are JSON text in its metadata.
+    """
     stored_spans: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
     trace: Payload = {"_type": "trackio.trace", "messages": _previewed(rollout.messages)}
     if spans:
@@ -215,7 +219,10 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
 
 
 def _status(rollout: RolloutRecord) -> str | None:
-    """Return the text of the column of states: "error", or the role and the reward; ``None`` without both."""
+    """Return the text of the column of states: "error", or the role and the reward.
+
+    ``None`` without both.
+    """
     if rollout.error:
         return "error"
     reward = None if rollout.reward is None else f"reward {rollout.reward:.4g}"

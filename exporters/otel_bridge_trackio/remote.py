@@ -114,7 +114,9 @@ class RemoteStore:
         return False
 
     def numbers(self) -> int:
-        """Return how many numbers the server holds of the run; read in pages, as its own call leaves rows out.
+        """Return how many numbers the server holds of the run.
+
+        Read in pages, as its own call leaves rows out.
 
         Raises:
             RetryableError: The server cannot be reached now.
@@ -312,7 +314,10 @@ class RemoteStore:
         return int(str(rows[0]["held"])) if rows else 0
 
     def _select(self, columns: str) -> list[dict[str, object]]:
-        """Query the project's database; a project without records has no database, which means no rows."""
+        """Query the project's database.
+
+        A project without records has no database, which means no rows.
+        """
         try:
             answer = self.call("query_project", project=self._project, query=f"SELECT {columns}")
         except RetryableError as exc:

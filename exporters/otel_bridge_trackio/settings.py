@@ -103,7 +103,10 @@ class TrackioSettings:
 
     @property
     def caution(self) -> str:
-        """Return what this destination does not keep, printed once at the start; empty when it keeps everything."""
+        """Return what this destination does not keep, printed once at the start.
+
+        Empty when it keeps everything.
+        """
         if self.remote is not None:
             return "trackio: a server keeps no event times, rows and traces get the time of their arrival"
         if self.inbox:

@@ -45,7 +45,10 @@ class EntrySink(Protocol):
         ...
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
-        """Store *alerts*, each once by its id; return whether this Trackio has alerts; raises as a writer does."""
+        """Store *alerts*, each once by its id.
+
+        Return whether this Trackio has alerts; raises as a writer does.
+        """
         ...
 
     def media(self) -> Put | None:

@@ -125,7 +125,10 @@ class LocalStore:
         return True
 
     def _database(self) -> Path | None:
-        """Return the project's database file, ``None`` when this Trackio does not name it; no run is renamed then."""
+        """Return the project's database file, ``None`` when this Trackio does not name it.
+
+        No run is renamed then.
+        """
         if not accepts(self._storage, "get_project_db_path", "project"):
             return None
         return Path(str(self._storage.get_project_db_path(project=self._project)))

@@ -46,7 +46,10 @@ _HINTS: Final[Mapping[str, str]] = {
 
 
 class Storage(Protocol):
-    """Declares the used static methods of ``SQLiteStorage``; only `bulk_log` and `get_traces` must exist."""
+    """Declares the used static methods of ``SQLiteStorage``.
+
+    Only `bulk_log` and `get_traces` must exist.
+    """
 
     def bulk_log(
         self,

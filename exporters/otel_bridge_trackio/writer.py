@@ -1,4 +1,7 @@
-"""Writes one run to Trackio, with event times and any ``<role>/step`` as x axis; ``log_id`` identifies redeliveries."""
+"""Writes one run to Trackio, with event times and any ``<role>/step`` as x axis.
+
+``log_id`` identifies redeliveries.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,11 @@ _LAST: Final = "last"
 _CREATED: Final = "created"
 _COUNT: Final = "count/"
 _MAX_REPAIRS: Final = 3
-"""Most times that one config is stored again; a later Trackio may keep other keys than it is given."""
+"""Most times that one config is stored again; a later Trackio may keep other keys than it is
+given."""
 _CHECK_S: Final = 2.0
-"""Seconds before the config is checked: a bridge that read the store before our write has then written its own."""
+"""Seconds before the config is checked: a bridge that read the store before our write has then
+written its own."""
 
 
 def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
@@ -92,7 +97,9 @@ def _stored_media(record: MediaRecord, put_file: Put, step: int) -> Payload:
 
 
 def probe(settings: ExporterSettings) -> Sequence[str]:
-    """Return one sentence for each ability that Trackio, or the server's Trackio, lacks; opens no run.
+    """Return one sentence for each ability that Trackio, or the server's Trackio, lacks.
+
+    Opens no run.
 
     Raises:
         RetryableError: A server cannot be reached now.
@@ -113,7 +120,9 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 class TrackioRunWriter:
-    """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable.
+    """Writes one run to Trackio, from one delivery thread.
+
+    When a call returns, its data is durable.
 
     Seventeen attributes, because five of them are fields that the contract of exporters names.
 
@@ -177,7 +186,10 @@ class TrackioRunWriter:
         )
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
-        """Store spans that arrived late as traces that name their rollout; other traces are skipped."""
+        """Store spans that arrived late as traces that name their rollout.
+
+        Other traces are skipped.
+        """
         late = [trace for trace in traces if trace.rollout_key]
         if not late:
             return
@@ -244,7 +256,10 @@ class TrackioRunWriter:
         )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Store the config; before the run's first record, keep it to be stored with that record."""
+        """Store the config.
+
+        Before the run's first record, keep it to be stored with that record.
+        """
         self._configs[role] = config
         self._store_config()
 

@@ -21,7 +21,9 @@ AT_ONCE: Final = 100
 
 
 class BulkLogger:
-    """Sends blocks of records of one open run. For one thread; records of other threads are sent as usual.
+    """Sends blocks of records of one open run. For one thread.
+
+    Records of other threads are sent as usual.
 
     Args:
         run: ``wandb.Run``.

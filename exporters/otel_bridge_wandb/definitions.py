@@ -22,7 +22,8 @@ from otel_bridge_wandb import sdk
 ONE_BY_ONE: Final = 500
 """Number of definitions that take wandb's service a quarter of a second."""
 PAUSE_S: Final = 2.0
-"""Least time between two entries, unless a quarter of all names is new, because each entry contains all names."""
+"""Least time between two entries, unless a quarter of all names is new, because each entry contains
+all names."""
 _ENTRY: Final = ("_wandb", "m")
 _HIDDEN = [3, 2]
 _SHOWN = [3]

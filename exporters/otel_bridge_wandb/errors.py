@@ -45,7 +45,9 @@ _BLOCKING: Final = frozenset({400, 401, 403, 404, 405, 409, 410, 413, 422, 501})
 
 @contextmanager
 def as_bridge_errors(doing: str, position: int | None = None) -> Generator[None, None, None]:
-    """Turn any exception of wandb into one of the three errors; errors of the bridge pass unchanged.
+    """Turn any exception of wandb into one of the three errors.
+
+    Errors of the bridge pass unchanged.
 
     Args:
         doing: Start of the message, e.g. ``opening the run``.
@@ -76,7 +78,10 @@ def outcome(
 
 
 def _help_of(exc: BaseException, text: str) -> str | None:
-    """Return what a person must do about *exc*, whose message is *text*; ``None`` when it passes by itself."""
+    """Return what a person must do about *exc*, whose message is *text*.
+
+    ``None`` when it passes by itself.
+    """
     status = status_of(text)
     if status is not None:
         return _HELP.get(status, "") if status in _BLOCKING else None

@@ -81,7 +81,10 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) 
 
 
 def probe(_settings: ExporterSettings) -> Sequence[str]:
-    """Import wandb and return one sentence for each ability that it lacks; raise the same errors as `open_writer`."""
+    """Import wandb and return one sentence for each ability that it lacks.
+
+    Raise the same errors as `open_writer`.
+    """
     return sdk.abilities(sdk.load()).degraded
 
 
@@ -233,7 +236,10 @@ def _shared_lines(existing: ServerRun | None, memory: WriterMemory) -> int:
 
 
 def _upload_limits(settings: WandbSettings) -> UploadLimits:
-    """Return the limits of uploads; in shared mode, a line that is late may be another writer's, and is not a stall."""
+    """Return the limits of uploads.
+
+    In shared mode, a line that is late may be another writer's, and is not a stall.
+    """
     if settings.sharing is None:
         return settings.limits
     return dataclasses.replace(settings.limits, stall_s=math.inf)
@@ -248,7 +254,10 @@ def _init(
     alone: bool,
     config: Mapping[str, object] | None = None,
 ) -> Any:
-    """Open the run. WANDB_RESUME was checked; wandb gets *never* too, in case another process creates the run now."""
+    """Open the run. WANDB_RESUME was checked.
+
+    Wandb gets *never* too, in case another process creates the run now.
+    """
     never = alone and not ownership.exists and resume_of(run, settings) == "never"
     ownership.opening()
     try:

@@ -48,7 +48,8 @@ _IDENTITY: Final = (
     "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH",
     "WANDB_TAGS",
 )  # fmt: skip
-"""Variables that would name a run. A bridge uses its records for that, never its own environment."""
+"""Variables that would name a run. A bridge uses its records for that, never its own
+environment."""
 _PROXIES: Final = (
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -82,7 +83,10 @@ def load() -> Wandb:
 
 
 def abilities(wandb: Wandb) -> WandbAbilities:
-    """Return what this wandb can do; raise `BlockedError` when it lacks a required call or setting."""
+    """Return what this wandb can do.
+
+    Raise `BlockedError` when it lacks a required call or setting.
+    """
     return _abilities(wandb, str(wandb.__version__))
 
 
@@ -92,7 +96,10 @@ def _abilities(wandb: Wandb, _version: str) -> WandbAbilities:
 
 
 def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
-    """Return whether wandb finds no API key and would have to prompt for it; this function does not prompt."""
+    """Return whether wandb finds no API key and would have to prompt for it.
+
+    This function does not prompt.
+    """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return False
     wandb_settings = wandb.setup().settings
@@ -175,7 +182,10 @@ def _mode(settings: WandbSettings) -> str:
 
 
 def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:
-    """Return the name for W&B; ``None`` where a generated one would replace that of a run that exists."""
+    """Return the name for W&B.
+
+    ``None`` where a generated one would replace that of a run that exists.
+    """
     # Offline it is unknown whether the server has the run. A name that is only the id would
     # replace, with `wandb sync`, the name that the offline directory of another process gives.
     may_exist = exists or (settings.offline and run.name == run.id)
@@ -183,7 +193,10 @@ def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:
 
 
 def _tags_of(run: RunInfo) -> tuple[str, ...]:
-    """Return the tags as W&B takes them: 1 to 64 characters, each once; another one would keep the run from opening."""
+    """Return the tags as W&B takes them: 1 to 64 characters, each once.
+
+    Another one would keep the run from opening.
+    """
     tags = run.tags or run.identity.get(semconv.WANDB_TAGS, "").split(",")
     cut = (tag.strip()[:_MAX_TAG_CHARS] for tag in tags)
     return tuple(dict.fromkeys(tag for tag in cut if tag))
@@ -219,7 +232,10 @@ def _key_of_environment() -> str | None:
 
 
 def define(run: WandbRun, name: str, axis: str | None) -> None:
-    """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` or a dot in it included."""
+    """Bind *name* to *axis*, or declare *name* a hidden axis.
+
+    By its exact name, a ``*`` or a dot in it included.
+    """
     name = undotted(name)
     axis = axis and undotted(axis)
     if "*" not in name:
@@ -359,7 +375,9 @@ def leave_open(run: Any) -> None:
 
 
 def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
-    """Close the stream of *run_id* after *error* of its ``init()``; a run that is open in this process is not touched.
+    """Close the stream of *run_id* after *error* of its ``init()``.
+
+    A run that is open in this process is not touched.
 
     If the service does not answer in time, this is tried again after the next failure, which is
     then "in use".

@@ -233,7 +233,10 @@ def is_other_node(run: RunInfo, settings: WandbSettings) -> bool:
 
 
 def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
-    """Return the W&B run id: the producer's ``WANDB_RUN_ID``, else the run's id; each further machine has its own."""
+    """Return the W&B run id: the producer's ``WANDB_RUN_ID``, else the run's id.
+
+    Each further machine has its own.
+    """
     run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
     return f"{run_id}-n{run.node_rank}" if is_other_node(run, settings) else run_id
 

@@ -1,4 +1,6 @@
-"""Determines what the installed wandb can do, from its signatures and fields; only shared mode depends on its version.
+"""Determines what the installed wandb can do, from its signatures and fields.
+
+Only shared mode depends on its version.
 
 ``RunExitRecord.not_complete`` and ``Settings.stop_fn`` came with 0.26.1,
 ``Settings.finish_timeout`` with 0.27.0. Before 0.30.0 ``Table.add_data`` asked the session's server

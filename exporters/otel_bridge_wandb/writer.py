@@ -42,7 +42,8 @@ from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.sdk import call_within
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
-"""Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as killed."""
+"""Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as
+killed."""
 R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
@@ -78,7 +79,10 @@ class RunStore(Protocol):
         ...
 
     def durable(self) -> Position | None:
-        """Return the last position up to which all records are in the store; raise when no more will arrive."""
+        """Return the last position up to which all records are in the store.
+
+        Raise when no more will arrive.
+        """
         ...
 
     def timed_out(self) -> None:
@@ -86,7 +90,10 @@ class RunStore(Protocol):
         ...
 
     def ended(self) -> Position | None:
-        """Return what `durable` would after the run was finished; raise unless all logged data is in the store."""
+        """Return what `durable` would after the run was finished.
+
+        Raise unless all logged data is in the store.
+        """
         ...
 
     def left(self) -> Position | None:
@@ -181,7 +188,10 @@ class WandbRunWriter:
         return self._url
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Log *rows*, one call per row; raise only `RetryableError`, `BlockedError` or `PermanentError`."""
+        """Log *rows*, one call per row.
+
+        Raise only `RetryableError`, `BlockedError` or `PermanentError`.
+        """
         opened = self._open()
         lines: list[tuple[Row, dict[str, object]]] = []
         bad: PermanentError | None = None
@@ -270,7 +280,10 @@ class WandbRunWriter:
             opened.run.config.update(entries, allow_val_change=True)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
-        """Set entries of the run's summary, under the keys that rows have; a role of its own is part of each key."""
+        """Set entries of the run's summary, under the keys that rows have.
+
+        A role of its own is part of each key.
+        """
         del role
         opened = self._open()
         entries = {clean_text(shown_key(key, None)): clean(value) for key, value in values.items()}
@@ -412,7 +425,10 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
 def _log_table(
     opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int
 ) -> None:
-    """Log *increment*; its rows go into the table only once there is room, because a later try sends all of them."""
+    """Log *increment*.
+
+    Its rows go into the table only once there is room, because a later try sends all of them.
+    """
     opened.store.announce_table(increment.key, positions)
 
     def log() -> None:

@@ -51,7 +51,9 @@ class EngineScraper:
         self._line_s = 0.0
 
     def scrape_if_due(self, living: Iterable[SegmentHeader]) -> bool:
-        """Begin or stop as the *living* processes request; append answers, and return whether there were any.
+        """Begin or stop as the *living* processes request.
+
+        Append answers, and return whether there were any.
 
         Raises:
             JournalError: The answers cannot be appended now.
@@ -128,7 +130,10 @@ class _Endpoint:
         self._stop.set()
 
     def problem(self) -> str:
-        """Return why the last answer is missing; empty after an answer, and while the next one is not overdue."""
+        """Return why the last answer is missing.
+
+        Empty after an answer, and while the next one is not overdue.
+        """
         began_s = self._began_s
         if began_s is not None and time.monotonic() - began_s > _TOTAL_S:
             return f"{self._engine} does not answer in {_TOTAL_S:.0f} s"

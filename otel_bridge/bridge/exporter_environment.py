@@ -54,7 +54,10 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
 
 
 def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
-    """Return the destination that the processes of *headers* set for each exporter; the first process counts."""
+    """Return the destination that the processes of *headers* set for each exporter.
+
+    The first process counts.
+    """
     destinations: dict[str, dict[str, str]] = {}
     for header in headers:
         for name, variables in header.destinations.items():
@@ -63,7 +66,10 @@ def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str
 
 
 def other_traces(names: Names) -> OtherTraces:
-    """Return how traces that are not rollouts are treated; `OTLP` forwards them with the segments."""
+    """Return how traces that are not rollouts are treated.
+
+    `OTLP` forwards them with the segments.
+    """
     takes_traces = [
         _takes_traces(name)
         for name, signals in names.items()

@@ -41,7 +41,10 @@ class OtherTracePolicy:
         self._treatment = other_traces(names)
 
     def __call__(self) -> OtherTraces:
-        """Return how such a trace is treated now; it is reported once if an exporter leaves it out."""
+        """Return how such a trace is treated now.
+
+        It is reported once if an exporter leaves it out.
+        """
         if self._treatment is not OtherTraces.SHOWN and not self._is_reported:
             self._is_reported = True
             self._log_line(
@@ -146,7 +149,10 @@ class ExporterSelection:
         return self._without_discarded(names), final_positions
 
     def _add_owed(self, names: Names) -> dict[str, FinalPosition]:
-        """Add exporters of ended processes that lack records to *names*; return the last record of each."""
+        """Add exporters of ended processes that lack records to *names*.
+
+        Return the last record of each.
+        """
         final_positions: dict[str, FinalPosition] = {}
         for name, (signals, through) in self.requested.lagging().items():
             if name not in names:
@@ -188,7 +194,10 @@ class ExporterSelection:
         self._follow_others()
 
     def owed(self) -> dict[str, int]:
-        """Return how many records each inactive exporter is owed; for ``otlp``, how many segments."""
+        """Return how many records each inactive exporter is owed.
+
+        For ``otlp``, how many segments.
+        """
         counts = self.requested.owed()
         if self.owes_otlp:
             counts[OTLP] = self._not_forwarded()

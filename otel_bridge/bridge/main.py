@@ -29,7 +29,8 @@ from otel_bridge.settings import environment
 
 STOP_S: Final = 5.0
 LONGEST_STOP_S: Final = 60
-"""Seconds after a signal until the kernel ends the process, whatever it waits for; committed records stay."""
+"""Seconds after a signal until the kernel ends the process, whatever it waits for; committed
+records stay."""
 
 
 def main(argv: list[str]) -> int:

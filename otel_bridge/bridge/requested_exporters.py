@@ -131,7 +131,9 @@ class RequestedExporters:
         return lagging
 
     def owed(self) -> dict[str, int]:
-        """Return the number of stored records that each exporter is owed; ``otlp`` is owed segments instead.
+        """Return the number of stored records that each exporter is owed.
+
+        ``otlp`` is owed segments instead.
 
         The end that its tracker's run is still owed counts as one record.
         """
@@ -151,7 +153,10 @@ class RequestedExporters:
         return counts
 
     def keep_from(self) -> Position | None:
-        """Return the position after which exporters without a destination are owed records; ``None`` without one."""
+        """Return the position after which exporters without a destination are owed records.
+
+        ``None`` without one.
+        """
         positions = (self._given_up_of(name).through for name in self._without_destination())
         return min(positions, default=None)
 
@@ -164,7 +169,9 @@ class RequestedExporters:
         return self.given_up.get(name, DiscardedExporter())
 
     def discard(self, names: Iterable[str], *, segments: Callable[[], int]) -> dict[str, int]:
-        """Give up the records that the exporters *names* have not got; return the number of records by exporter.
+        """Give up the records that the exporters *names* have not got.
+
+        Return the number of records by exporter.
 
         Args:
             names: The exporters.
@@ -215,7 +222,10 @@ class RequestedExporters:
                 self._store_given_up({**self.given_up, name: total})
 
     def _give_up(self, name: str, through: Position) -> int:
-        """Return how many records up to *through* the exporter lacks; its destinations move past them."""
+        """Return how many records up to *through* the exporter lacks.
+
+        Its destinations move past them.
+        """
         delivered = self._delivered(name, self._view.destinations())
         start = max(delivered, self._view.oldest() - 1)
         self._ledger.pass_over(name, through)

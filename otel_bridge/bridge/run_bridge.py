@@ -166,7 +166,10 @@ class RunBridge:
         return has_more
 
     def _read(self) -> bool:
-        """Read and commit one batch, after the headers of new processes; return whether there is more to read."""
+        """Read and commit one batch, after the headers of new processes.
+
+        Return whether there is more to read.
+        """
         if self._writers_saturated():
             return False
         try:
@@ -204,7 +207,10 @@ class RunBridge:
         self.workers.notify(retry=retry)
 
     def drain(self) -> None:
-        """Release all waiting data once everything is read, though processes live; their later data arrives late."""
+        """Release all waiting data once everything is read, though processes live.
+
+        Their later data arrives late.
+        """
         self.shutdown.drain()
         self._housekept_s = 0.0
         self.workers.notify(retry=True)

@@ -74,7 +74,10 @@ class Wakeup:
             self._notified.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until `set` is called, for at most *timeout_s*; return whether it was, and clear that."""
+        """Sleep until `set` is called, for at most *timeout_s*.
+
+        Return whether it was, and clear that.
+        """
         try:
             self._notified.get(timeout=timeout_s)
         except Empty:
@@ -190,15 +193,24 @@ class BridgeSupervisor:
         self._request(lambda: self._runs.spare(pid))
 
     def finish(self, status: Status) -> None:
-        """End the processes that did not end themselves, also in folders found later; waiting data is released."""
+        """End the processes that did not end themselves, also in folders found later.
+
+        Waiting data is released.
+        """
         self._request(lambda: self._runs.finish(status))
 
     def drain(self) -> None:
-        """Release all waiting data; `wait` then returns when all is written, except for blocked exporters."""
+        """Release all waiting data.
+
+        `wait` then returns when all is written, except for blocked exporters.
+        """
         self._request(self._runs.drain)
 
     def progress(self) -> dict[str, RunStatus]:
-        """Return the status of every run since the start, by run id; 0.1 s old, older with thousands of runs."""
+        """Return the status of every run since the start, by run id.
+
+        0.1 s old, older with thousands of runs.
+        """
         return self._snapshots.newest
 
     def read_all(self, timeout_s: float) -> None:
@@ -265,7 +277,10 @@ class BridgeSupervisor:
 
     @property
     def alive(self) -> bool:
-        """Return whether the thread of `start` runs; after `stop` it hangs, and the process must be ended by force."""
+        """Return whether the thread of `start` runs.
+
+        After `stop` it hangs, and the process must be ended by force.
+        """
         return self._thread.is_alive()
 
     def warnings(self) -> list[str]:

@@ -47,7 +47,9 @@ class SystemMetrics:
         self._stop: threading.Event | None = None
 
     def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
-        """Begin or stop as the *living* processes request; append measured values, and return whether there were any.
+        """Begin or stop as the *living* processes request.
+
+        Append measured values, and return whether there were any.
 
         Raises:
             JournalError: The values cannot be appended now.

@@ -110,7 +110,10 @@ class AlertWatcher:
         return with_alerts
 
     def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
-        """Return the alerts about roles that sent no row for too long; *steps* are the last ones of all axes."""
+        """Return the alerts about roles that sent no row for too long.
+
+        *steps* are the last ones of all axes.
+        """
         return self._admitted(self._stalls.tick(now_unix_ns, steps))
 
     def flush(self) -> None:
@@ -175,7 +178,10 @@ class _ValueCauses:
     def _beyond_bounds(
         self, watched: _WatchedKeys, values: Mapping[str, Value]
     ) -> list[tuple[str, AlertRule]]:
-        """Return keys and rules of the values that may begin or continue a cause; for each row, so it is fast."""
+        """Return keys and rules of the values that may begin or continue a cause.
+
+        For each row, so it is fast.
+        """
         candidates: list[tuple[str, AlertRule]] = []
         bounds = watched.bounds
         caused = self._caused
@@ -213,7 +219,10 @@ class _ValueCauses:
         self._changed.clear()
 
     def _watched_keys(self, row: Row) -> _WatchedKeys:
-        """Look up once which rules watch the keys of *row*; a run's number of keys is limited before."""
+        """Look up once which rules watch the keys of *row*.
+
+        A run's number of keys is limited before.
+        """
         if row.role not in self._watched and len(self._watched) >= _MAX_ROLES:
             self._watched.clear()
         watched = self._watched.setdefault(row.role, _WatchedKeys())
@@ -275,7 +284,10 @@ class _ValueCauses:
             self._caused = {key for _, key in self._causes}
 
     def _remove_gone(self, cause: tuple[str, str], sources: dict[str, int], sender: str) -> None:
-        """Remove the processes that ended without calm values, since they send none; *sender* just sent one."""
+        """Remove the processes that ended without calm values, since they send none.
+
+        *sender* just sent one.
+        """
         for source in list(sources):
             if source != sender and self._is_gone(source):
                 del sources[source]
@@ -362,7 +374,9 @@ class _Stalls:
         *,
         remote: bool,
     ) -> list[Alert]:
-        """Return the alert of *rule* about *role*, if it has been overdue for `_CONFIRM_NS`; else nothing.
+        """Return the alert of *rule* about *role*, if it has been overdue for `_CONFIRM_NS`.
+
+        Nothing is returned before that.
 
         One alert is raised for one last row. Its time is stored, so that a further bridge does not
         repeat the alert.
@@ -417,7 +431,10 @@ def _in_words(value: float) -> str:
 
 
 def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None) -> Alert:
-    """Return the alert that *role* has sent no row since *last_ns*; *step* is its last one, if it has steps."""
+    """Return the alert that *role* has sent no row since *last_ns*.
+
+    *step* is its last one, if it has steps.
+    """
     subject = role or "the run"
     minutes = (now_unix_ns - last_ns) / SECOND_NS / 60
     title = f"{subject} sends no rows"
@@ -429,7 +446,10 @@ def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: i
 
 
 def _is_finite(values: Mapping[str, Value]) -> bool:
-    """Return whether all *values* are numbers whose sum is finite; a row with a distribution is looked at closely."""
+    """Return whether all *values* are numbers whose sum is finite.
+
+    A row with a distribution is looked at closely.
+    """
     try:
         return math.isfinite(sum(values.values()))  # type: ignore[arg-type]
     except (TypeError, OverflowError):
@@ -447,7 +467,10 @@ def _number(value: Value, rule: AlertRule) -> float:
 
 
 def _source(row_id: str) -> str:
-    """Return the instance id of the process that sent a row; empty for rows of several processes."""
+    """Return the instance id of the process that sent a row.
+
+    Empty for rows of several processes.
+    """
     return row_id.split(":", 2)[1] if row_id.startswith("m:") else ""
 
 

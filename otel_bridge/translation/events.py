@@ -36,7 +36,8 @@ _MAX_REASONS = 100
 
 
 RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
-"""Processes an event about rollouts: attributes of the resource, instance, event, now in Unix ns."""
+"""Processes an event about rollouts: attributes of the resource, instance, event, now in Unix
+ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,10 @@ _STATUSES = frozenset(status.value for status in Status)
 
 
 def _first_key(reason: str, event: _Event) -> str:
-    """Return the first key that the process of *event* dropped for *reason*; empty if it names none."""
+    """Return the first key that the process of *event* dropped for *reason*.
+
+    Empty if it names none.
+    """
     keys = event.attributes.get(semconv.DROPPED_KEYS)
     key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
     return key if isinstance(key, str) else ""

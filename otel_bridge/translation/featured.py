@@ -69,7 +69,10 @@ class FeaturedKeys:
         return [self._noted(record) if isinstance(record, Row) else record for record in records]
 
     def note(self, row: Row) -> dict[str, Value]:
-        """Note the values of a row; return those of featured keys, each under its key in the section."""
+        """Note the values of a row.
+
+        Return those of featured keys, each under its key in the section.
+        """
         section: dict[str, Value] = {}
         for key, value in row.values.items():
             place = self._place(key)
@@ -99,7 +102,10 @@ class FeaturedKeys:
         )
 
     def _place(self, key: str) -> int | None:
-        """Return the place of a key; ``None`` when no pattern matches, or enough keys are featured before it."""
+        """Return the place of a key.
+
+        ``None`` when no pattern matches, or enough keys are featured before it.
+        """
         if key in self._others:
             return None
         place = self._places.get(key)

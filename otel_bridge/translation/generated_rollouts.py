@@ -14,13 +14,15 @@ from otel_bridge.records import Json
 from otel_bridge.translation.state import TranslationState
 
 TRAINED_STEP: Final = "trained_step"
-"""Name of the value that a rollout gets: the last training step that consumed it; the label has all of them."""
+"""Name of the value that a rollout gets: the last training step that consumed it; the label has all
+of them."""
 _CHUNKS: Final = "lineage/rollouts/"
 _ARRIVED: Final = "lineage/arrived"
 _CHUNK: Final = 256
 _LIMIT: Final = 50_000
 _HALF: Final = 16
-"""Hex digits of a trace id that are stored; a chance collision within a run is practically impossible."""
+"""Hex digits of a trace id that are stored; a chance collision within a run is practically
+impossible."""
 _MAX_STEPS: Final = 64
 """Most training steps that are remembered of one rollout, the last ones."""
 
@@ -136,7 +138,10 @@ class GeneratedRollouts:
     def revise(
         self, trace_id: str, *, reward: float | None = None, is_sampled_out: bool = False
     ) -> None:
-        """Note the reward of a rollout that came later, or that it is sampled out; an unknown rollout is ignored."""
+        """Note the reward of a rollout that came later, or that it is sampled out.
+
+        An unknown rollout is ignored.
+        """
         rollout = self.get(trace_id)
         if rollout is None:
             return

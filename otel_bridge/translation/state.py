@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from typing import Final, Protocol, TypeAlias
 
 StateValue: TypeAlias = object
-"""A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str keys) or bytes."""
+"""A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str
+keys) or bytes."""
 
 
 FIRST_KEY: Final = "dropkey/"
@@ -45,7 +46,10 @@ class TranslationState(Protocol):
 
 
 def count(state: TranslationState, reason: str, number: int = 1, *, name: str = "") -> None:
-    """Add *number* to the drop counter ``drop/<reason>``; *name* is stored if it is the first one."""
+    """Add *number* to the drop counter ``drop/<reason>``.
+
+    *name* is stored if it is the first one.
+    """
     key = f"drop/{reason}"
     dropped = state.get(key)
     state.set(key, (dropped if isinstance(dropped, int) else 0) + number)

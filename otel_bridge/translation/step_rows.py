@@ -166,14 +166,20 @@ class StepStore(Generic[StepT]):
         self._changed.add(step.key)
 
     def begin_check(self, now_unix_ns: int) -> bool:
-        """Return whether the steps are to be checked, at most once a second; also after a clock was set back."""
+        """Return whether the steps are to be checked, at most once a second.
+
+        Also after a clock was set back.
+        """
         if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
             return False
         self._checked_ns = now_unix_ns
         return True
 
     def row(self, step: StepT, values: Mapping[str, Value]) -> Row:
-        """Return the row of *step* with *values*, by key with or without its role; the row counts as sent."""
+        """Return the row of *step* with *values*, by key with or without its role.
+
+        The row counts as sent.
+        """
         role, attempt = step.track
         axis = axis_of(step.role)
         if attempt > 1:
@@ -196,7 +202,10 @@ class StepStore(Generic[StepT]):
         return row
 
     def overdue(self) -> Iterator[StepT]:
-        """Yield the steps beyond the bound, those without news for the longest time; each is forgotten after it."""
+        """Yield the steps beyond the bound, those without news for the longest time.
+
+        Each is forgotten after it.
+        """
         while len(self._steps) > MAX_STEPS:
             step = min(self._steps.values(), key=lambda step: step.last_ns)
             yield step
@@ -236,7 +245,10 @@ class ForgottenSteps:
         return last is not None and step <= last
 
     def add(self, track: Track, step: int) -> None:
-        """Note that *step* is forgotten; of too many tracks, the one that was noted longest ago is removed."""
+        """Note that *step* is forgotten.
+
+        Of too many tracks, the one that was noted longest ago is removed.
+        """
         last = self._last.pop(track, step)
         self._last[track] = max(last, step)
         if len(self._last) > _MAX_TRACKS:

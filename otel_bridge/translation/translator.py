@@ -240,7 +240,9 @@ class Translator:
         return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
 
     def pause(self, now_unix_ns: int) -> list[Record]:
-        """Release everything that waits, as a bridge drains; processes may continue later, at this or the next bridge.
+        """Release everything that waits, as a bridge drains.
+
+        Processes may continue later, at this or the next bridge.
 
         A run of third-party producers alone ends here, since only silence would end it otherwise.
         """
@@ -249,7 +251,10 @@ class Translator:
         return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
 
     def flush(self) -> None:
-        """Write all facts kept in memory to the state; call before the state is committed with the records."""
+        """Write all facts kept in memory to the state.
+
+        Call before the state is committed with the records.
+        """
         self._axes.flush()
         self._rows.flush()
         self._points.flush()
@@ -290,7 +295,10 @@ class Translator:
         return PendingCounts(self._rows.waiting, *self.rollouts.waiting())
 
     def waiting_rows_of(self) -> dict[str, int]:
-        """Return the number of waiting rows of each process, by instance; processes without any are left out."""
+        """Return the number of waiting rows of each process, by instance.
+
+        Processes without any are left out.
+        """
         return self._rows.waiting_of()
 
     def missing_rows(self) -> int:
@@ -306,7 +314,10 @@ class Translator:
         return self._lifecycle.status().value if self._lifecycle.ended else "running"
 
     def processes_by_role(self) -> dict[str, tuple[int, int]]:
-        """Return, by role, how many processes are open, and how many there are; see `RunLifecycle.counts_by_role`."""
+        """Return, by role, how many processes are open, and how many there are.
+
+        See `RunLifecycle.counts_by_role`.
+        """
         return self._lifecycle.counts_by_role()
 
     # --- one frame --------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ QUICK_BYTES: Final = 256 << 10
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _SLICE: Final = 64 << 10
 _MEMBERS: Final = 4096
-"""Members of one gzip body: 64 KiB each, as block-wise compressors make them, are four times the largest request."""
+"""Members of one gzip body: 64 KiB each, as block-wise compressors make them, are four times the
+largest request."""
 
 
 def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
@@ -82,7 +83,10 @@ class _Inflating:
         self._members = 0
 
     def member(self, body: bytes, position: int, wbits: int) -> int:
-        """Decompress the member at *position*; return its end. Raise `EOFError` when the member has no end."""
+        """Decompress the member at *position*.
+
+        Return its end. Raise `EOFError` when the member has no end.
+        """
         self._members += 1
         if self._members > _MEMBERS:
             raise TooLargeError(

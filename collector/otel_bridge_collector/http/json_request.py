@@ -241,7 +241,10 @@ def _expected(expectation: str, value: object) -> _BadValueError:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of *value*; an array or object may be as large and as deep as the whole request."""
+    """Return the beginning of *value*.
+
+    An array or object may be as large and as deep as the whole request.
+    """
     if isinstance(value, (list, dict)):
         return f"an {'array' if isinstance(value, list) else 'object'} of {len(cast('list[object]', value))}"
     text = repr(value[:_SHOWN] if isinstance(value, str) else value)

@@ -98,7 +98,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def _look_at_head(self) -> None:
-        """Close a connection whose head, of its first or a later request, takes too long; else check again later."""
+        """Close a connection whose head, of its first or a later request, takes too long.
+
+        A head that may still come in time is checked again later.
+        """
         remaining_s = limits.HEAD_S
         if self._in_head:
             remaining_s -= self.loop.time() - self._head_since_s

@@ -42,7 +42,10 @@ class Counters:
         self.appended_bytes += size_bytes
 
     def refuse(self, answer: ErrorResponse, protocol: str, error: BaseException) -> None:
-        """Count a refusal; each reason is logged at once and then once a minute, with the number of refusals."""
+        """Count a refusal.
+
+        Each reason is logged at once and then once a minute, with the number of refusals.
+        """
         reason = answer.reason
         self.refused[reason] += 1
         now_s = time.monotonic()

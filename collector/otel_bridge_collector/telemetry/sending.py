@@ -23,7 +23,8 @@ from otel_bridge_collector.telemetry.service_metrics import PREFIX
 
 _log = logging.getLogger("otel_bridge_collector")
 SERVICE_MARK: Final = "otel_bridge.service"
-"""Resource attribute of a bridge's own metrics, which belong to no run; an otel-bridge receiver ignores them."""
+"""Resource attribute of a bridge's own metrics, which belong to no run; an otel-bridge receiver
+ignores them."""
 EVERY_S: Final = 60.0
 
 

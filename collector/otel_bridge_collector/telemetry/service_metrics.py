@@ -197,7 +197,10 @@ def _of_exporters(runs: Iterable[tuple[str, Report]]) -> list[Metric]:
 def _counter(
     name: str, text: str, points: _Points, labels: Sequence[str] = ()
 ) -> CounterMetricFamily:
-    """Return a total that only grows while the service runs; Prometheus shows *name* with the suffix ``_total``."""
+    """Return a total that only grows while the service runs.
+
+    Prometheus shows *name* with the suffix ``_total``.
+    """
     counter = CounterMetricFamily(PREFIX + name, text, labels=labels)
     for label_values, value in points:
         counter.add_metric(label_values, value)

@@ -78,7 +78,10 @@ class AssessmentWriter:
                 raise
 
     def _written_together(self, assessments: Sequence[Any]) -> Sequence[Any]:
-        """Write new *assessments* in one transaction; return those that need a call of their own."""
+        """Write new *assessments* in one transaction.
+
+        Return those that need a call of their own.
+        """
         if self._database is None or len(assessments) < 2:
             return assessments
         try:

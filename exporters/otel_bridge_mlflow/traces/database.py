@@ -103,7 +103,9 @@ class StoreWithRewards:
     def log_spans(
         self, experiment_id: str, spans: Sequence[Any], rewards: Sequence[Any]
     ) -> list[Any]:
-        """Store *spans*, with *rewards* in the same transaction; return the rewards that are not stored.
+        """Store *spans*, with *rewards* in the same transaction.
+
+        Return the rewards that are not stored.
 
         Raises:
             Exception: MLflow's own. Nothing is stored then.
@@ -116,7 +118,9 @@ class StoreWithRewards:
             self._rewards = []
 
     def write(self, assessments: Sequence[Any]) -> list[Any]:
-        """Store new *assessments* of stored traces in one transaction; return the others, in their order.
+        """Store new *assessments* of stored traces in one transaction.
+
+        Return the others, in their order.
 
         Others are of traces that the database lacks, or have the id of one that it holds.
 
@@ -133,7 +137,10 @@ class StoreWithRewards:
 
     @contextmanager
     def _session(self, *args: Any, **options: Any) -> Generator[Any]:
-        """Open a session of MLflow's store; before its commit, add the rewards whose traces it holds."""
+        """Open a session of MLflow's store.
+
+        Before its commit, add the rewards whose traces it holds.
+        """
         self._depth += 1
         unwritten = self._rewards
         try:
@@ -153,7 +160,10 @@ class StoreWithRewards:
 def _add(
     session: Any, tables: _RewardTables, assessments: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Add *assessments* to *session*; return those without a trace, and those whose ids its database holds."""
+    """Add *assessments* to *session*.
+
+    Return those without a trace, and those whose ids its database holds.
+    """
     trace_ids = {assessment.trace_id for assessment in assessments}
     traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
     stored_traces = {row[0]: row for row in traces}
@@ -184,7 +194,9 @@ def _keeps_rollups(store: Any) -> bool:
 
 
 class _RewardTables:
-    """Holds all names inside MLflow that adding a reward needs; a missing one shows before anything is written.
+    """Holds all names inside MLflow that adding a reward needs.
+
+    A missing one shows before anything is written.
 
     Args:
         models: MLflow's module of tables.

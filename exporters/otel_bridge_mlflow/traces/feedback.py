@@ -17,7 +17,8 @@ _ADVANTAGE: Final = "advantage"
 _NAME_LENGTH: Final = 250
 _HASH_DIGITS: Final = 8
 _TAKEN: Final = re.compile(r"(rewards\.)*(reward)?")
-"""Names of parts that get the prefix ``rewards.``, because they are empty or equal to another assessment's name."""
+"""Names of parts that get the prefix ``rewards.``, because they are empty or equal to another
+assessment's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,10 @@ class ServerTraces:
         return unwritten
 
     def _start(self, trace: TraceContent) -> None:
-        """Create *trace* with its rewards; MLflow takes its status, tags and texts from the spans."""
+        """Create *trace* with its rewards.
+
+        MLflow takes its status, tags and texts from the spans.
+        """
         entities = self._connection.entities
         begin_ms = min(span.start_time_unix_nano for span in trace.spans) // 1_000_000
         end_ms = max(span.end_time_unix_nano for span in trace.spans) // 1_000_000

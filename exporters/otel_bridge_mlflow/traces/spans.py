@@ -23,7 +23,8 @@ from otel_bridge.records import Json, Message, RolloutRecord, Span
 SESSION = "mlflow.trace.session"
 """Metadata of a trace by which MLflow shows the traces of one group together."""
 _MAX_METADATA_CHARS = 250
-"""MAX_CHARS_IN_TRACE_INFO_METADATA of mlflow/tracing/constant.py; a longer session fails the whole request."""
+"""MAX_CHARS_IN_TRACE_INFO_METADATA of mlflow/tracing/constant.py; a longer session fails the whole
+request."""
 TRAIN = "train"
 TAG_PREFIX = "mlflow.traceTag."
 TRACE_NAME = "mlflow.traceName"
@@ -136,7 +137,10 @@ def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
 
 
 def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
-    """Split the messages into input and answer; without an answer at the end, all messages are input."""
+    """Split the messages into input and answer.
+
+    Without an answer at the end, all messages are input.
+    """
     messages: list[Json] = list(rollout.messages)
     last = rollout.messages[-1] if rollout.messages else None
     if last is None or last.get("role") != "assistant":

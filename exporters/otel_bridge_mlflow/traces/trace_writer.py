@@ -163,7 +163,10 @@ class TraceWriter:
             _log.warning("a tag of rollout %s is left out: %s", rollout.id, exc)
 
     def _read_back(self, rollout: RolloutRecord | None) -> None:
-        """Find out which tags MLflow created for *rollout*; unknown as long as no trace can be read."""
+        """Find out which tags MLflow created for *rollout*.
+
+        Unknown as long as no trace can be read.
+        """
         if rollout is None:
             return
         try:

@@ -28,7 +28,8 @@ _BATCHED: Final = {
     "markdown": "page",
     "html": "page",
 }
-"""Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does not need."""
+"""Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does
+not need."""
 _MAX_PART_BYTES: Final = 150
 """Most bytes of a part of a key: W&B's files are named by their keys, with a step and a digest."""
 _MAX_KEY_BYTES: Final = 1_000
@@ -141,7 +142,10 @@ class WandbMedia:
 
 
 def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
-    """Return *key* as wandb can name files by it; a key that must change ends with a digest of what it was."""
+    """Return *key* as wandb can name files by it.
+
+    A key that must change ends with a digest of what it was.
+    """
     parts = [
         "".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")
     ]

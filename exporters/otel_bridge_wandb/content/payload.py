@@ -18,7 +18,8 @@ Histogram: TypeAlias = Callable[[list[int], list[float]], object]
 """Returns the ``wandb.Histogram`` of counts, shape (n,), and edges, shape (n + 1,)."""
 
 MAX_LINE_BYTES: Final = (10 << 20) - (100 << 10) - 4096
-"""wandb skips a longer line with a warning (``updatehistory.go``), less room for what it adds itself."""
+"""wandb skips a longer line with a warning (``updatehistory.go``), less room for what it adds
+itself."""
 MAX_BINS: Final = 512
 _RESERVED: Final = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _INT_LIMIT: Final = 1 << 63
@@ -53,7 +54,10 @@ def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
 
 
 def _require_size(line: Mapping[str, object], bins: int, position: int) -> None:
-    """Raise `PermanentError` if W&B would skip *line*, whose histograms have *bins* in all; counted only if near."""
+    """Raise `PermanentError` if W&B would skip *line*, whose histograms have *bins* in all.
+
+    Counted only if near.
+    """
     # A character is at most six bytes of JSON, and a bin is two numbers.
     upper_bytes = sum(map(len, line)) * 6 + (len(line) + 2 * bins) * _NUMBER_BYTES
     if upper_bytes > MAX_LINE_BYTES and _exact_bytes(line) > MAX_LINE_BYTES:

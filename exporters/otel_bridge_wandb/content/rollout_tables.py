@@ -1,4 +1,6 @@
-"""Rollouts -> incremental tables, one per key; evaluations -> a second table per key that names the trace.
+"""Rollouts -> incremental tables, one per key.
+
+Evaluations -> a second table per key that names the trace.
 
 An increment uploads its own rows only, but its history line repeats the paths of all earlier
 increments. So a table is closed after `INCREMENTS` increments and the next one begins
@@ -27,7 +29,8 @@ EVALUATIONS_SUFFIX: Final = (
 )
 INCREMENTS: Final = 100
 MAX_TABLE_BYTES: Final = 64 << 20
-"""Size at which a table is closed; until then its rows stay in this process (wandb keeps them in ``Table.data``)."""
+"""Size at which a table is closed; until then its rows stay in this process (wandb keeps them in
+``Table.data``)."""
 CellValue: TypeAlias = int | float | str | None
 
 
@@ -140,7 +143,10 @@ class Tables:
 
 
 def _undo(opened: _Open, row_count: int) -> None:
-    """Remove the rows behind the first *row_count*; a table that wandb takes them for logged in is closed."""
+    """Remove the rows behind the first *row_count*.
+
+    A table that wandb takes them for logged in is closed.
+    """
     logged: object = getattr(opened.table, "_last_logged_idx", None)
     if isinstance(logged, int) and logged >= row_count:
         opened.increments = INCREMENTS

@@ -37,7 +37,10 @@ class LogReader:
     torn: bool = False
 
     def records(self) -> Iterator[bytes]:
-        """Yield the records up to the end or the first damaged chunk; parts without a beginning are skipped."""
+        """Yield the records up to the end or the first damaged chunk.
+
+        Parts without a beginning are skipped.
+        """
         parts: list[bytes] = []
         whole = False
         while (chunk := self._next()) is not None:

@@ -150,7 +150,10 @@ class OfflineStore:
         return 0
 
     def _replaced(self, directory: _Directory) -> bool:
-        """Delete *directory* if all of its records are delivered again; return whether it is deleted."""
+        """Delete *directory* if all of its records are delivered again.
+
+        Return whether it is deleted.
+        """
         if directory.is_permanent:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
@@ -216,7 +219,10 @@ _PAUSE_S: Final = 0.005
 
 
 def wait_for_exit(directory: Path, timeout_s: float) -> bool:
-    """Wait until the run's file in *directory* ends with its exit record; return whether it does."""
+    """Wait until the run's file in *directory* ends with its exit record.
+
+    Return whether it does.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         if any(has_exit(file) for file in directory.glob("run-*.wandb")):

@@ -24,7 +24,8 @@ from otel_bridge.records import Position
 _PREFIX: Final = "line/"
 _HELD: Final = "held"
 MAX_SENT: Final = 10
-"""Most sends of an increment; then the server, which never listed its artifact, is not asked for it again."""
+"""Most sends of an increment; then the server, which never listed its artifact, is not asked for it
+again."""
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
@@ -192,7 +193,10 @@ class LineLedger:
                     self._drop(entry)
 
     def uploaded(self) -> None:
-        """Note that wandb has completed its uploads; increments not listed after several of them count as durable."""
+        """Note that wandb has completed its uploads.
+
+        Increments not listed after several of them count as durable.
+        """
         self._pending = [
             dataclasses.replace(entry, unseen=entry.unseen + 1) for entry in self._pending
         ]
@@ -254,7 +258,10 @@ class LineLedger:
         return remaining
 
     def _load(self, server_lines: int) -> None:
-        """Load what the previous writer announced, up to the lines that arrived; later lines are discarded."""
+        """Load what the previous writer announced, up to the lines that arrived.
+
+        Later lines are discarded.
+        """
         for key, value in list(self._memory.items(_PREFIX)):
             entry = _decode(key, value)
             if entry.start >= server_lines:
@@ -347,7 +354,8 @@ def _read_held(memory: WriterMemory) -> tuple[int, Position]:
 _SEEN: Final = "tables/listed"
 _GIVEN_UP: Final = "tables/not-listed"
 MAX_UNSEEN: Final = 3
-"""Uploads that wandb has completed after which an increment that is still not listed counts as durable."""
+"""Uploads that wandb has completed after which an increment that is still not listed counts as
+durable."""
 
 
 class VersionListing:
@@ -361,7 +369,8 @@ class VersionListing:
         self._memory = memory
         self._seen = memory.get(_SEEN) is not None
         self.given_up = memory.get(_GIVEN_UP) is not None
-        """Whether lines alone decide what is durable, since the server has never listed an increment of the run."""
+        """Whether lines alone decide what is durable, since the server has never listed an
+        increment of the run."""
 
     def seen(self) -> None:
         """Note that the server lists increments of the run."""

@@ -72,7 +72,9 @@ class RunOwnership:
         return existing is not None and opening is not None and existing.lines <= max(opening, 0)
 
     def require_allowed(self, run_id: str, resume: str) -> None:
-        """Check WANDB_RESUME; wandb itself cannot, because it does not know which runs belong to this folder.
+        """Check WANDB_RESUME.
+
+        Wandb itself cannot, because it does not know which runs belong to this folder.
 
         Raises:
             BlockedError: *resume* forbids to continue the run, or requires a run that does not
@@ -109,7 +111,10 @@ class RunOwnership:
             self._memory.put(_OPENING, str(self._found.lines if self._found else _ABSENT).encode())
 
     def refused(self) -> None:
-        """Note that ``init()`` was refused, so that nothing was created; an attempt before it may have created it."""
+        """Note that ``init()`` was refused, so that nothing was created.
+
+        An attempt before it may have created it.
+        """
         if self._opened is None and self._opening is None:
             self._memory.delete(_OPENING)
         elif self._opened is None:

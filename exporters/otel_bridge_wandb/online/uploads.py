@@ -235,7 +235,10 @@ class Uploads:
             return self._changed.wait_for(lambda: self._progress is not last_progress, timeout_s)
 
     def wait_lines(self, lines: int, timeout_s: float) -> bool:
-        """Wait until the server holds *lines* or the upload is dead; return whether it holds them."""
+        """Wait until the server holds *lines* or the upload is dead.
+
+        Return whether it holds them.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._progress.lines >= lines or bool(self._fatal), timeout_s

@@ -20,7 +20,8 @@ from otel_bridge_wandb.online.uploads import Stored
 _LABEL: Final = "shared_mode/label"
 _MARKERS: Final = "otel_bridge/"
 _MAX_REPAIRS: Final = 3
-"""Most repeated sends of replaced entries in a row, since two machines with one role may disagree for good."""
+"""Most repeated sends of replaced entries in a row, since two machines with one role may disagree
+for good."""
 _UPLOADED_S: Final = 6.0
 """wandb uploads a change of config or axes five seconds after it (``runupdatework.go``)."""
 _log: Final = logging.getLogger("otel_bridge.wandb")

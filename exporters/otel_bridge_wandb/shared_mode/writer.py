@@ -109,11 +109,17 @@ class SharedWriter:
         self._passed(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Set the config of *role* in the run that has its rows; a config without a role is the shared run's."""
+        """Set the config of *role* in the run that has its rows.
+
+        A config without a role is the shared run's.
+        """
         (self._main if role is None else self._writer(role)).write_config(role, config)
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Raise *alerts* in the run that has the role's rows; those without a role in the shared run."""
+        """Raise *alerts* in the run that has the role's rows.
+
+        Those without a role in the shared run.
+        """
         for role, group in _by_role(alerts):
             (self._main if role is None else self._writer(role)).write_alerts(group)
 

@@ -52,7 +52,8 @@ _ORDER: Final[Mapping[type, int]] = {
     Summary: 5,
     Alert: 6,
 }
-"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and summaries the rows."""
+"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and
+summaries the rows."""
 _SIGNAL_KINDS: Final = {"metrics": (codec.ROW, codec.MEDIA), "traces": (codec.ROLLOUT,), "logs": ()}
 _ALWAYS: Final = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 
@@ -101,7 +102,10 @@ class WriterCall:
     records: Sequence[Record]
 
     def split(self, position: Position | None) -> tuple[WriterCall | None, WriterCall]:
-        """Split the call at *position*, the first record that was not written; ``None`` when none was written."""
+        """Split the call at *position*, the first record that was not written.
+
+        ``None`` when none was written.
+        """
         positions = [record.position for record in self.records]
         if position is None or not positions[0] < position <= positions[-1]:
             return None, self
@@ -165,7 +169,9 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 
 
 def kinds_of(signals: Sequence[str], *, takes_traces: bool) -> tuple[int, ...]:
-    """Return the kinds of records for an exporter of *signals*; evaluations, what no signal names always.
+    """Return the kinds of records for an exporter of *signals*.
+
+    Evaluations, what no signal names always.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -239,7 +245,10 @@ class DeadLetterQueue:
         return len(self._requests.dead_letters) + (self._owed_end is not None)
 
     def next(self, view: LedgerView, state: ExporterState) -> DeadLetterBatch | None:
-        """Return the first dead letter, with the result of its call if there was one; ``None`` when none waits."""
+        """Return the first dead letter, with the result of its call if there was one.
+
+        ``None`` when none waits.
+        """
         while self._batch is None and (waiting := self._requests.dead_letters):
             record = self._record(view, waiting[0], state)
             if record is None:
@@ -253,7 +262,10 @@ class DeadLetterQueue:
         return self._batch
 
     def done(self, state: ExporterState, batch: DeadLetterBatch) -> ExporterState:
-        """Remove a dead letter that was tried from the ledger and the queue; return *state* with its record counted."""
+        """Remove a dead letter that was tried from the ledger and the queue.
+
+        Return *state* with its record counted.
+        """
         removed = self._ledger.remove_dead_letters(state.id, [batch.id])
         self._requests.dead_letter_done(batch.id)
         self._batch = None
@@ -270,7 +282,10 @@ class DeadLetterQueue:
         self._batch = None
 
     def end_batch(self, state: ExporterState) -> Batch | None:
-        """Return the end of the run that a dead letter reopened, as a batch; ``None`` when no end is owed."""
+        """Return the end of the run that a dead letter reopened, as a batch.
+
+        ``None`` when no end is owed.
+        """
         return None if self._owed_end is None else Batch(deque(), state.written, self._owed_end)
 
     def ended(self) -> None:
@@ -278,7 +293,10 @@ class DeadLetterQueue:
         self._owed_end = None
 
     def _record(self, view: LedgerView, number: int, state: ExporterState) -> Record | None:
-        """Return the record of a dead letter; ``None`` when it was discarded meanwhile, or cannot be tried again."""
+        """Return the record of a dead letter.
+
+        ``None`` when it was discarded meanwhile, or cannot be tried again.
+        """
         stored = view.dead_letters([number])
         if not stored:
             return None

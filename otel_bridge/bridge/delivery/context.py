@@ -90,13 +90,19 @@ class DeliveryRequests:
 
     @property
     def signals(self) -> Sequence[str]:
-        """Return the signals to deliver; whatever is read from the ledger after a change follows the change."""
+        """Return the signals to deliver.
+
+        Whatever is read from the ledger after a change follows the change.
+        """
         with self._lock:
             return self._signals
 
     @property
     def final_position(self) -> FinalPosition | None:
-        """Return the last record to deliver, where the tracker's run ends; ``None`` to deliver all."""
+        """Return the last record to deliver, where the tracker's run ends.
+
+        ``None`` to deliver all.
+        """
         with self._lock:
             return self._final_position
 
@@ -112,7 +118,10 @@ class DeliveryRequests:
             self._signals = signals
 
     def stop_at(self, last: FinalPosition | None) -> bool:
-        """Deliver records up to *last* only, or all when it is ``None``; return whether that is a change."""
+        """Deliver records up to *last* only, or all when it is ``None``.
+
+        Return whether that is a change.
+        """
         with self._lock:
             is_change = self._final_position != last
             self._final_position = last

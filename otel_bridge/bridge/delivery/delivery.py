@@ -1,4 +1,6 @@
-"""Delivers one run to one exporter, from the ledger to the writer, in single steps; `DeliveryWorker` runs the steps.
+"""Delivers one run to one exporter, from the ledger to the writer, in single steps.
+
+`DeliveryWorker` runs the steps.
 
 A write has one of four results: done; retry, with backoff; blocked, tried again every minute;
 permanent, a dead letter, after which the next records follow. No record is lost: *written* advances
@@ -49,7 +51,9 @@ DURABLE_POLL_S: Final = 1.0
 
 
 class Delivery:
-    """Delivers the ledger's records to one writer. For one thread; `exporter_state` and `requests` are for any.
+    """Delivers the ledger's records to one writer. For one thread.
+
+    `exporter_state` and `requests` are for any.
 
     Args:
         context: The exporter, with the sources and settings of its delivery.
@@ -102,7 +106,9 @@ class Delivery:
             return self._retry_or_block(exc)
 
     def failed(self, exc: BaseException) -> float:
-        """Handle an error of a step that is not an `Exception`, e.g. `SystemExit`; return the seconds to wait.
+        """Handle an error of a step that is not an `Exception`, e.g. `SystemExit`.
+
+        Return the seconds to wait.
 
         The writer is closed, because its state is unknown.
         """
@@ -111,7 +117,10 @@ class Delivery:
 
     # --- a step -----------------------------------------------------------------------------------
     def _step(self) -> float | None:
-        """Make one call of the batch or retry one dead letter, or end the run; return the seconds to the next step."""
+        """Make one call of the batch or retry one dead letter, or end the run.
+
+        Return the seconds to the next step.
+        """
         target = self._target or self._resolved()
         self._target = target
         state = self._position.resume(target[1])
@@ -177,7 +186,10 @@ class Delivery:
         target: tuple[Exporter, ExporterSettings],
         state: ExporterState,
     ) -> float:
-        """Give the writer a dead letter again, then remove it; if the ledger fails, only the removal is repeated."""
+        """Give the writer a dead letter again, then remove it.
+
+        If the ledger fails, only the removal is repeated.
+        """
         if dead_letter.is_written is None:
             opened = self._opened_for(target, state)
             if opened is None:
@@ -194,7 +206,10 @@ class Delivery:
         *,
         end: End | None = None,
     ) -> OpenWriter | None:
-        """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
+        """Return the open writer.
+
+        ``None`` when its tracker holds more or less than noted, or it must be reopened.
+        """
         # Before an end, since no record follows that would reopen the run under its new name.
         if end is not None and self._writer.is_renamed():
             self.reopen()
@@ -275,7 +290,10 @@ class Delivery:
         self.dead_letters.ended()
 
     def _is_over(self, batch: Batch, end: End) -> bool:
-        """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
+        """Return whether no record for the exporter follows the end of *batch*.
+
+        A later record cancels the end.
+        """
         final = self.requests.final_position
         if final is not None:
             return end.position >= final.position
@@ -318,7 +336,10 @@ class Delivery:
         return bool(self.dead_letters.waiting) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
-        """Show that nothing is left to write; return the seconds to the next poll of what is durable."""
+        """Show that nothing is left to write.
+
+        Return the seconds to the next poll of what is durable.
+        """
         state = self._position.now
         opened = self._writer.opened
         in_doubt = opened if state.durable < state.written else None

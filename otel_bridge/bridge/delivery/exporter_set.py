@@ -62,7 +62,9 @@ class ExporterSet:
         destinations: Mapping[str, Mapping[str, str]],
         final_positions: Mapping[str, FinalPosition],
     ) -> bool:
-        """Start and stop workers so that they are those of *names*; return whether anything changed.
+        """Start and stop workers so that they are those of *names*.
+
+        Return whether anything changed.
 
         Args:
             names: Exporter to signals.
@@ -94,7 +96,9 @@ class ExporterSet:
         self._leaving.append(worker)
 
     def release_unrequested(self) -> None:
-        """Remove exporters that no process requests any more, so that no space is kept for them; all is delivered.
+        """Remove exporters that no process requests any more, so that no space is kept for them.
+
+        All is delivered.
 
         When they are the only ones, they stay.
         """
@@ -133,7 +137,10 @@ class ExporterSet:
         self._run_names = names
 
     def retry_dead_letters(self, dead_letters: Mapping[str, Sequence[int]]) -> None:
-        """Retry dead letters, ids by exporter; those of an exporter that the run does not have stay as they are."""
+        """Retry dead letters, ids by exporter.
+
+        Those of an exporter that the run does not have stay as they are.
+        """
         for name, ids in dead_letters.items():
             if name in self.by_name:
                 self.by_name[name].retry_dead_letters(ids)
@@ -172,7 +179,10 @@ class ExporterSet:
         return not unfinished, all(_is_parked(state, retry_after_exit_s) for state in unfinished)
 
     def written(self) -> list[Position]:
-        """Return the written position of each exporter of rows that does not fail; the webhook passes over rows."""
+        """Return the written position of each exporter of rows that does not fail.
+
+        The webhook passes over rows.
+        """
         return [
             worker.exporter_state.written
             for name, worker in self.by_name.items()
@@ -185,7 +195,10 @@ class ExporterSet:
             worker.stop()
 
     def join(self, deadline_s: float) -> list[str]:
-        """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
+        """Wait for all workers until `time.monotonic` is *deadline_s*.
+
+        Return the names of those that hang.
+        """
         workers = (*self.by_name.values(), *self._leaving)
         return [
             worker.exporter_state.exporter

@@ -124,7 +124,10 @@ def _name(trace: PlainTrace, spans: list[Span]) -> str:
 
 
 def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
-    """Return *facts* with shortened texts; with limit 0, keep the numbers and the entries that name the rollout."""
+    """Return *facts* with shortened texts.
+
+    With limit 0, keep the numbers and the entries that name the rollout.
+    """
     if limit:
         return {key: cut_json(value, limit) for key, value in facts.items()}
     return {

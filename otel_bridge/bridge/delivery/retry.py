@@ -69,7 +69,10 @@ class RetryPolicy:
 
     @property
     def requested_wait_s(self) -> float:
-        """Return how long after a failure the tracker requested not to be called; a person may call it earlier."""
+        """Return how long after a failure the tracker requested not to be called.
+
+        A person may call it earlier.
+        """
         return 0.0 if self._position.state.state == "blocked" else self._backoff.requested_s
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
@@ -156,7 +159,10 @@ class Backoff:
         self.requested_s = 0.0
 
     def failed(self, retry_after_s: float | None = None) -> float:
-        """Count a failure; return the seconds to wait: half to all of the doubled time, at least *retry_after_s*."""
+        """Count a failure.
+
+        Return the seconds to wait: half to all of the doubled time, at least *retry_after_s*.
+        """
         self.failures += 1
         longest = min(FIRST_S * 2.0 ** min(self.failures - 1, 20), LONGEST_S)
         self.requested_s = min(retry_after_s or 0.0, ASKED_LONGEST_S)
@@ -241,7 +247,10 @@ class DeliveryPosition:
             self.save(dataclasses.replace(self.now, left_out=_added(self.now.left_out, left_out)))
 
     def rewind(self) -> bool:
-        """Move back to the durable position, to write later records again; return whether the position moved."""
+        """Move back to the durable position, to write later records again.
+
+        Return whether the position moved.
+        """
         state = self.state
         if state.durable >= state.written or state.ended:
             return False
@@ -269,7 +278,10 @@ class DeliveryPosition:
         self.state = dataclasses.replace(self.state, damaged=True, reason=shown(reason))
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
-        """Show *state*; a failing state keeps its start and, unless they are given, its reason and help."""
+        """Show *state*.
+
+        A failing state keeps its start and, unless they are given, its reason and help.
+        """
         is_failing = state in {"retrying", "blocked"}
         failing_since_s = None
         if is_failing:

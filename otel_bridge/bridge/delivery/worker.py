@@ -67,7 +67,9 @@ class ExporterWorker(Protocol):
 
 
 class DeliveryWorker:
-    """Runs a `Delivery` on a daemon thread; if the thread hangs in a tracker, it ends with the process.
+    """Runs a `Delivery` on a daemon thread.
+
+    If the thread hangs in a tracker, it ends with the process.
 
     Args:
         delivery: The delivery, not yet used.

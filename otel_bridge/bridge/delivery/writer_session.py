@@ -81,7 +81,10 @@ class WriterSession:
     def open(
         self, target: tuple[Exporter, ExporterSettings], state: ExporterState, kinds: Sequence[int]
     ) -> OpenWriter | None:
-        """Open the writer; return ``None`` if *written* moved, because the tracker holds more or less than noted."""
+        """Open the writer.
+
+        Return ``None`` if *written* moved, because the tracker holds more or less than noted.
+        """
         exporter, settings = target
         if not state.failing:  # a failing exporter stays failing until it has written something
             self._position.show("writing")
@@ -119,7 +122,10 @@ class WriterSession:
         return None if has_moved else opened
 
     def _write_description(self, writer: RunWriter, run: RunInfo) -> None:
-        """Write the configs and summaries of *run*; what is refused for good is logged and left out."""
+        """Write the configs and summaries of *run*.
+
+        What is refused for good is logged and left out.
+        """
         for role, config in run.configs.items():
             with self._refusals_logged(f"the config of role {role!r}"):
                 writer.write_config(role, config)
@@ -194,7 +200,9 @@ class WriterSession:
             raise error
 
     def write_dead_letter(self, opened: OpenWriter, batch: DeadLetterBatch) -> None:
-        """Give the writer the record of *batch* again; if it is refused again, it becomes another dead letter.
+        """Give the writer the record of *batch* again.
+
+        If it is refused again, it becomes another dead letter.
 
         Raises:
             Exception: As `write` does.
@@ -211,7 +219,10 @@ class WriterSession:
         opened.newly_left_out()  # not counted, as the position of a dead letter is behind what was counted
 
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
-        """Make *call*; return the exception that it ended with, ``None`` when its records are written."""
+        """Make *call*.
+
+        Return the exception that it ended with, ``None`` when its records are written.
+        """
         last = call.records[-1]
         if isinstance(last, (Config, Summary)) and last.position <= opened.described_through:
             return None  # it, or a newer one, was written when the writer was opened
@@ -231,7 +242,10 @@ class WriterSession:
     def _refused(
         self, opened: OpenWriter, batch: Batch, error: Exception, *, ordered: bool
     ) -> None:
-        """Make a dead letter of the first record of the next call; halve the call while the error names no record."""
+        """Make a dead letter of the first record of the next call.
+
+        Halve the call while the error names no record.
+        """
         call = batch.calls[0]
         is_named = isinstance(error, ExporterError) and error.position is not None
         if not is_named and len(call.records) > 1:
@@ -246,7 +260,10 @@ class WriterSession:
         self._count(opened, batch, (), through=refused.position, ordered=ordered)
 
     def _set_aside(self, record: Record, error: Exception) -> None:
-        """Store *record* as a dead letter; raises `BlockedError` when every record causes an unexpected error."""
+        """Store *record* as a dead letter.
+
+        Raises `BlockedError` when every record causes an unexpected error.
+        """
         self._retry.before_dead_letter(error)
         self._position.dead_letter(
             record.position, *codec.encode(record), record_id=record.id, reason=str(error)
@@ -261,7 +278,10 @@ class WriterSession:
         through: Position,
         ordered: bool,
     ) -> None:
-        """Count the records *written*; move the position *through* them, as far as the order allows."""
+        """Count the records *written*.
+
+        Move the position *through* them, as far as the order allows.
+        """
         opened.wrote(written)
         left_out = opened.newly_left_out()
         counted_through = self._position.now.counted
@@ -378,7 +398,10 @@ class Throttle:
         self._wrote_s += seconds
 
     def pause_s(self, *, allowed: bool) -> float:
-        """Return the seconds to pause and reset the count; 0 when it is not *allowed* or too short."""
+        """Return the seconds to pause and reset the count.
+
+        0 when it is not *allowed* or too short.
+        """
         pause_s = min(self._wrote_s * PAUSE_FACTOR, LONGEST_PAUSE_S)
         self._wrote_s = 0.0
         return pause_s if allowed and pause_s >= SHORTEST_PAUSE_S else 0.0

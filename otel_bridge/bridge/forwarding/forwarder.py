@@ -177,7 +177,10 @@ class Forwarder:
             lane.sender.close()
 
     def _step(self) -> float | None:
-        """Forward the data of every process once; return the seconds to wait, ``None`` until new data arrives."""
+        """Forward the data of every process once.
+
+        Return the seconds to wait, ``None`` until new data arrives.
+        """
         position = self._ledger.position
         retry = self._retry
         flush = self._flush
@@ -270,7 +273,10 @@ class Forwarder:
         return has_moved
 
     def _forward_lanes(self, instance_id: str, lanes: list[SignalLane], last_number: int) -> bool:
-        """Forward some data of one process and of signals at one position; return whether any went on."""
+        """Forward some data of one process and of signals at one position.
+
+        Return whether any went on.
+        """
         frames_read = self._segments[instance_id].read(
             lanes[0].positions[instance_id],
             last_number,
@@ -315,7 +321,10 @@ class Forwarder:
             self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
 
     def _log_failures(self) -> None:
-        """Log each new failure; of retried signals one a server, because the server is down, not the signals."""
+        """Log each new failure.
+
+        Of retried signals one a server, because the server is down, not the signals.
+        """
         retried_servers: set[str] = set()
         for lane in self._lanes:
             failure = lane.failure
@@ -355,7 +364,9 @@ class Forwarder:
         self._store_positions()
 
     def _store_positions(self) -> None:
-        """Store what the other end has accepted; positions that the ledger does not store are stored at the next step.
+        """Store what the other end has accepted.
+
+        Positions that the ledger does not store are stored at the next step.
 
         This includes processes of which the reader has committed nothing yet: else their segments
             would be sent again.

@@ -46,7 +46,10 @@ def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
 
 
 def halves(signal: Signal, request: bytes) -> list[bytes]:
-    """Return two requests with half of *request* each; none when it cannot be split, or cannot be decoded."""
+    """Return two requests with half of *request* each.
+
+    None when it cannot be split, or cannot be decoded.
+    """
     kind, names = _KINDS[signal]
     try:
         first = kind.FromString(request)

@@ -1,4 +1,6 @@
-"""Turns frames of segments into OTLP requests by joining bytes; only data too large for one request is decoded.
+"""Turns frames of segments into OTLP requests by joining bytes.
+
+Only data too large for one request is decoded.
 
 In protobuf, concatenated messages merge, and a repeated field is the sum of its parts. So a request
 is the concatenation of the requests of its frames. A frame without a resource gets its segment's in
@@ -34,7 +36,10 @@ class RequestPart:
 
 
 def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
-    """Return *frame* as parts of requests, each under `REQUEST_BYTES` if it can be split; a control frame has none."""
+    """Return *frame* as parts of requests, each under `REQUEST_BYTES` if it can be split.
+
+    A control frame has none.
+    """
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []

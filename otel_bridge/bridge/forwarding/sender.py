@@ -14,7 +14,8 @@ from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge.otlp.request_size import RequestSize
 
 _WHOLE_BYTES: Final = 64 << 10
-"""Size down to which refused requests are split, or down to one span or record: other ends accept that much."""
+"""Size down to which refused requests are split, or down to one span or record: other ends accept
+that much."""
 SIGNAL_NAMES: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
 _THIRD_PARTY_HINT: Final = (
     "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
@@ -70,7 +71,9 @@ class RequestSender:
             self._client.close()
 
     def send(self, datas: Sequence[bytes]) -> None:
-        """Send *datas* as one request; items that are refused for good are found by halving and left out.
+        """Send *datas* as one request.
+
+        Items that are refused for good are found by halving and left out.
 
         After a request that timed out, *datas* are sent in several requests.
 

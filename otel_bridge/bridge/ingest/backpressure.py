@@ -12,7 +12,8 @@ from otel_bridge.records import Position
 AHEAD_RECORDS: Final = 4_000
 """Records that a service reads ahead of writers that all fail."""
 ENOUGH_RECORDS: Final = 6_000
-"""Records that a late reader reads ahead of the first writer: one and a half times the largest batch."""
+"""Records that a late reader reads ahead of the first writer: one and a half times the largest
+batch."""
 READ_AT_LEAST_S: Final = 1.0
 """Longest pause of the reader for the writers, because a writer may hang."""
 

@@ -43,11 +43,17 @@ class BridgeSegment:
         self._append_event(of, semconv.EVENT_END, [attribute], time_unix_ns)
 
     def alive(self, of: SegmentHeader, time_unix_ns: int) -> None:
-        """Append a sign of life of a process; raises `JournalError` as `SegmentWriter.append` does."""
+        """Append a sign of life of a process.
+
+        Raises `JournalError` as `SegmentWriter.append` does.
+        """
         self._append_event(of, semconv.EVENT_ALIVE, [], time_unix_ns)
 
     def metrics(self, of: SegmentHeader, request: bytes) -> None:
-        """Append an export request of metrics; raises `JournalError` as `SegmentWriter.append` does."""
+        """Append an export request of metrics.
+
+        Raises `JournalError` as `SegmentWriter.append` does.
+        """
         self._append(of, Signal.METRICS, request)
 
     def close(self) -> None:

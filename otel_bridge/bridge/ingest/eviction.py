@@ -44,7 +44,10 @@ class Fullness:
         self._is_near = False
 
     def counted(self) -> int:
-        """Return the number of the newest count, 0 when the directory is not near its limit; count when it is due."""
+        """Return the number of the newest count, 0 when the directory is not near its limit.
+
+        Count when it is due.
+        """
         now = time.monotonic()
         if now >= self._again_s:
             used = self._quota.used_bytes()
@@ -100,7 +103,10 @@ class Eviction:
         return is_new
 
     def _make_room(self) -> str:
-        """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
+        """Evict the oldest half of the evictable records.
+
+        Return a line about what was done, empty when nothing was.
+        """
         oldest = self._view.oldest()
         destinations = self._view.destinations()
         named_destinations = [destination for destination in destinations if destination.named]

@@ -15,7 +15,8 @@ from otel_bridge.journal.liveness import alive, this_host
 from otel_bridge.records import Status
 
 _REPORTING: Final = frozenset({"process", "launcher"})
-"""Kinds of segments whose process sends its end; other segments hold records of several processes, or the bridge's."""
+"""Kinds of segments whose process sends its end; other segments hold records of several processes,
+or the bridge's."""
 HEARTBEAT_NS: Final = 60_000_000_000
 
 
@@ -61,7 +62,10 @@ class ProcessMonitor:
         return died
 
     def living(self) -> list[SegmentHeader]:
-        """Return the headers of living processes, without the bridge's; these keep a run open and name exporters."""
+        """Return the headers of living processes, without the bridge's.
+
+        These keep a run open and name exporters.
+        """
         tails = self._reader.tails.values()
         return [
             tail.header
@@ -97,7 +101,9 @@ class ProcessMonitor:
         return True
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
-        """Append the end of each process that died without sending one; return whether any was appended.
+        """Append the end of each process that died without sending one.
+
+        Return whether any was appended.
 
         A process gets this end only once its segments are fully read, because they may hold its own
         end.
@@ -128,7 +134,9 @@ class ProcessMonitor:
         )
 
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
-        """Append the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
+        """Append the end of every living process that has not ended, and of *spared_pid*.
+
+        Raises `JournalError`.
 
         A process that died without sending its end is left to `write_end_events`, because it was
         killed.

@@ -99,7 +99,10 @@ class FolderRetention:
         delete_read_segments(self._folder, self._ledger, self._reader, forwarding, of_all=of_all)
 
     def _prune(self) -> int:
-        """Delete some records that every destination holds durably and no exporter is owed; return their number."""
+        """Delete some records that every destination holds durably and no exporter is owed.
+
+        Return their number.
+        """
         requested = self._selection.requested
         discarded = [
             request.through
@@ -175,7 +178,10 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
 
 
 def requests_otlp(tail: SegmentTailer) -> bool:
-    """Return whether the process requested ``otlp``; records that a bridge wrote for such processes go there too."""
+    """Return whether the process requested ``otlp``.
+
+    Records that a bridge wrote for such processes go there too.
+    """
     header = tail.header
     return header is not None and (
         header.kind == KIND or any(OTLP in names for names in header.exporters.values())
@@ -183,7 +189,10 @@ def requests_otlp(tail: SegmentTailer) -> bool:
 
 
 def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str) -> None:
-    """Delete the bridge's own segments, all read; the next bridge deletes what cannot be deleted now."""
+    """Delete the bridge's own segments, all read.
+
+    The next bridge deletes what cannot be deleted now.
+    """
     tail = reader.tails.get(instance_id)
     if tail is None:
         return

@@ -37,7 +37,8 @@ SEGMENT_GAPS: Final = "segment_gaps"
 BATCH_FRAMES: Final = 4_000
 BATCH_BYTES: Final = 4 << 20
 _TICK_NS: Final = 250_000_000
-"""Difference of append times after which the clock of translation advances, while frames are read late."""
+"""Difference of append times after which the clock of translation advances, while frames are read
+late."""
 _LATE_NS: Final = 1_000_000_000
 _ALL: Final = (1 << 62, 0)
 _NEVER: Final = (1 << 64, "")
@@ -75,7 +76,10 @@ class SegmentListing:
         self._listed_mtime_ns = -1
 
     def changed(self, *, now: bool) -> Sequence[SegmentFile]:
-        """Return the segments if they may have changed since the last call, or with *now*; else none."""
+        """Return the segments if they may have changed since the last call, or with *now*.
+
+        No segment is returned otherwise.
+        """
         try:
             mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
         except OSError:
@@ -218,7 +222,10 @@ class SegmentReader:
             return len(records)
 
     def adopt(self, stray: ReceivedTrace) -> None:
-        """Store spans of a rollout of this run that another run received; raises `JournalError` as `commit` does."""
+        """Store spans of a rollout of this run that another run received.
+
+        Raises `JournalError` as `commit` does.
+        """
         with self._or_as_before():
             self._commit(self.translator.adopt(stray, time.time_ns()))
 
@@ -229,7 +236,10 @@ class SegmentReader:
             self._commit([])
 
     def offsets(self) -> dict[str, tuple[int, int]]:
-        """Return number and offset up to which each process is read; refused segments count as read."""
+        """Return number and offset up to which each process is read.
+
+        Refused segments count as read.
+        """
         return {
             name: _ALL if tail.segments.refused else (tail.cursor.number, tail.cursor.offset)
             for name, tail in self.tails.items()
@@ -241,7 +251,10 @@ class SegmentReader:
 
     @contextlib.contextmanager
     def _or_as_before(self) -> Generator[None]:
-        """Begin again at the ledger's position when the body fails; if that fails too, the next call begins again."""
+        """Begin again at the ledger's position when the body fails.
+
+        If that fails too, the next call begins again.
+        """
         if not self.consistent:
             self._begin()
         try:
@@ -287,7 +300,10 @@ class SegmentReader:
     def _by_append_time(
         self, filled: list[tuple[str, SegmentTailer]]
     ) -> Iterator[tuple[SegmentTailer, Frame]]:
-        """Yield the frames of the processes in the order of their append times; each one is used by that."""
+        """Yield the frames of the processes in the order of their append times.
+
+        Each one is used by that.
+        """
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
         while heap:

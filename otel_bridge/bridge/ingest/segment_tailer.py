@@ -25,7 +25,8 @@ from otel_bridge.translation.translator import SegmentInfo
 
 CHUNK_BYTES: Final = 1 << 20
 _READS: Final = 8
-"""Most chunks without a frame that are passed over at a time, so that other processes of the run do not wait long."""
+"""Most chunks without a frame that are passed over at a time, so that other processes of the run do
+not wait long."""
 
 
 class ProcessSegments:
@@ -186,7 +187,9 @@ class SegmentCursor:
         return bool(self.frames) or self.number < self._segments.last_number or size > self.offset
 
     def _read(self, final: bool) -> None:
-        """Read frames from `offset` on; *final*: whether nothing more will be appended to the segment.
+        """Read frames from `offset` on.
+
+        *final*: whether nothing more will be appended to the segment.
 
         Raises:
             FormatVersionError: A newer version wrote the segment.

@@ -279,7 +279,10 @@ def _mapping(value: object) -> object:
 
 
 def _is_exact(value: object) -> bool:
-    """Return whether orjson writes *value* exactly; values that orjson refuses need no check here."""
+    """Return whether orjson writes *value* exactly.
+
+    Values that orjson refuses need no check here.
+    """
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

@@ -103,7 +103,10 @@ class Database:
             return DatabaseReader(_connect(self.path), threading.RLock(), self.path, owned=True)
 
     def give_back(self, pages: int, *, keep: int = 0) -> int:
-        """Return up to *pages* free pages to the disk, but keep *keep*; return how many pages were released."""
+        """Return up to *pages* free pages to the disk, but keep *keep*.
+
+        Return how many pages were released.
+        """
         with self._lock, sqlite_errors(self.path):
             free = self._free_pages()
             if free <= keep:

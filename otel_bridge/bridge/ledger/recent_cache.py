@@ -102,7 +102,10 @@ class RecentRecords:
     def records(
         self, position: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
     ) -> RecordPage | None:
-        """Return the same page as `LedgerView.records`; ``None`` when records after *position* are not in memory."""
+        """Return the same page as `LedgerView.records`.
+
+        ``None`` when records after *position* are not in memory.
+        """
         with self._lock:
             if (
                 not self._chunks

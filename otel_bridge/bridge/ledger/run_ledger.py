@@ -35,10 +35,12 @@ from otel_bridge.records import Position, Record, RolloutRecord, Row
 from otel_bridge.translation.phases.timeline import TimelinePhase
 
 DEAD_LETTERS_KEPT: Final = 10_000
-"""Number of dead letters whose content is kept for each destination; older ones are only counted."""
+"""Number of dead letters whose content is kept for each destination; older ones are only
+counted."""
 _PRUNE_RECORDS: Final = 20_000
 _INSERT_RECORDS: Final = 300
-"""Records per statement, of three variables each; SQLite before 3.32 allows 999 variables in a statement."""
+"""Records per statement, of three variables each; SQLite before 3.32 allows 999 variables in a
+statement."""
 _VACUUM_PAGES: Final = 2_000
 _SPARE_PAGES: Final = 1_000
 """Free pages to keep, of 4,096 bytes each: room for about 8,000 rows of ten keys."""
@@ -213,7 +215,9 @@ class Ledger:
         *,
         ahead: Mapping[str, tuple[int, int]] | None = None,
     ) -> bool:
-        """Store how far the segments of a process are forwarded; return whether the ledger knows the process.
+        """Store how far the segments of a process are forwarded.
+
+        Return whether the ledger knows the process.
 
         Args:
             instance_id: The process.
@@ -239,7 +243,10 @@ class Ledger:
             sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def destination(self, exporter: str, variables: Mapping[str, str]) -> ExporterState:
-        """Return the destination; a new destination starts at the oldest record that the ledger still has."""
+        """Return the destination.
+
+        A new destination starts at the oldest record that the ledger still has.
+        """
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
             oldest = cast(
@@ -311,7 +318,10 @@ class Ledger:
     def discard_dead_letters(
         self, exporter: str | None = None, dead_letters: Mapping[str, Sequence[int]] | None = None
     ) -> int:
-        """Delete single dead letters, or those of *exporter*, or all when it is ``None``; return their number."""
+        """Delete single dead letters, or those of *exporter*, or all when it is ``None``.
+
+        Return their number.
+        """
         if dead_letters:
             with self.database.transaction() as sql:
                 states = destinations_of(sql)
@@ -340,7 +350,9 @@ class Ledger:
         return removed
 
     def prune(self, through: Position) -> int:
-        """Delete records up to *through*, at most some thousands in a call; return how many were deleted.
+        """Delete records up to *through*, at most some thousands in a call.
+
+        Return how many were deleted.
 
         Some of the freed pages are kept for the next records, and the others return to the disk.
         Returning pages costs more than deleting records.

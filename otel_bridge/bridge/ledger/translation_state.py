@@ -12,7 +12,8 @@ from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.queries import LedgerView
 
 LARGE_BYTES: Final = 1 << 10
-"""Size from which a value counts towards the limit and may be released; smaller values stay in memory."""
+"""Size from which a value counts towards the limit and may be released; smaller values stay in
+memory."""
 LIMIT_BYTES: Final = 64 << 20
 
 
@@ -60,7 +61,10 @@ class LedgerState:
             self._changed[key] = None
 
     def items(self, prefix: str) -> Iterator[tuple[str, object]]:
-        """Return the pairs whose key begins with *prefix*, ordered by key; stored values are read on demand."""
+        """Return the pairs whose key begins with *prefix*, ordered by key.
+
+        Stored values are read on demand.
+        """
         if "/" in prefix:
             pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:

@@ -43,7 +43,8 @@ _BARE: Final = "bare/"
 _AXIS: Final = "axis/"
 _FURTHEST: Final = "furthest/"
 _REACHED: Final = "reached/"
-"""Key space of the state: the steps of roles that send rollouts or phases; they may have no rows of their own."""
+"""Key space of the state: the steps of roles that send rollouts or phases; they may have no rows of
+their own."""
 
 
 class ReportWriter:
@@ -299,7 +300,9 @@ class Rates:
         self._samples: dict[str, deque[tuple[float, int]]] = {}
 
     def per_s(self, name: str, count: int, now_s: float) -> float:
-        """Return the growth of *name* per second, to a tenth; 0 until two samples are a second apart.
+        """Return the growth of *name* per second, to a tenth.
+
+        0 until two samples are a second apart.
 
         Args:
             name: Name of the count.

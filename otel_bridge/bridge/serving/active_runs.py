@@ -38,7 +38,8 @@ from otel_bridge.records import Status
 
 CLOSE_S: Final = 10.0
 _ROUND_S: Final = 0.25
-"""Most seconds in which a round opens runs, and in which it closes some, because active runs wait meanwhile."""
+"""Most seconds in which a round opens runs, and in which it closes some, because active runs wait
+meanwhile."""
 _FILES_S: Final = 0.5
 """Pause before a run is opened again after no more files could be opened."""
 
@@ -94,7 +95,10 @@ class RunOpener:
         self._fullness: dict[Path, Fullness] = {}
 
     def open(self, folder: RunFolder, lock: RecordLock | None) -> RunBridge:
-        """Return the bridge of *folder*, with its *lock* if that is held; raises what `RunBridge.open` raises."""
+        """Return the bridge of *folder*, with its *lock* if that is held.
+
+        Raises what `RunBridge.open` raises.
+        """
 
         def log_line(line: str) -> None:
             self._log_line(f"{folder.run_id}: {line}")
@@ -168,7 +172,10 @@ class ActiveRuns:
 
     # --- one round --------------------------------------------------------------------------------
     def find(self) -> bool:
-        """Look for folders that need work, when it is due, and open the next ones; return whether any was opened."""
+        """Look for folders that need work, when it is due, and open the next ones.
+
+        Return whether any was opened.
+        """
         if time.monotonic() >= self._discovery.next_s:
             for folder in self._discovery.find():
                 self.rotation.wait(folder)
@@ -196,7 +203,10 @@ class ActiveRuns:
             run.write_report()
 
     def allow_leave(self) -> bool:
-        """Close runs whose writers have closed, and let more runs give way; return whether any was closed."""
+        """Close runs whose writers have closed, and let more runs give way.
+
+        Return whether any was closed.
+        """
         until_s = time.monotonic() + _ROUND_S
         has_closed = False
         for leaving in list(self._leaving.values()):
@@ -217,7 +227,10 @@ class ActiveRuns:
         )
 
     def idle(self) -> bool:
-        """Return whether nothing is left to do; while the host drains, whether nothing can be delivered now."""
+        """Return whether nothing is left to do.
+
+        While the host drains, whether nothing can be delivered now.
+        """
         if not self._requested.draining:
             return self.nothing_left()
         if self._leaving or self.rotation.waiting:
@@ -339,7 +352,10 @@ class ActiveRuns:
         return has_more
 
     def _open(self, folder: RunFolder) -> bool:
-        """Open the next folder of the queue; return whether it was opened. An error is a failure of that run alone."""
+        """Open the next folder of the queue.
+
+        Return whether it was opened. An error is a failure of that run alone.
+        """
         try:
             run = self._opener.open(folder, self._idle_runs.take(folder.path))
         except (FolderLockedError, FormatVersionError) as exc:
@@ -379,7 +395,10 @@ class ActiveRuns:
         self.rotation.files_ran_out(len(self), pause_s=_FILES_S)
 
     def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
-        """Ask the writers of a run to close; *then* is called once they have, or after `CLOSE_S`."""
+        """Ask the writers of a run to close.
+
+        *then* is called once they have, or after `CLOSE_S`.
+        """
         run.stop()
         if self._strays is not None:
             self._strays.closed(run.folder, run.reader)
@@ -401,7 +420,10 @@ class ActiveRuns:
             self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))
 
     def _ended(self, run: RunBridge, deadline_s: float) -> None:
-        """Close a folder with nothing left to do; data that arrived meanwhile puts the folder in the queue again."""
+        """Close a folder with nothing left to do.
+
+        Data that arrived meanwhile puts the folder in the queue again.
+        """
         remaining = run.remaining()
         self._close_run(run, deadline_s)
         self._discovery.closed[run.folder.path] = ClosedRun(
@@ -424,7 +446,10 @@ class ActiveRuns:
         )
 
     def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
-        """Put a run to sleep in favour of waiting ones; an unfinished run goes to the end of the queue."""
+        """Put a run to sleep in favour of waiting ones.
+
+        An unfinished run goes to the end of the queue.
+        """
         finished = drained(run) if self._requested.draining else has_nothing_to_do(run)
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:

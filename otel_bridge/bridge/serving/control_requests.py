@@ -69,7 +69,10 @@ class ControlRequests:
         self._pipeline.workers.retry_dead_letters(dead_letters)
 
     def delete_done(self, *, all_of: bool = False) -> None:
-        """Delete the requests that are done; with *all_of* also those that cannot be carried out now."""
+        """Delete the requests that are done.
+
+        With *all_of* also those that cannot be carried out now.
+        """
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
                 delete_control_request(self._folder, request)

@@ -21,14 +21,18 @@ from otel_bridge.journal.report import Report, read_report
 
 DISCOVER_S: Final = 0.25
 AGAIN_S: Final = 60.0
-"""Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or failing."""
+"""Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or
+failing."""
 _COST_FACTOR: Final = 50
 _YOUNG_NS: Final = 2_000_000_000
 
 
 @dataclass(slots=True)
 class ClosedRun:
-    """Describes a folder that was served before; its run is released, because thousands would fill the memory."""
+    """Describes a folder that was served before.
+
+    Its run is released, because thousands would fill the memory.
+    """
 
     remaining: RunStatus
     read: SegmentsRead | None
@@ -103,7 +107,10 @@ class Discovery:
         return False
 
     def try_again(self, *, gone_only: bool = False) -> None:
-        """Mark closed folders as due; with *gone_only* only those that could not be opened, e.g. for lack of space."""
+        """Mark closed folders as due.
+
+        With *gone_only* only those that could not be opened, e.g. for lack of space.
+        """
         self._search_now()
         for closed in self.closed.values():
             if not gone_only or closed.remaining.outcome is Outcome.GONE:

@@ -16,10 +16,12 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
 CHECK_S: Final = 60.0
-"""Seconds between two checks of an idle run: one of its processes may have died, or been silent for too long."""
+"""Seconds between two checks of an idle run: one of its processes may have died, or been silent for
+too long."""
 _EVERY_S: Final = 1.0
 _ENDED_S: Final = 5.0
-"""Seconds that an ended run stays open; a receiver keeps the run's segment, and its liveness lock, for a minute."""
+"""Seconds that an ended run stays open; a receiver keeps the run's segment, and its liveness lock,
+for a minute."""
 
 
 @dataclass(slots=True)
@@ -60,7 +62,9 @@ class IdleRuns:
         return path in self._asleep
 
     def may_sleep(self, run: RunBridge) -> bool:
-        """Return whether *run* read nothing and waited for nothing in the last ``idle_s``; checks once a second.
+        """Return whether *run* read nothing and waited for nothing in the last ``idle_s``.
+
+        Checks once a second.
 
         An ended run sleeps after a moment.
         """
@@ -96,7 +100,10 @@ class IdleRuns:
         self._checked_s.pop(path, None)
 
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
-        """Return whether an idle run has something to do or is due for a check; *now* wakes it anyway."""
+        """Return whether an idle run has something to do or is due for a check.
+
+        *now* wakes it anyway.
+        """
         asleep = self._asleep[folder.path]
         if asleep.lease is not None:
             asleep.lease.heartbeat()
@@ -104,7 +111,10 @@ class IdleRuns:
         return due or asleep.segments_read.anything_new() or is_requested(folder)
 
     def take(self, path: Path) -> RecordLock | None:
-        """Return the lock of a run that becomes active; ``None`` when the run was not idle, or keeps no lock."""
+        """Return the lock of a run that becomes active.
+
+        ``None`` when the run was not idle, or keeps no lock.
+        """
         asleep = self._asleep.pop(path, None)
         if asleep is None or asleep.lease is None:
             return None

@@ -79,7 +79,10 @@ class FolderLease:
         return cls(folder, take_lock(folder, options, log_line), log_line)
 
     def kept(self) -> bool:
-        """Return whether the folder is still held; a folder that was moved or deleted is reported once."""
+        """Return whether the folder is still held.
+
+        A folder that was moved or deleted is reported once.
+        """
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
@@ -156,7 +159,10 @@ def _refuse_other_host(folder: RunFolder) -> None:
 def _kill_holder(
     folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
 ) -> None:
-    """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
+    """Kill a bridge that does not hand over, which loses no data.
+
+    A launcher is kept, because it runs a command.
+    """
     holder = folder.holder()
     report = read_report(folder)
     if holder is None or (report is not None and report.launcher):

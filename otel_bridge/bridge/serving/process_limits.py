@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 RUN_FILES: Final = 20
-"""Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with three."""
+"""Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with
+three."""
 MOST_RUNS: Final = 512
 _UNLIMITED: Final = 1 << 20
 _OWN_FILES: Final = 64

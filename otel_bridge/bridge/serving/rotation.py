@@ -79,7 +79,10 @@ class Rotation:
         return 0.0 if first is None else time.monotonic() - first[1]
 
     def wait(self, folder: RunFolder, *, first: bool = False) -> None:
-        """Put *folder* at the end of the queue, or at its beginning; a folder in the queue keeps its position."""
+        """Put *folder* at the end of the queue, or at its beginning.
+
+        A folder in the queue keeps its position.
+        """
         if folder.path in self.waiting:
             return
         self.waiting[folder.path] = (folder, time.monotonic())
@@ -87,7 +90,10 @@ class Rotation:
             self.waiting.move_to_end(folder.path, last=False)
 
     def next(self, at_work: int) -> RunFolder | None:
-        """Return the first folder of the queue; ``None`` when none waits, *at_work* is the limit, or files ran out."""
+        """Return the first folder of the queue.
+
+        ``None`` when none waits, *at_work* is the limit, or files ran out.
+        """
         if not self.waiting or at_work >= self.limit or time.monotonic() < self._open_again_s:
             return None
         return self.waiting.popitem(last=False)[1][0]
@@ -108,7 +114,9 @@ class Rotation:
         self._stints.pop(path, None)
 
     def to_give_way(self, runs: Iterable[RunBridge], *, leaving: int) -> list[RunBridge]:
-        """Return the active runs that give way to waiting ones, the idlest first; decides ten times a second.
+        """Return the active runs that give way to waiting ones, the idlest first.
+
+        Decides ten times a second.
 
         Args:
             runs: The active runs.

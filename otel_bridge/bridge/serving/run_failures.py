@@ -24,7 +24,9 @@ class _Failing:
 
 
 class RunFailures:
-    """Holds the failures of each run until the run works again. For the host's thread; `count` is for any.
+    """Holds the failures of each run until the run works again. For the host's thread.
+
+    `count` is for any.
 
     Args:
         log_line: Takes one line for the log.

@@ -53,7 +53,9 @@ class ShutdownState:
         self.spared_pid = pid
 
     def finish(self, status: Status) -> None:
-        """End every process that has not ended, with *status*, once all is read; then release waiting data.
+        """End every process that has not ended, with *status*, once all is read.
+
+        Then release waiting data.
 
         A process that died without sending its end was killed, whatever *status*, except for the
         spared one.
@@ -71,7 +73,10 @@ class ShutdownState:
             self._finished = True
 
     def waits_for(self, processes: ProcessMonitor) -> bool:
-        """Return whether data of a process may still count; after `finish`, living processes do not count."""
+        """Return whether data of a process may still count.
+
+        After `finish`, living processes do not count.
+        """
         return processes.has_unreported_ends() or bool(not self._finished and processes.living())
 
     def due(self, processes: ProcessMonitor) -> bool:

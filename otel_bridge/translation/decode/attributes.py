@@ -13,11 +13,15 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from otel_bridge.records import Json
 
 _MAX_DEPTH = 32
-"""Deepest nesting that is read. Trackers show nothing deeper, and the reader must not recurse without bound."""
+"""Deepest nesting that is read. Trackers show nothing deeper, and the reader must not recurse
+without bound."""
 
 
 def value_of(value: AnyValue, depth: int = 0) -> Json:
-    """Return *value* as a JSON-able Python value; bytes become hex digits, unset or too deep values ``None``."""
+    """Return *value* as a JSON-able Python value.
+
+    Bytes become hex digits, unset or too deep values ``None``.
+    """
     kind = value.WhichOneof("value")
     if kind is None or depth > _MAX_DEPTH:
         return None

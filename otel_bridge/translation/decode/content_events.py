@@ -38,7 +38,10 @@ _P = TypeVar("_P")
 
 
 def content_span(record: LogRecord) -> Span | None:
-    """Return the span that stands for a log record with messages; ``None`` when the record names no span."""
+    """Return the span that stands for a log record with messages.
+
+    ``None`` when the record names no span.
+    """
     if (
         len(record.trace_id) != 16
         or len(record.span_id) != 8
@@ -70,7 +73,10 @@ def is_content_span(span: Span) -> bool:
 
 
 def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
-    """Return *spans* with log records as events of the spans they name; records of missing spans are left out."""
+    """Return *spans* with log records as events of the spans they name.
+
+    Records of missing spans are left out.
+    """
     content_spans: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
         if is_content_span(span):

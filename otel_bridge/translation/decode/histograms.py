@@ -17,7 +17,8 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge.records import NARROW, Distribution, Json
 
 _MAX_BUCKETS = 4_096
-"""Most buckets of a point; SDKs send 160 by default. A larger point keeps count, sum, minimum and maximum only."""
+"""Most buckets of a point; SDKs send 160 by default. A larger point keeps count, sum, minimum and
+maximum only."""
 
 
 def explicit(point: pb.HistogramDataPoint) -> Distribution:
@@ -128,13 +129,19 @@ def _outer_high(edges: Sequence[float], high: float) -> float:
 
 
 def _around(edge: float) -> tuple[float, float]:
-    """Return the edges of a bucket whose numbers all equal *edge*; drawing a bucket needs some width."""
+    """Return the edges of a bucket whose numbers all equal *edge*.
+
+    Drawing a bucket needs some width.
+    """
     above = edge + max(abs(edge), 1.0) * NARROW
     return (edge, above) if math.isfinite(above) else (math.nextafter(edge, 0.0), edge)
 
 
 def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:
-    """Add a bucket up to *edge*; when *edge* is not above the last edge, add *count* to the last bucket."""
+    """Add a bucket up to *edge*.
+
+    When *edge* is not above the last edge, add *count* to the last bucket.
+    """
     if not edges:
         edges += _around(edge) if count else (edge,)
         counts += (count,) if count else ()

@@ -104,7 +104,10 @@ def items_of(
 
 
 def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[MediaItem, int]:
-    """Return the item that begins at *start* of *data*, and where the next one begins; raise if it is invalid."""
+    """Return the item that begins at *start* of *data*, and where the next one begins.
+
+    Raise if it is invalid.
+    """
     size = int_in(described, "size")
     kind = text_in(described, "type")
     mime = text_in(described, "mime_type")
@@ -129,7 +132,10 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
 
 
 def _check_table(data: bytes, media: int) -> None:
-    """Raise `InvalidRecordError` unless *data* is a table as JSON; its cells may refer to *media* items."""
+    """Raise `InvalidRecordError` unless *data* is a table as JSON.
+
+    Its cells may refer to *media* items.
+    """
     try:
         parsed: object = orjson.loads(data)
     except orjson.JSONDecodeError as exc:

@@ -48,7 +48,8 @@ _READ_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "uri": frozenset({"type", "modality", "uri"}),
     "blob": frozenset({"type", "modality", "mime_type", "content", "data"}),
 }
-"""Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they are."""
+"""Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
+are."""
 _MAX_FLATTENED: Final = 10_000
 
 
@@ -177,7 +178,10 @@ def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
 
 
 def _choice(entry: Json) -> Json:
-    """Return the message of an entry of ``choices``, with its finish reason; return any other entry unchanged."""
+    """Return the message of an entry of ``choices``, with its finish reason.
+
+    Return any other entry unchanged.
+    """
     inner = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(inner, dict):
         return entry

@@ -180,7 +180,10 @@ def _is_anonymous(attributes: Mapping[str, object]) -> bool:
 
 
 def _third_party_instance(attributes: Mapping[str, object], role: str | None) -> str:
-    """Return an id that distinguishes third-party processes while they live; no identity of a point depends on it."""
+    """Return an id that distinguishes third-party processes while they live.
+
+    No identity of a point depends on it.
+    """
     parts = [
         role or "",
         *(

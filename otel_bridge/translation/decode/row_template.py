@@ -21,7 +21,8 @@ from otel_bridge import semconv
 from otel_bridge.records import Value
 
 _MAX_VARINT = 9
-"""Longest varint that a template reads. Longer ones are negative or not minimal, and are left to protobuf."""
+"""Longest varint that a template reads. Longer ones are negative or not minimal, and are left to
+protobuf."""
 
 _VALUE_BITS: Final = 0x7F7F7F7F7F7F7F7F7F
 """Value bits of a varint; the eighth bit of each byte states whether another byte follows."""
@@ -89,7 +90,10 @@ class RowTemplate:
         self._steps_ones = _ones(offsets.steps, len(payload))
 
     def decode(self, payload: bytes) -> DecodedRow | None:
-        """Read *payload*, which is as long as the learned frame; return ``None`` when its shape differs."""
+        """Read *payload*, which is as long as the learned frame.
+
+        Return ``None`` when its shape differs.
+        """
         fields = self._struct.unpack(payload)
         time_ns = fields[-3]
         step = int.from_bytes(fields[-2], "little") & _VALUE_BITS
@@ -110,7 +114,10 @@ class RowTemplate:
 
 
 def _ones(offsets: Sequence[int], size: int) -> int:
-    """Return the integer of *size* bytes with a 1 at each offset; multiplied by x, the product repeats x there."""
+    """Return the integer of *size* bytes with a 1 at each offset.
+
+    Multiplied by x, the product repeats x there.
+    """
     buffer = bytearray(size)
     for offset in offsets:
         buffer[offset] = 1
@@ -129,7 +136,10 @@ def _clear_varint(buffer: bytearray, offset: int, size: int) -> None:
 
 
 def _layout(offsets: FieldOffsets, size: int) -> str:
-    """Return the struct format of all values, then the last point's time, step and number; other bytes are skipped."""
+    """Return the struct format of all values, then the last point's time, step and number.
+
+    Other bytes are skipped.
+    """
     fields = [(offset, 8, code) for offset, code in offsets.values]
     fields += [
         (offsets.times[-1], 8, "Q"),
@@ -163,7 +173,10 @@ _CODES: Final = {_AS_DOUBLE: "d", _AS_INT: "q"}
 
 
 def infer_layout(payload: bytes) -> FieldOffsets | None:
-    """Find the variable bytes of a row frame, a ``ScopeMetrics``; return ``None`` when its shape cannot be learned."""
+    """Find the variable bytes of a row frame, a ``ScopeMetrics``.
+
+    Return ``None`` when its shape cannot be learned.
+    """
     offsets = FieldOffsets()
     try:
         position = 0
@@ -183,7 +196,10 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
 
 
 def _field(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return tag, start and end of the field at *position*; all tags of a row frame have one byte."""
+    """Return tag, start and end of the field at *position*.
+
+    All tags of a row frame have one byte.
+    """
     tag = payload[position]
     kind = tag & 7
     if tag & 0x80 or kind not in {0, 1, 2}:

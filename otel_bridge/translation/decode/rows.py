@@ -19,7 +19,8 @@ from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.row_template import DecodedRow, RowTemplate, infer_layout
 
 _PREFIX_BYTES = 25
-"""Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name (row_template.py)."""
+"""Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name
+(row_template.py)."""
 _CHAIN = 8
 """Most shapes that are kept for one length and prefix."""
 _LEARN_COST = 20
@@ -107,7 +108,10 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
 
 
 def _header(point: _Point, role: str | None) -> _Header | None:
-    """Return time, role, step, number and own time; ``None`` when the point is not a value of a row."""
+    """Return time, role, step, number and own time.
+
+    ``None`` when the point is not a value of a row.
+    """
     time_ns = point.time_unix_nano
     step = None
     seq = 0
@@ -187,7 +191,10 @@ class RowDecoder:
         self._credit = _CREDIT_START
 
     def fast(self, payload: bytes) -> tuple[RowSchema, DecodedRow] | None:
-        """Read a frame of a learned shape; return ``None`` when the frame must be read the slow way."""
+        """Read a frame of a learned shape.
+
+        Return ``None`` when the frame must be read the slow way.
+        """
         chain = self._shapes.get((len(payload), payload[:_PREFIX_BYTES]))
         if chain is None:
             return None

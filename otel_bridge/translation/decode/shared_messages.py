@@ -35,7 +35,10 @@ class _StandIn:
 
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
-    """Return *spans*; those that stand for a message of *root* become copies with the text of that message."""
+    """Return *spans*.
+
+    Those that stand for a message of *root* become copies with the text of that message.
+    """
     stand_ins = {
         index: stand_in
         for index, span in enumerate(spans)
@@ -75,7 +78,10 @@ def _stand_in(span: Span) -> _StandIn | None:
 
 
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
-    """Return the messages of *root* in the order of the conversation; the output of *root* is the last answer."""
+    """Return the messages of *root* in the order of the conversation.
+
+    The output of *root* is the last answer.
+    """
     inputs = _messages(root, semconv.GEN_AI_INPUT_MESSAGES)
     outputs = _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
     index = (

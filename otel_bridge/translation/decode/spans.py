@@ -220,7 +220,10 @@ def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
 
 
 def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
-    """Return the value of the first of *keys* that is present; ``key#field`` is a field of a JSON object."""
+    """Return the value of the first of *keys* that is present.
+
+    ``key#field`` is a field of a JSON object.
+    """
     for key in keys:
         name, _, inner = key.partition("#")
         value = attributes.get(name)
@@ -233,7 +236,10 @@ def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
 
 
 def unquoted(value: Json) -> Json:
-    """Return the text of a JSON string, as MLflow writes every text; return any other value unchanged."""
+    """Return the text of a JSON string, as MLflow writes every text.
+
+    Return any other value unchanged.
+    """
     if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"':
         try:
             return cast("Json", orjson.loads(value))
@@ -243,7 +249,10 @@ def unquoted(value: Json) -> Json:
 
 
 def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
-    """Return the id of the call that a tool's span answers, and the result; ``None`` when the span names no call."""
+    """Return the id of the call that a tool's span answers, and the result.
+
+    ``None`` when the span names no call.
+    """
     if span.kind != TOOL:
         return None
     call_id = as_name(first_of(span.attributes, _CALL_IDS))
@@ -256,7 +265,10 @@ def _else(value: Json, default: Json) -> Json:
 
 
 def as_int(value: Json) -> int | None:
-    """Return *value* as a whole number of at most 64 bits, text accepted; ``None`` for anything else."""
+    """Return *value* as a whole number of at most 64 bits, text accepted.
+
+    ``None`` for anything else.
+    """
     if isinstance(value, str):
         try:
             value = int(value) if len(value) < 20 else None
@@ -279,7 +291,10 @@ def as_ints(value: Json) -> tuple[int, ...] | None:
 
 
 def as_float(value: Json) -> float | None:
-    """Return *value* as a number, text and non-finite numbers accepted; ``None`` for anything else."""
+    """Return *value* as a number, text and non-finite numbers accepted.
+
+    ``None`` for anything else.
+    """
     if isinstance(value, (bool, int, float)):
         try:
             return float(value)
@@ -292,7 +307,10 @@ def as_float(value: Json) -> float | None:
 
 
 def as_name(value: Json) -> str | None:
-    """Return *value*, a text or a number, as text; ``None`` for anything else, the empty text included."""
+    """Return *value*, a text or a number, as text.
+
+    ``None`` for anything else, the empty text included.
+    """
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

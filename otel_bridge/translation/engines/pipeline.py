@@ -31,7 +31,8 @@ _MAX_ENGINES: Final = 256
 _MAX_SERIES: Final = 4_000
 """Most series of one engine."""
 _MAX_SHOWN: Final = 32
-"""Most engines with keys of their own; each has a few hundred. The values of all engines count them all."""
+"""Most engines with keys of their own; each has a few hundred. The values of all engines count them
+all."""
 _FORGOTTEN_NS: Final = 3_600 * SECOND_NS
 """Silence after which an engine is forgotten: its address will not come back."""
 _UNPLACED_NS: Final = 60 * SECOND_NS

@@ -64,7 +64,9 @@ class Series:
     covered: int = 0
 
     def take(self, reading: Reading) -> bool:
-        """Add what *reading* has more than the last one; return whether the engine began to count again.
+        """Add what *reading* has more than the last one.
+
+        Return whether the engine began to count again.
 
         After a restart of the engine nothing is added, since what was counted meanwhile is unknown.
         A reading that is not newer was redelivered.

@@ -65,7 +65,10 @@ class LineagePipeline:
     def take(
         self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
     ) -> list[Record]:
-        """Take spans of *process*, of its own *role*; return the values of the rollouts that they name."""
+        """Take spans of *process*, of its own *role*.
+
+        Return the values of the rollouts that they name.
+        """
         records: list[Record] = []
         for span in spans:
             train_span = read_train_span(span)
@@ -97,7 +100,10 @@ class LineagePipeline:
         self._steps.flush()
 
     def _add(self, step: TrainStep, span: TrainSpan, now_unix_ns: int) -> list[Record]:
-        """Add the rollouts of *span* to its step; return the values that trackers show on those that have arrived."""
+        """Add the rollouts of *span* to its step.
+
+        Return the values that trackers show on those that have arrived.
+        """
         step.add(span)
         records: list[Record] = []
         for trace_id in span.rollouts:

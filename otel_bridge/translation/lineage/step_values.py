@@ -61,7 +61,10 @@ def _mean_and_max(name: str, numbers: Sequence[float]) -> dict[str, Value]:
 
 
 def _staleness_values(step: int, consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
-    """Return how far behind the weights of the consumed rollouts are; nothing if no rollout names a version or step."""
+    """Return how far behind the weights of the consumed rollouts are.
+
+    Nothing if no rollout names a version or step.
+    """
     stalenesses = (_staleness(step, rollout) for rollout in consumed)
     staleness = [steps_behind for steps_behind in stalenesses if steps_behind is not None]
     if not staleness:

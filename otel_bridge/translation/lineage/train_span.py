@@ -35,7 +35,10 @@ def split_train_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans |
 
 
 def read_train_span(span: Span) -> TrainSpan | None:
-    """Return the training step that *span* describes; ``None`` without a step, a time or a link to a rollout."""
+    """Return the training step that *span* describes.
+
+    ``None`` without a step, a time or a link to a rollout.
+    """
     attributes = mapping_of(span.attributes)
     step = int_in(attributes, semconv.STEP)
     rollouts = tuple(

@@ -216,7 +216,10 @@ class RowAssembler:
         return rows
 
     def _give_up(self, process: Process, oldest: PendingRow) -> list[Row]:
-        """Release *oldest* although it is cut or rows before it are missing; whole earlier rows go first."""
+        """Release *oldest* although it is cut or rows before it are missing.
+
+        Whole earlier rows go first.
+        """
         earlier = [row for row in process.ready.values() if row.time_ns < oldest.time_ns]
         rows = [self._write(process, row) for row in sorted(earlier, key=lambda row: row.seq)]
         rows.append(

@@ -30,7 +30,10 @@ class AttemptDetector:
     def of_spans(
         self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int
     ) -> list[Record]:
-        """Detect the attempt of a process from its spans; return the config of a further attempt."""
+        """Detect the attempt of a process from its spans.
+
+        Return the config of a further attempt.
+        """
         if not self._unknown(context):
             return []
         return self._detected(
@@ -40,7 +43,10 @@ class AttemptDetector:
     def of_logs(
         self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int
     ) -> list[Record]:
-        """Detect the attempt of a process from its events; return the config of a further attempt."""
+        """Detect the attempt of a process from its events.
+
+        Return the config of a further attempt.
+        """
         if not self._unknown(context):
             return []
         records = (record for scope in scopes for record in scope.log_records)

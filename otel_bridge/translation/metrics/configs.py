@@ -22,7 +22,8 @@ _OURS = "otel_bridge"
 """Placeholder for the instance of a leaf that no process sent."""
 
 _Leaf: TypeAlias = list[object]
-"""Value, time, instance, event number; and ``True`` for a map that replaces all that is older below its path."""
+"""Value, time, instance, event number; and ``True`` for a map that replaces all that is older below
+its path."""
 
 
 class Configs:

@@ -47,7 +47,10 @@ class DefinedSummaries:
         self.defined = self._definitions.defined
 
     def define(self, event: ValuesEvent) -> None:
-        """Take definitions: name, which may end with ``*``, to kinds with commas; the later one of a name holds."""
+        """Take definitions: name, which may end with ``*``, to kinds with commas.
+
+        The later one of a name holds.
+        """
         for key, kinds in event.values.items():
             name = full_key(event.role, key)
             last_origin = self._origins.get(name)
@@ -66,7 +69,10 @@ class DefinedSummaries:
         self.defined = self._definitions.defined
 
     def rows(self, records: list[Record]) -> list[Record]:
-        """Take the rows in *records*; return *records* with the summaries before the end of the run."""
+        """Take the rows in *records*.
+
+        Return *records* with the summaries before the end of the run.
+        """
         with_summaries: list[Record] = []
         for record in records:
             if type(record) is Row:
@@ -101,7 +107,10 @@ class DefinedSummaries:
             self._changed.add(key)
 
     def _store(self, key: str, value: Scalar, time_unix_ns: int) -> bool:
-        """Store a last value; return whether it is another one. A value that a program set itself stays."""
+        """Store a last value.
+
+        Return whether it is another one. A value that a program set itself stays.
+        """
         stored = cast("list[Scalar] | None", self._state.get(PREFIX + key))
         if stored is not None and (stored[3] != _COMPUTED or stored[0] == value):
             return False
@@ -109,7 +118,10 @@ class DefinedSummaries:
         return True
 
     def _summaries(self, end: End) -> list[Record]:
-        """Return the summaries that changed since the run last ended; trackers show the last value anyway."""
+        """Return the summaries that changed since the run last ended.
+
+        Trackers show the last value anyway.
+        """
         values: dict[str, Scalar] = {}
         for key, summary in self._keys.items():
             kinds = self._definitions.kinds_of(key)

@@ -35,7 +35,9 @@ class Increments:
         self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 
     def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
-        """Return the increment of *point* over the last point of its series; ``None``: no increment, or an older point.
+        """Return the increment of *point* over the last point of its series.
+
+        ``None``: no increment, or an older point.
 
         The first point of a series, and the first point after a restart of the producer, is
         returned whole.

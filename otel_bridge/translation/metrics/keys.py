@@ -26,7 +26,8 @@ _HASH_BYTES: Final = 4
 MAX_AXES = 256
 """Most axes that every record carries; further roles are still written, on their own axis."""
 QUIET_NS: Final = 90_000_000_000
-"""Silence after which a remote process no longer prevents a new attempt; heartbeats arrive each minute."""
+"""Silence after which a remote process no longer prevents a new attempt; heartbeats arrive each
+minute."""
 NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
 
 
@@ -126,7 +127,8 @@ class StepAxes:
         self._last: dict[str, int] = {}
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
-        """Axis to attempt, for roles that began a second or later attempt; the reporter of the attempt removes it."""
+        """Axis to attempt, for roles that began a second or later attempt; the reporter of the
+        attempt removes it."""
         self.reload()
 
     def reload(self) -> None:
@@ -145,7 +147,10 @@ class StepAxes:
         return last.copy()
 
     def furthest(self, axis: str) -> int | None:
-        """Return the highest step of the current attempt on *axis*; ``None`` before its first row."""
+        """Return the highest step of the current attempt on *axis*.
+
+        ``None`` before its first row.
+        """
         return self._furthest.get(axis)
 
     def beside(self, axis: str, step: int) -> dict[str, int]:
@@ -164,7 +169,9 @@ class StepAxes:
                 self._state.set(f"key/{key}", axis)
 
     def admit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
-        """Return *values* without the keys beyond the limit of the run, each counted; the others are registered.
+        """Return *values* without the keys beyond the limit of the run, each counted.
+
+        The others are registered.
 
         Args:
             values: Key to value of one row.
@@ -194,7 +201,10 @@ class StepAxes:
         return self._within_limit(values, axis)
 
     def _within_limit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
-        """Return *values* without new keys beyond the limit of the run, which are counted; register the others."""
+        """Return *values* without new keys beyond the limit of the run, which are counted.
+
+        Register the others.
+        """
         new = [key for key in values if key not in self._registered]
         if not new:
             return values
@@ -215,7 +225,10 @@ class StepAxes:
             self._store("reached/", self._reached, axis, step)
 
     def _store(self, key_space: str, numbers: dict[str, int], axis: str, number: int) -> None:
-        """Store *number* as that of *axis*, if it is another one; of axes beyond `MAX_AXES` nothing is stored."""
+        """Store *number* as that of *axis*, if it is another one.
+
+        Of axes beyond `MAX_AXES` nothing is stored.
+        """
         has_room = axis in numbers or len(numbers) < MAX_AXES
         if has_room and numbers.get(axis) != number:
             numbers[axis] = number
@@ -293,7 +306,10 @@ class StepAxes:
     def with_attempt(
         self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
     ) -> Mapping[str, Value]:
-        """Return the *values* of a row with the number of their attempt; a user's value of that name stays."""
+        """Return the *values* of a row with the number of their attempt.
+
+        A user's value of that name stays.
+        """
         key = full_key(role, ATTEMPT, rank=process.rank)
         self.register((key,), axis_of(role))
         return {key: attempt, **values}
@@ -344,7 +360,10 @@ def _runs_beside(worker: Process, process: Process) -> bool:
 
 
 def _ended_after(worker: Process, process: Process) -> bool:
-    """Return whether *worker* ended after *process* began; for a remote end, compare the time it was read."""
+    """Return whether *worker* ended after *process* began.
+
+    For a remote end, compare the time it was read.
+    """
     if worker.status is None:
         return worker.drained and worker.seen_ns > process.began_ns
     ended_by_arrival = worker.remote and not worker.timed_out

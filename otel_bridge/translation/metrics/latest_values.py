@@ -50,7 +50,10 @@ class ValuesEvent:
     replaces: bool = False
 
     def record_id(self, kind: str) -> str:
-        """Return the id of the record of *kind* that this event gives; equal for a redelivered event."""
+        """Return the id of the record of *kind* that this event gives.
+
+        Equal for a redelivered event.
+        """
         origin = self.origin
         if origin.seq:
             return f"{kind}:{origin.instance}:{origin.seq}"

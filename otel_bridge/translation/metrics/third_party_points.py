@@ -331,7 +331,9 @@ _MAX_NUMBERS: Final = 1_000
 
 
 def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
-    """Return the iteration of *span* and its numbers; ``None`` without an iteration or without numbers.
+    """Return the iteration of *span* and its numbers.
+
+    ``None`` without an iteration or without numbers.
 
     Spans of rollouts and of model calls are excluded: their numbers belong to the rollout.
     """

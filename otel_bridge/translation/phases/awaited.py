@@ -32,7 +32,9 @@ class AwaitedRank:
 
 
 def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> AwaitedRank | None:
-    """Return the rank that is awaited in the newest of *steps*; ``None`` when there is none, or there are several.
+    """Return the rank that is awaited in the newest of *steps*.
+
+    ``None`` when there is none, or there are several.
 
     Args:
         steps: Steps of one role and attempt, open ones and the last closed ones, in order.
@@ -62,7 +64,10 @@ def _awaited_in(
 
 
 def _rank_before(steps: Sequence[PhaseStep], name: str, instance: str) -> int | None:
-    """Return the rank of a process that had phase *name* in an earlier step; ``None`` when it had not."""
+    """Return the rank of a process that had phase *name* in an earlier step.
+
+    ``None`` when it had not.
+    """
     for step in steps[:-1]:
         if instance in step.ends.get(name, ()):
             return step.ranks[instance].rank

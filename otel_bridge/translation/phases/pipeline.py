@@ -146,7 +146,10 @@ class PhasePipeline:
         self._workers.forget(instance)
 
     def _step_of(self, process: Process, role: str | None, phase: PhaseSpan) -> PhaseStep | None:
-        """Return the step of a phase; ``None``: it is dropped, for its name or because the step is forgotten."""
+        """Return the step of a phase.
+
+        ``None``: it is dropped, for its name or because the step is forgotten.
+        """
         if phase.name not in self._names and not self._admit_name(phase.name):
             return None
         track = role or "", self._run.attempt_of(process, role)
@@ -220,7 +223,10 @@ class PhasePipeline:
 
     # --- its row ----------------------------------------------------------------------------------
     def _row(self, step: PhaseStep) -> Row:
-        """Return the row of *step*, which is closed from then on; further rows of the step have other ids."""
+        """Return the row of *step*, which is closed from then on.
+
+        Further rows of the step have other ids.
+        """
         if not step.closed:
             self._count_unclosed(step)
         self._open.pop(step.key, None)
@@ -260,7 +266,10 @@ class PhasePipeline:
         return records
 
     def _step_to_forget(self) -> PhaseStep | None:
-        """Return the oldest closed step beyond the bounds; of the last ones of a role only if nothing else helps."""
+        """Return the oldest closed step beyond the bounds.
+
+        Of the last ones of a role only if nothing else helps.
+        """
         has_many = len(self._steps) - len(self._open) > _MAX_CLOSED
         if not has_many and self._phases <= _MAX_CLOSED_PHASES:
             return None  # nearly always

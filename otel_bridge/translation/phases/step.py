@@ -48,7 +48,10 @@ class PhaseStep(CollectedStep):
         return self.revision > 0
 
     def add(self, process: Process, phase: PhaseSpan, now_unix_ns: int) -> bool:
-        """Add a phase of *process*; return whether there was room. One that is there already changes nothing."""
+        """Add a phase of *process*.
+
+        Return whether there was room. One that is there already changes nothing.
+        """
         rank = self.ranks.get(process.instance)
         if rank is None:
             rank = RankTimes(process.rank, process.forked)
@@ -84,7 +87,10 @@ class PhaseStep(CollectedStep):
         self.passed_ns = passed_ns
 
     def to_json(self) -> Json:
-        """Return the facts of the step as stored in the state; the phases of each process have keys of their own."""
+        """Return the facts of the step as stored in the state.
+
+        The phases of each process have keys of their own.
+        """
         return [
             *self.track, self.number, self.last_ns, self.end_unix_ns, self.closed, self.changed_ns, self.revision,
         ]  # fmt: skip

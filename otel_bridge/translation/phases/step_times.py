@@ -122,7 +122,10 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
 def _seconds_by_phase(
     ranks: list[RankTimes], leading: list[RankTimes]
 ) -> dict[str, dict[int, float]]:
-    """Return the seconds of each phase by index of the rank; the whole step only of the *leading* ranks."""
+    """Return the seconds of each phase by index of the rank.
+
+    The whole step only of the *leading* ranks.
+    """
     seconds: dict[str, dict[int, float]] = {}
     for index, rank in enumerate(ranks):
         of_rank = rank.seconds()

@@ -26,9 +26,11 @@ from otel_bridge.translation.state import TranslationState
 
 _KEY = "run/life"
 MAX_PROCESSES = 4_096
-"""Most processes remembered; beyond it the processes that ended first are folded into the state of the run."""
+"""Most processes remembered; beyond it the processes that ended first are folded into the state of
+the run."""
 _MAX_BOOTS = 256
-"""Most boots whose clocks are remembered; processes of further boots are placed by their wall clocks."""
+"""Most boots whose clocks are remembered; processes of further boots are placed by their wall
+clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,10 @@ class RunLifecycle:
         self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
-        """Note the end of *process*; an end written by a bridge does not replace the process's own."""
+        """Note the end of *process*.
+
+        An end written by a bridge does not replace the process's own.
+        """
         is_own_end = bool(event.seq) and not process.end_event
         if process.status is not None and not is_own_end and event.seq <= process.end_event:
             return
@@ -300,7 +305,9 @@ class RunLifecycle:
         return run_status(self.processes.values(), self._forgotten, self._options.owner_role)
 
     def counts_by_role(self) -> dict[str, tuple[int, int]]:
-        """Return, by role, how many processes are open, and how many there are; an empty role for those without one.
+        """Return, by role, how many processes are open, and how many there are.
+
+        An empty role for those without one.
 
         A launcher does not count, nor does a process with a successor.
         """

@@ -70,7 +70,10 @@ class PendingRow:
         self.own_ns = own_ns
 
     def add(self, values: Mapping[str, Value], same_keys: int) -> int:
-        """Add *values*, and *same_keys* without a full key of their own; return their approximate size."""
+        """Add *values*, and *same_keys* without a full key of their own.
+
+        Return their approximate size.
+        """
         size_bytes = sum(len(key) + 64 for key in values if key not in self.values)
         self.values.update(values)
         self.same += same_keys
@@ -188,7 +191,10 @@ class Process:
 
     @property
     def start_order(self) -> tuple[int, int]:
-        """Sort key by start time; processes that started at one instant are ordered by when they were first seen."""
+        """Sort key by start time.
+
+        Processes that started at one instant are ordered by when they were first seen.
+        """
         return self.started_ns, self.order
 
     @property

@@ -1,4 +1,7 @@
-"""Segments and resources -> the producer: run, process and row decoder. Pure; bounded caches only."""
+"""Segments and resources -> the producer: run, process and row decoder. Pure.
+
+Bounded caches only.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,10 @@ class ProducerRegistry:
     def of_resource(
         self, source: SegmentInfo, resource: Resource, now_unix_ns: int
     ) -> ProducerContext | None:
-        """Return the producer of a resource in a whole request; ``None``: the resource belongs to another run."""
+        """Return the producer of a resource in a whole request.
+
+        ``None``: the resource belongs to another run.
+        """
         data = resource.SerializeToString(deterministic=True)
         cache_key = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
         context = self._of_resources.get(cache_key)

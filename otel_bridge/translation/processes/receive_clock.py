@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class ReceiveClock:
-    """Measures how long one translator receives one kind of connection; rows and spans reconnect separately.
+    """Measures how long one translator receives one kind of connection.
+
+    Rows and spans reconnect separately.
 
     Args:
         opened_unix_ns: Unix ns when the translator began to receive. Whatever waited earlier waited

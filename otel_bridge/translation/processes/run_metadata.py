@@ -76,7 +76,10 @@ class RunMetadata:
         return True
 
     def rename(self, name: str) -> None:
-        """Replace a generated name of the run; a name that a user gave, and an empty *name*, change nothing."""
+        """Replace a generated name of the run.
+
+        A name that a user gave, and an empty *name*, change nothing.
+        """
         stored = self._stored()
         sources = cast("Mapping[str, str]", stored.get("sources") or {})
         if name and sources.get("name") != GIVEN:
@@ -104,7 +107,10 @@ class RunMetadata:
 
 
 def _facts(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return group, notes, job type, tags and node rank, as far as *attributes* name them; without secrets."""
+    """Return group, notes, job type, tags and node rank, as far as *attributes* name them.
+
+    Without secrets.
+    """
     facts: dict[str, object] = {}
     for fact, key in _TEXTS.items():
         text = text_in(attributes, key)
@@ -120,7 +126,10 @@ def _facts(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _identity(attributes: Mapping[str, object]) -> dict[str, str]:
-    """Return how the trackers, the host and the code of the run are named; without secrets in free texts."""
+    """Return how the trackers, the host and the code of the run are named.
+
+    Without secrets in free texts.
+    """
     identity: dict[str, str] = {}
     for key in _IDENTITY:
         text = text_in(attributes, key)
@@ -130,7 +139,10 @@ def _identity(attributes: Mapping[str, object]) -> dict[str, str]:
 
 
 def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object]:
-    """Return project, name and their sources; those of *producer* if its source ranks higher, else the stored ones."""
+    """Return project, name and their sources.
+
+    Those of *producer* if its source ranks higher, else the stored ones.
+    """
     stored_sources = cast("Mapping[str, str]", stored.get("sources") or {})
     sources: dict[str, str] = {}
     names: dict[str, object] = {}

@@ -40,7 +40,10 @@ class ForgottenEnds:
 
     @property
     def owner_start(self) -> tuple[int, int]:
-        """Return the start of the last process of the owner role; before every start without one."""
+        """Return the start of the last process of the owner role.
+
+        Before every start without one.
+        """
         if _OWNER not in self._stored:
             return _BEFORE_EVERY_START
         order, _, started_ns = self._stored[_OWNER]
@@ -53,11 +56,17 @@ class ForgottenEnds:
 
     @property
     def generation(self) -> int:
-        """Return the number of ends that the run had when the latest of the processes ended; -1 without one."""
+        """Return the number of ends that the run had when the latest of the processes ended.
+
+        -1 without one.
+        """
         return cast("int", self._stored[_WORST][0]) if _WORST in self._stored else -1
 
     def worst_of(self, generation: int) -> list[Status]:
-        """Return the worst status among the processes of *generation*; nothing without such a process."""
+        """Return the worst status among the processes of *generation*.
+
+        Nothing without such a process.
+        """
         return (
             [Status(cast("str", self._stored[_WORST][1]))] if self.generation == generation else []
         )
@@ -95,7 +104,10 @@ def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_r
 
 
 def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
-    """Return the process of the owner role that started last; ``None`` without one that may decide."""
+    """Return the process of the owner role that started last.
+
+    ``None`` without one that may decide.
+    """
     owners = [
         process for process in counted if process.determines_status and process.role == owner_role
     ]
@@ -103,7 +115,10 @@ def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
 
 
 def _ends_of_others(counted: Iterable[Process], generation: int) -> list[Status]:
-    """Return the statuses of processes of *generation*; forked children and ranks above 0 only without any others."""
+    """Return the statuses of processes of *generation*.
+
+    Forked children and ranks above 0 only without any others.
+    """
     workers = [process for process in counted if not process.launcher]
     deciding = [process for process in workers if process.determines_status] or workers
     return [end_of(process) for process in deciding if process.generation == generation]

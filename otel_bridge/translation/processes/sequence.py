@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 MAX_GAPS = 1_000
-"""Most gaps remembered of one process; beyond it the oldest gap is given up, and its numbers stay missing."""
+"""Most gaps remembered of one process; beyond it the oldest gap is given up, and its numbers stay
+missing."""
 
 
 @dataclass(slots=True)
 class Gap:
-    """Holds missing numbers *first* to *last*; their times lie strictly between *after_ns* and *before_ns*."""
+    """Holds missing numbers *first* to *last*.
+
+    Their times lie strictly between *after_ns* and *before_ns*.
+    """
 
     first: int
     last: int

@@ -98,11 +98,17 @@ class RolloutAssembler:
     count: Callable[[str, int], None] = _uncounted
 
     def rollout_key(self, role: str | None, split: str, process_key: Json = None) -> str:
-        """Return the key of this role's and split's rollouts in trackers; *process_key*: the process's own setting."""
+        """Return the key of this role's and split's rollouts in trackers.
+
+        *process_key*: the process's own setting.
+        """
         return key_of(role, (reading.as_name(process_key) or self.key).replace("{split}", split))
 
     def facts(self, trace: ReceivedTrace) -> SamplingFacts:
-        """Return the facts that sampling needs; messages are not read where the root names its finish reason."""
+        """Return the facts that sampling needs.
+
+        Messages are not read where the root names its finish reason.
+        """
         spans = folded(trace.spans)
         origin, subject = _subject(spans)
         attributes = {
@@ -143,7 +149,10 @@ class RolloutAssembler:
         scores: Sequence[EvaluationScore],
         steps: Mapping[str, int],
     ) -> RolloutRecord:
-        """Return the record; *facts* are those that sampling used, *scores* the evaluations that arrived in time."""
+        """Return the record.
+
+        *facts* are those that sampling used, *scores* the evaluations that arrived in time.
+        """
         ordered = _ordered(folded(trace.spans))
         origin, subject = _subject(ordered)
         limited_spans, clipped = self._limited(_with_messages(ordered, subject))
@@ -198,7 +207,10 @@ class RolloutAssembler:
         )
 
     def _limited(self, ordered: Sequence[tuple[SpanOrigin, Span]]) -> tuple[list[Span], int]:
-        """Return the spans within the limits, and the number of bytes cut; those of native producers came so."""
+        """Return the spans within the limits, and the number of bytes cut.
+
+        Those of native producers came so.
+        """
         clipped = 0
         spans: list[Span] = []
         for origin, span in ordered:
@@ -309,7 +321,10 @@ def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span
 
 
 def _staleness(step: int | None, split: str, version: int | None) -> int | None:
-    """Return the number of steps the policy is behind; ``None`` for an evaluator, which counts its own steps."""
+    """Return the number of steps the policy is behind.
+
+    ``None`` for an evaluator, which counts its own steps.
+    """
     if (
         step is None
         or version is None
@@ -355,7 +370,10 @@ def _has_agent_lightning_reward(span: Span) -> bool:
 def _agent_lightning_rewards(
     attributes: Mapping[str, Json],
 ) -> tuple[float | None, dict[str, float]]:
-    """Return the first reward, and all of them by name; a reward without a name has its number as the name."""
+    """Return the first reward, and all of them by name.
+
+    A reward without a name has its number as the name.
+    """
     rewards: dict[str, float] = {}
     for key, value in attributes.items():
         if not key.startswith(_AGENT_LIGHTNING_REWARD):

@@ -42,7 +42,9 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
 def in_order(
     prompt: Sequence[Message], answer: Sequence[Message], turns: Sequence[Turn]
 ) -> list[Message]:
-    """Return the messages with a root's output in its place; messages of tools or users may follow the last answer.
+    """Return the messages with a root's output in its place.
+
+    Messages of tools or users may follow the last answer.
 
     Args:
         prompt: Input messages of the root: all messages but its output.
@@ -83,7 +85,10 @@ def _calls(message: Message) -> list[dict[str, Json]]:
 
 
 def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of *prompt* that follow the *history*; all of them if the two have nothing in common."""
+    """Return the messages of *prompt* that follow the *history*.
+
+    All of them if the two have nothing in common.
+    """
     if not history or not prompt:
         return prompt
     marks = [_mark(message) for message in prompt]

@@ -24,9 +24,11 @@ from otel_bridge.translation.state import TranslationState
 
 _PREFIX: Final = "evaluation/"
 _SPAN: Final = "."
-"""Separator of trace id and span id, for values about one span of a trace whose rollouts are not known yet."""
+"""Separator of trace id and span id, for values about one span of a trace whose rollouts are not
+known yet."""
 _MAX_SPANS: Final = 1_000
-"""Most spans of one trace with values of their own; values for further spans count for the trace."""
+"""Most spans of one trace with values of their own; values for further spans count for the
+trace."""
 _MAX_VALUES: Final = 1_000
 """Most values of one rollout, each of a name and a process."""
 _SENT: Final = "l:"
@@ -223,7 +225,9 @@ class Evaluations:
         return [evaluation.score for evaluation in self._waiting(trace_id)]
 
     def claim(self, trace_id: str) -> int:
-        """Note that the trace has arrived; its values now wait for its rollout without a time limit.
+        """Note that the trace has arrived.
+
+        Its values now wait for its rollout without a time limit.
 
         Returns:
             Number of its values that `overdue` has yielded, because the trace was missing until
@@ -248,7 +252,10 @@ class Evaluations:
         )
 
     def settle(self, trace_id: str) -> None:
-        """Note that the rollout was emitted with its values; from then on only redeliveries are detected."""
+        """Note that the rollout was emitted with its values.
+
+        From then on only redeliveries are detected.
+        """
         entry = self._entry(trace_id)
         if not entry:
             return
@@ -267,7 +274,10 @@ class Evaluations:
             yield self.drop_pending(trace_id)
 
     def drop_pending(self, trace_id: str) -> list[ReceivedEvaluation]:
-        """Return the values of a trace that will not arrive; from then on only redeliveries are detected."""
+        """Return the values of a trace that will not arrive.
+
+        From then on only redeliveries are detected.
+        """
         if trace_id not in self._pending:
             return []
         evaluations = self._waiting(trace_id)

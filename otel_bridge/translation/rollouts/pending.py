@@ -11,7 +11,8 @@ from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.trace_store import PendingTrace
 
 _BARE: Final = 4
-"""Factor on the wait of a rollout whose messages may arrive in log records, which SDKs send every 1 to 5 s."""
+"""Factor on the wait of a rollout whose messages may arrive in log records, which SDKs send every 1
+to 5 s."""
 
 
 class PendingTraces:
@@ -70,7 +71,10 @@ class PendingTraces:
         self._undecided.pop(trace.id, None)
 
     def due(self, now_unix_ns: int) -> Iterator[tuple[PendingTrace, int]]:
-        """Yield each overdue trace with its due time; traces may be added and removed during the iteration."""
+        """Yield each overdue trace with its due time.
+
+        Traces may be added and removed during the iteration.
+        """
         while self._due and self._due[0][0] <= now_unix_ns:
             trace = self._traces.get(heapq.heappop(self._due)[1])
             if trace is None or trace.facts is not None:

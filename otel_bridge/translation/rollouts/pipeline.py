@@ -235,7 +235,10 @@ class RolloutPipeline:
         return records + self._bounded(now_unix_ns)
 
     def flush(self) -> None:
-        """Write the facts in memory to the state; without this a restart loses nothing but may close a step early."""
+        """Write the facts in memory to the state.
+
+        Without this a restart loses nothing but may close a step early.
+        """
         self._workers.flush()
 
     def forget(self, instance_id: str) -> None:
@@ -250,7 +253,10 @@ class RolloutPipeline:
         return records + self._publisher.tick(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
-        """Release everything that waits, since no more data are expected; later data are processed as usual."""
+        """Release everything that waits, since no more data are expected.
+
+        Later data are processed as usual.
+        """
         records = self.tick(now_unix_ns)
         for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
             records += self._expire(trace, now_unix_ns)
@@ -268,7 +274,10 @@ class RolloutPipeline:
         scope_spans: ScopeSpans | None,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process spans of one trace; *scope_spans* is the message that holds exactly these spans, if any."""
+        """Process spans of one trace.
+
+        *scope_spans* is the message that holds exactly these spans, if any.
+        """
         if self._publisher.other.get(trace_id) is not None:
             return []
         records: list[Record] = []
@@ -298,7 +307,10 @@ class RolloutPipeline:
     def _add_to_parts(
         self, trace: PendingTrace, origin: SpanOrigin, spans: list[Span], now_unix_ns: int
     ) -> list[Span]:
-        """Add spans below a rollout that was split from *trace* to that rollout; return the other spans."""
+        """Add spans below a rollout that was split from *trace* to that rollout.
+
+        Return the other spans.
+        """
         rest = spans
         for part in filter(None, map(self._store.traces.get, trace.parts)):
             new = (span for span in rest if span.span_id not in trace.span_ids)
@@ -318,7 +330,10 @@ class RolloutPipeline:
         scope_spans: ScopeSpans | None,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Add spans to a waiting trace; return the records of its rollout if it is complete with them."""
+        """Add spans to a waiting trace.
+
+        Return the records of its rollout if it is complete with them.
+        """
         fresh = self._router.fresh(trace, spans)
         if not fresh:
             return []
@@ -360,7 +375,10 @@ class RolloutPipeline:
         now_unix_ns: int,
         unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
     ) -> list[Record]:
-        """Emit, sample out or hold a complete rollout; *unstored*: its spans that the state does not hold."""
+        """Emit, sample out or hold a complete rollout.
+
+        *unstored*: its spans that the state does not hold.
+        """
         if trace.further or len(trace.marks) > 1:
             parts = sub_traces(source, further=trace.further)
             if trace.further or len(parts) > 1:
@@ -399,7 +417,10 @@ class RolloutPipeline:
         return records
 
     def _late_rest(self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]) -> list[Record]:
-        """Emit those spans that belong to the first rollout of a trace; count those whose rollout never came."""
+        """Emit those spans that belong to the first rollout of a trace.
+
+        Count those whose rollout never came.
+        """
         ended = self._publisher.ended.get(trace_id)
         if ended is None:
             count(self._state, "span/late", len(rest))

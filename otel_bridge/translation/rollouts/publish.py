@@ -56,7 +56,8 @@ REWARD: Final = "reward"
 
 
 BARE_SCOPE: Final = "bare/"
-"""Key space of the state: scopes whose rollouts have no messages, to the setting that makes them record messages."""
+"""Key space of the state: scopes whose rollouts have no messages, to the setting that makes them
+record messages."""
 _MAX_SCOPE: Final = 128
 _MAX_SCOPES: Final = 20
 
@@ -165,7 +166,10 @@ class RolloutPublisher:
         return passed + records
 
     def revise(self, trace: PendingTrace) -> None:
-        """Update the facts of a rollout that waits for its step, after more of its spans arrived; its step stays."""
+        """Update the facts of a rollout that waits for its step, after more of its spans arrived.
+
+        Its step stays.
+        """
         facts = trace.facts
         if facts is None:
             return
@@ -193,7 +197,9 @@ class RolloutPublisher:
         return records
 
     def late(self, source: ReceivedTrace, ended: CompletedTrace) -> list[Record]:
-        """Emit spans that arrived after their rollout was emitted; those of a rollout that was sampled out are counted.
+        """Emit spans that arrived after their rollout was emitted.
+
+        Those of a rollout that was sampled out are counted.
 
         They are counted too when the rollout has too many spans to tell new ones from those that
         are redelivered.
@@ -240,7 +246,10 @@ class RolloutPublisher:
     def _new_value(
         self, evaluation: ReceivedEvaluation, ended: CompletedTrace | None, *, pending: bool
     ) -> list[Record]:
-        """Return the record of an evaluation whose rollout was emitted; nothing while it waits, or was sampled out."""
+        """Return the record of an evaluation whose rollout was emitted.
+
+        Nothing while it waits, or was sampled out.
+        """
         if evaluation.score.name == REWARD:
             self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         if ended is None:
@@ -305,13 +314,19 @@ class RolloutPublisher:
         return records + self._overdue(_NEVER)
 
     def thin(self) -> bool:
-        """Sample out some rollouts before their step closes; return whether any step had more rollouts than seats."""
+        """Sample out some rollouts before their step closes.
+
+        Return whether any step had more rollouts than seats.
+        """
         sampled_out = self.steps.thin(self._reward)
         self._sample_out_all(sampled_out)
         return bool(sampled_out)
 
     def close_oldest(self) -> list[Record]:
-        """Close the oldest step with waiting rollouts before it is due; requires `waiting` above 0."""
+        """Close the oldest step with waiting rollouts before it is due.
+
+        Requires `waiting` above 0.
+        """
         return self._close_steps([next(step for step in self.steps.open() if step.waiting)])
 
     def _close_steps(self, steps: Iterable[SampledStep]) -> list[Record]:
@@ -386,7 +401,10 @@ class RolloutPublisher:
             self._evaluations.forget(forgotten)
 
     def _sampled_out_value(self, trace_id: str) -> None:
-        """Count the values that wait for a rollout that an emitter sampled out; its spans will never arrive."""
+        """Count the values that wait for a rollout that an emitter sampled out.
+
+        Its spans will never arrive.
+        """
         if values := len(self._evaluations.drop_pending(trace_id)):
             self._count_sampled_out("evaluation", values)
 
@@ -395,7 +413,10 @@ class RolloutPublisher:
         self._state.set(f"sampled_out/{kind}", (total if isinstance(total, int) else 0) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
-        """Return values whose trace never arrived, and count them; another bridge may have written that trace."""
+        """Return values whose trace never arrived, and count them.
+
+        Another bridge may have written that trace.
+        """
         records: list[Record] = []
         for values in self._evaluations.overdue(before_ns, self._options.max_open_traces):
             for waiting in values:

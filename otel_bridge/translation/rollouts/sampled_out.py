@@ -21,7 +21,8 @@ from otel_bridge.translation.state import TranslationState
 
 _SAMPLED: Final = "sampled/"
 _HALF: Final = 8
-"""Bytes of a trace id that are remembered; a chance collision within a run is practically impossible."""
+"""Bytes of a trace id that are remembered; a chance collision within a run is practically
+impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,9 @@ class SampledOut:
 def read_sampled_out(
     log_record: LogRecord, instance_id: str, role: str | None, *, run_id: str = ""
 ) -> SampledOut | None:
-    """Read an event; return ``None`` when the event holds no statistics, or a negative number of rollouts.
+    """Read an event.
+
+    Return ``None`` when the event holds no statistics, or a negative number of rollouts.
 
     Args:
         log_record: The event.
@@ -118,7 +121,10 @@ def _versions(value: Json, number: int) -> tuple[int | None, ...]:
 
 
 def _staleness(value: Json) -> tuple[int, int, int] | None:
-    """Return number, sum and highest value; ``None`` if one is missing, or beyond what JSON numbers hold exactly."""
+    """Return number, sum and highest value.
+
+    ``None`` if one is missing, or beyond what JSON numbers hold exactly.
+    """
     if not isinstance(value, dict):
         return None
     number = reading.as_int(value.get("count"))
@@ -139,7 +145,10 @@ def _lines(value: Json) -> tuple[str, ...]:
 
 
 def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:
-    """Return *number* little-endian numbers of eight bytes; none when *value*, hex digits, holds another number."""
+    """Return *number* little-endian numbers of eight bytes.
+
+    None when *value*, hex digits, holds another number.
+    """
     if not isinstance(value, str) or len(value) != 16 * number:
         return ()
     try:

@@ -1,4 +1,6 @@
-"""Sampling of each step's rollouts, over all workers, and the step's statistics; decided once, kept in the state.
+"""Sampling of each step's rollouts, over all workers, and the step's statistics.
+
+Decided once, kept in the state.
 
 A step belongs to one role, one split and one attempt of the role. A step closes in one of three
 cases: every living worker is past it (`step_workers.py`), all workers reached it and rollouts
@@ -27,16 +29,19 @@ from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWork
 from otel_bridge.translation.state import TranslationState
 
 _DETAILED: Final = 64
-"""Number of closed steps of a role and split whose groups are remembered, so that late rollouts count exactly."""
+"""Number of closed steps of a role and split whose groups are remembered, so that late rollouts
+count exactly."""
 _NEVER: Final = 1 << 63
 _STEPLESS: Final = "stepless/last"
 """Key of the state: the highest number in the id of statistics of rollouts without a step."""
 _LOOK_NS: Final = 1_000_000_000
 """Interval at which open steps are checked, since workers may start and end meanwhile."""
 _REMEMBERED: Final = 4_096
-"""Number of closed steps of a role and split whose seats are remembered; an older step would begin anew."""
+"""Number of closed steps of a role and split whose seats are remembered; an older step would begin
+anew."""
 _REMEMBERED_IN_ALL: Final = 16_384
-"""Number of closed steps in all whose seats are remembered, since the number of splits is unbounded."""
+"""Number of closed steps in all whose seats are remembered, since the number of splits is
+unbounded."""
 
 
 class SamplingDecision(Enum):
@@ -172,7 +177,9 @@ class StepSampler:
         return by_start, sampled_out
 
     def thin(self, reward_of: Callable[[str, SamplingFacts], float | None]) -> list[str]:
-        """Sample early in the open step with the most rollouts beyond its seats; the step stays open.
+        """Sample early in the open step with the most rollouts beyond its seats.
+
+        The step stays open.
 
         Args:
             reward_of: As of `close`.
@@ -211,7 +218,10 @@ class StepSampler:
         }
 
     def row(self, step: SampledStep) -> Row:
-        """Return the statistics of a closed step as a row; later statistics of the same step have another id."""
+        """Return the statistics of a closed step as a row.
+
+        Later statistics of the same step have another id.
+        """
         role, split, attempt = step.track
         number = self._stepless_number(step) if step.number is None else step.number
         identity = f"{STATISTICS_ID}{role}:{split}:{number}"
@@ -269,7 +279,10 @@ class StepSampler:
     def _due_ns(
         self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool
     ) -> int:
-        """Return the time at which *step* closes; *is_over*: whether its role has begun a later attempt since."""
+        """Return the time at which *step* closes.
+
+        *is_over*: whether its role has begun a later attempt since.
+        """
         due = self._receive_clock.due
         options = self._options
         quiet_ns = due(
@@ -300,7 +313,10 @@ class StepSampler:
             self._store(step)
 
     def corrected(self, now_unix_ns: int | None) -> list[SampledStep]:
-        """Return the changed closed steps without rollouts since; with *now_unix_ns* ``None``, all changed ones."""
+        """Return the changed closed steps without rollouts since.
+
+        With *now_unix_ns* ``None``, all changed ones.
+        """
         changed = list(self._changed.values())
         if now_unix_ns is not None:
             last_change_ns = now_unix_ns - self._options.step_watermark_ns

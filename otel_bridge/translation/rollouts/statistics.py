@@ -82,7 +82,10 @@ class Statistics:
             self._merge(group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward))
 
     def add_sampled_out(self, rollouts: int, body: Mapping[str, Json]) -> None:
-        """Count *rollouts* that an emitter sampled out; *body*: group id to count, sum, sum_squares, min, max."""
+        """Count *rollouts* that an emitter sampled out.
+
+        *body*: group id to count, sum, sum_squares, min, max.
+        """
         counted = 0
         for group, value in body.items():
             sums = _sums(value)

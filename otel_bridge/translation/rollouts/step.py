@@ -90,7 +90,10 @@ class SampledStep:
         self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
 
     def seat(self, facts: SamplingFacts, cap: int) -> bool:
-        """Count a rollout that does not wait; return whether the rollout gets one of *cap* seats."""
+        """Count a rollout that does not wait.
+
+        Return whether the rollout gets one of *cap* seats.
+        """
         self.statistics.add(facts.group, facts.reward, facts.staleness)
         has_seat = self.kept < cap
         self.kept += has_seat
@@ -132,7 +135,10 @@ class SampledStep:
         self.changed_ns = None
 
     def passed_at(self, passed_ns: int | None) -> bool:
-        """Note the time at which every worker was past the step; return whether this time changed."""
+        """Note the time at which every worker was past the step.
+
+        Return whether this time changed.
+        """
         has_changed = self.passed_ns != passed_ns
         self.passed_ns = passed_ns
         return has_changed

@@ -67,7 +67,10 @@ class StepProgress:
     newcomer: bool = False
 
     def behind_since(self, step: int) -> int | None:
-        """Return the latest arrival from workers that have not reached *step*; ``None``: all workers reached it."""
+        """Return the latest arrival from workers that have not reached *step*.
+
+        ``None``: all workers reached it.
+        """
         return max((last_ns for reached, last_ns in self.slow if reached < step), default=None)
 
 
@@ -131,7 +134,10 @@ class StepWorkers:
         return True
 
     def has_open(self, instance: str, role: str | None, split: str, steps: tuple[int, ...]) -> bool:
-        """Note the *steps* of which a process has open live rollouts; return whether an earlier one is now missing."""
+        """Note the *steps* of which a process has open live rollouts.
+
+        Return whether an earlier one is now missing.
+        """
         pace = self._paces.setdefault(instance, WorkerProgress())
         track = (role or "", split)
         last_steps = pace.open.get(track, ())
@@ -233,7 +239,10 @@ class StepWorkers:
         return pace is not None and pace.highest_step(role) is not None
 
     def _ended(self, process: Process | None, now_unix_ns: int) -> bool:
-        """Return whether no more data are expected of a process; its end may overtake its rollouts on a network."""
+        """Return whether no more data are expected of a process.
+
+        Its end may overtake its rollouts on a network.
+        """
         if process is None:
             return False
         if process.status is None or not process.remote:

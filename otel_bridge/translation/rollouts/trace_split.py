@@ -114,7 +114,10 @@ def _by_start(span_ids: Iterable[bytes], spans: Mapping[bytes, Span]) -> list[by
 
 
 def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
-    """Return, for each span, the span that begins its rollout; spans without a rollout are left out."""
+    """Return, for each span, the span that begins its rollout.
+
+    Spans without a rollout are left out.
+    """
     tops: dict[bytes, bytes | None] = {}
     for span_id in spans:
         path: list[bytes] = []
@@ -163,7 +166,10 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
 
 
 def _ancestors(span: Span, spans: Mapping[bytes, Span]) -> Iterator[Span]:
-    """Yield the spans above *span*, the nearest first; a circle of parents, which a producer may send, is left."""
+    """Yield the spans above *span*, the nearest first.
+
+    A circle of parents, which a producer may send, is left.
+    """
     path = {span.span_id}
     parent_id = span.parent_span_id
     while parent_id in spans and parent_id not in path:
@@ -175,7 +181,10 @@ def _ancestors(span: Span, spans: Mapping[bytes, Span]) -> Iterator[Span]:
 def _moved(
     span: Span, beginning: bytes, rollout_id: str, trace_id: str, spans: Mapping[bytes, Span]
 ) -> Span:
-    """Return *span* as a span of the trace *rollout_id*; the beginning span gets a link in place of its parent."""
+    """Return *span* as a span of the trace *rollout_id*.
+
+    The beginning span gets a link in place of its parent.
+    """
     copy = moved_to(rollout_id, span)
     if span.span_id == beginning:
         if not reading.is_root(span):
@@ -270,7 +279,10 @@ class SpanRouter:
         return trace is not None and span_id in trace.span_ids
 
     def late_spans(self, trace_id: str, ended: CompletedTrace, received: list[Span]) -> list[Span]:
-        """Return the new spans of a finished trace, each once; spans of its further rollouts are redelivered."""
+        """Return the new spans of a finished trace, each once.
+
+        Spans of its further rollouts are redelivered.
+        """
         return unknown(
             ended, [span for span in received if not self._is_redelivered(trace_id, span)]
         )
@@ -305,7 +317,10 @@ class SpanRouter:
         return self._evaluations.of_span(evaluation)
 
     def fresh(self, trace: PendingTrace, received: list[Span]) -> list[Span]:
-        """Return the spans that *trace* lacks and has room for, each once; those without room are counted."""
+        """Return the spans that *trace* lacks and has room for, each once.
+
+        Those without room are counted.
+        """
         # Reversed twice: of spans with one id the first that was received wins, and the order
         # stays.
         by_id = {

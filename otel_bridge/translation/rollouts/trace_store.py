@@ -27,11 +27,13 @@ from otel_bridge.translation.state import TranslationState
 MAX_SPANS: Final = 20_000
 """Most spans of one trace; a larger trace is not a rollout but an endless span source."""
 FURTHER: Final = "+"
-"""Suffix of a trace id, for spans that arrive after its first rollout was complete and may belong to others."""
+"""Suffix of a trace id, for spans that arrive after its first rollout was complete and may belong
+to others."""
 _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
 _KNOWN_SPANS: Final = 256
-"""Most span ids that are remembered of a finished trace; a redelivered span of a larger trace counts as late."""
+"""Most span ids that are remembered of a finished trace; a redelivered span of a larger trace
+counts as late."""
 _KNOWN_BYTES: Final = 4
 """Bytes of a span id that distinguish the spans of one trace well enough."""
 

@@ -179,7 +179,10 @@ class TokenPipeline:
         rollout.waiting.clear()
 
     def _evict(self) -> None:
-        """Forget the streams beyond the limit; a mismatch that waits for its other half is lost then."""
+        """Forget the streams beyond the limit.
+
+        A mismatch that waits for its other half is lost then.
+        """
         while (rollout := self._streams.overdue()) is not None:
             if rollout.waiting:
                 count(self._state, EVICTED, name=rollout.trace_id)
@@ -195,7 +198,10 @@ class TokenPipeline:
         return self._steps.row(step, step_values(step.totals, len(step.counted)))
 
     def _facts(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
-        """Return the figures of the rollouts of *step* that have arrived; those of others wait for them."""
+        """Return the figures of the rollouts of *step* that have arrived.
+
+        Those of others wait for them.
+        """
         records: list[Record] = []
         for trace_id in list(step.facts):
             rollout = self._generated.get(trace_id)

@@ -17,7 +17,8 @@ from otel_bridge.translation.span_steps import SpanStep, ids_of
 
 _MAX_FIGURES: Final = 64
 HALF: Final = 16
-"""Hex digits of a trace id that are stored; a chance collision within a step is practically impossible."""
+"""Hex digits of a trace id that are stored; a chance collision within a step is practically
+impossible."""
 
 
 @dataclass(slots=True)
@@ -88,7 +89,9 @@ class TokenStep(SpanStep):
         figures: Mapping[str, Figure],
         is_shown: Callable[[str], bool],
     ) -> int:
-        """Add figures of *rollouts*; return how many of them the step has already, each of a rollout and a name.
+        """Add figures of *rollouts*.
+
+        Return how many of them the step has already, each of a rollout and a name.
 
         Args:
             rollouts: Trace ids, in the order of the figures.

@@ -49,7 +49,9 @@ def split_token_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans |
 
 
 def read_token_span(span: Span) -> TokenSpan | None:
-    """Return what *span* holds; ``None`` without a step, a time, or a different rollout for each link.
+    """Return what *span* holds.
+
+    ``None`` without a step, a time, or a different rollout for each link.
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
@@ -85,7 +87,10 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
 
 def _rollouts(span: Span) -> tuple[str, ...]:
-    """Return the trace ids that *span* links to; none of them unless all are valid and different."""
+    """Return the trace ids that *span* links to.
+
+    None of them unless all are valid and different.
+    """
     trace_ids = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
     return trace_ids if len(set(trace_ids)) == len(span.links) else ()
 

@@ -41,7 +41,10 @@ class TokenViews:
         self._recent: dict[str, dict[str, Json]] = {}
 
     def shown(self, rollout: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
-        """Note that trackers get *rollout*; with *keep*, also if none of its tokens have come yet."""
+        """Note that trackers get *rollout*.
+
+        With *keep*, also if none of its tokens have come yet.
+        """
         if self._options.content.off:
             return
         facts = _facts_of(rollout)
@@ -130,7 +133,10 @@ def _facts_of(rollout: RolloutRecord) -> dict[str, Json]:
 
 
 def _figures(streams: dict[str, list[float]]) -> dict[str, str]:
-    """Return the figures of the rollout as text; nothing when its streams are of different lengths."""
+    """Return the figures of the rollout as text.
+
+    Nothing when its streams are of different lengths.
+    """
     values = {name: stream for name, stream in streams.items() if name not in REFERENCES}
     lengths = set(map(len, values.values()))
     if len(lengths) != 1:
