@@ -73,14 +73,15 @@ def log_rollouts(
         )
         defaults_of_group = of_group if state_name is None else _of_state(of_group, state_name)
         emit(run, defaults_of_group, columns, build=build, key=key)
-        if defaults_of_group.split in {None, TRAIN}:
-            _annotate(run, [entries[index] for index in indices], defaults_of_group)
+        annotate_rollouts(run, [entries[index] for index in indices], defaults_of_group)
 
 
-def _annotate(
+def annotate_rollouts(
     run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults
 ) -> None:
-    """Record the tokens that turns of rollouts carry; most rollouts have none."""
+    """Record the tokens that turns of rollouts to train on carry; most rollouts have none."""
+    if defaults.split not in {None, TRAIN}:
+        return
     fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
     with_turns = [
         (entry.get("id"), entry["turns"])

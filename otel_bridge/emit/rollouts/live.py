@@ -20,7 +20,12 @@ from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
 from otel_bridge.emit.messages.limits import Content
-from otel_bridge.emit.rollouts.batch import RolloutDefaults, defaults_of, track_of
+from otel_bridge.emit.rollouts.batch import (
+    RolloutDefaults,
+    annotate_rollouts,
+    defaults_of,
+    track_of,
+)
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
 from otel_bridge.emit.rollouts.kept import note_kept
@@ -205,6 +210,16 @@ class LiveRollout(Rollout):
         except any_error():  # what a user put into its fields
             self._run.count_drop("rollout_unreadable")
             self._end_bare(now)
+        if self.turns:
+            self._annotate()
+
+    def _annotate(self) -> None:
+        """Record the tokens that its turns carry, whether trackers show the rollout or not."""
+        defaults = defaults_of(self._run, self.step, self.split, self._role)
+        try:
+            annotate_rollouts(self._run, [self], defaults)
+        except any_error():  # what a user put into the turns
+            self._run.count_drop("token_unreadable")
 
     def _end_bare(self, now: int) -> None:
         """End the root with its id alone, because its children need the root."""

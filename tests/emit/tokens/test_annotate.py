@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from otel_bridge import Rollout
+from otel_bridge.emit.rollouts.live import LiveRollout
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
@@ -182,6 +183,20 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
     assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}
     assert span.step == 4
     assert struct.unpack("<4f", span.streams["token_ids"][span.rollouts[0]]) == (1, 2, 3, 4)
+    assert not run.drops
+
+
+@pytest.mark.parametrize("kept", ["4", "0"])
+def test_turns_of_a_live_rollout_carry_their_tokens_also_if_it_is_sampled_out(kept: str) -> None:
+    run = MemoryRun(MAX_ROLLOUTS_PER_STEP=kept)
+
+    with LiveRollout(run, {"id": "a", "step": 4}) as rollout:
+        rollout.messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        rollout.turns = [{"token_ids": [1, 2], "logprobs": [-1.0, -2.0]}]
+
+    (span,) = spans(run)
+    assert figures(span) == {"logprob/engine": ([2.0], [-3.0])}
+    assert (span.step, span.rollouts) == (4, (trace_id_of(run.id, "a"),))
     assert not run.drops
 
 
