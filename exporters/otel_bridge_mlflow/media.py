@@ -87,7 +87,7 @@ class MediaWriter:
                 else:
                     path = f"media/{_path(record.key)}/{_stem(record)}-{index}.{extension_of(item)}"
                     _put(folder, path, item.data)
-                self._left_out[_NO_CAPTION] += bool(item.caption)
+                self._left_out[_NO_CAPTION] += _lacks_caption(item)
             if not record.items:
                 return
             with as_bridge_errors(f"storing artifacts at {self._connection.shown}"):
@@ -201,6 +201,12 @@ def _table_path(record: MediaRecord) -> str:
 
 def _stem(record: MediaRecord) -> str:
     return f"step-{record.step or 0}-{_hash(record.id)[:12]}"
+
+
+def _lacks_caption(item: MediaItem) -> bool:
+    """Return whether the caption of *item* is nowhere to be seen: a page may have it in itself."""
+    is_inside = item.kind == "html" and item.caption.encode() in item.data
+    return bool(item.caption) and not is_inside
 
 
 def _path(key: str) -> str:
