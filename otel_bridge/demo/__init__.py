@@ -1,1 +1,1 @@
-"""A real, small RL job: a numpy policy learns to use a calculator; three roles, each a process."""
+"""A real, small RL job: a numpy policy learns to use a calculator; three roles in four processes."""

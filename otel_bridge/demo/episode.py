@@ -21,6 +21,7 @@ class Played:
     Attributes:
         episode: What the trainer needs.
         messages: OpenAI chat shape.
+        tokens: Text of each decision, the tokens of this policy.
         parts: Reward by part.
         calls: Tool calls made.
         finish_reason: ``stop``, or ``length`` when it ran out of turns.
@@ -28,6 +29,7 @@ class Played:
 
     episode: Episode
     messages: list[Message]
+    tokens: list[str]
     parts: dict[str, float]
     calls: int
     finish_reason: str
@@ -37,6 +39,7 @@ def play(
     policy: Policy,
     expression: Expression,
     *,
+    rollout_id: str = "",
     group: int,
     rng: np.random.Generator | None,
     max_turns: int = 6,
@@ -44,6 +47,7 @@ def play(
     """Play one episode; without *rng* the likeliest action is taken each time."""
     messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
     decisions: list[Decision] = []
+    tokens: list[str] = []
     rest, answer, calls = expression, None, 0
     for _ in range(max_turns):
         decision = policy.decide(rest, rng)
@@ -51,12 +55,18 @@ def play(
         if decision.action == len(decision.mask) - 1:
             answer = rest.numbers[0] if not rest.operators else _guess(rest)
             messages.append({"role": "assistant", "content": f"The answer is {answer}."})
+            tokens.append(f"= {answer}")
             break
         messages += _tool_turn(rest, decision.action, call_id=f"call_{calls}")
+        tokens.append(f"[{rest.operation(decision.action)}] ")
         rest, calls = rest.reduced(decision.action), calls + 1
     parts = rewards(expression, answer, len(rest.operators))
-    episode = Episode(group, total(parts), parts["correct"], policy.version, tuple(decisions))
-    return Played(episode, messages, parts, calls, "stop" if answer is not None else "length")
+    episode = Episode(
+        rollout_id, group, total(parts), parts["correct"], policy.version, tuple(decisions)
+    )
+    return Played(
+        episode, messages, tokens, parts, calls, "stop" if answer is not None else "length"
+    )
 
 
 def _guess(rest: Expression) -> int:

@@ -34,41 +34,42 @@ class Exchange:
         np.savez(partial, weights=policy.weights, version=policy.version)
         partial.replace(self._policy(policy.version))
 
-    def policy(self) -> Policy | None:
-        """Return the newest policy, ``None`` before the first."""
-        newest = max(self._folder.glob("policy-*.npz"), default=None)
-        return None if newest is None else _read_policy(newest)
+    def policy(self, behind: int = 0) -> Policy | None:
+        """Return the policy that is *behind* versions older than the newest, ``None`` before the first."""
+        paths = sorted(self._folder.glob("policy-*.npz"))
+        return _read_policy(paths[max(len(paths) - 1 - behind, 0)]) if paths else None
 
     def await_policy(self, version: int) -> Policy | None:
         """Wait for the policy of *version* and return it; ``None`` when the job stops first."""
         path = self._policy(version)
         return _read_policy(path) if self._await(path) else None
 
-    def put_batch(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Hand the batch of *step* to the trainer."""
+    def put_batch(self, step: int, worker: int, episodes: Sequence[Episode]) -> None:
+        """Hand the part of a worker in the batch of *step* to the trainer."""
         partial = self._folder / f"batch.{os.getpid()}.tmp"
         partial.write_bytes(pickle.dumps(tuple(episodes)))
-        partial.replace(self._batch(step))
+        partial.replace(self._batch(step, worker))
 
-    def take_batch(self, step: int) -> tuple[Episode, ...] | None:
-        """Wait for the batch of *step* and take it; ``None`` when the job stops first."""
-        path = self._batch(step)
-        if not self._await(path):
-            return None
-        # Our own explorer wrote it, in an otel-bridge folder.
-        episodes: tuple[Episode, ...] = pickle.loads(path.read_bytes())  # noqa: S301
-        path.unlink()
+    def take_batch(self, step: int, workers: int) -> list[Episode] | None:
+        """Wait for the parts of all workers in the batch of *step* and take them; ``None`` when the job stops first."""
+        episodes: list[Episode] = []
+        for worker in range(workers):
+            path = self._batch(step, worker)
+            if not self._await(path):
+                return None
+            # Our own explorer wrote it, in an otel-bridge folder.
+            episodes += pickle.loads(path.read_bytes())  # noqa: S301
+            path.unlink()
         return episodes
 
-    @property
-    def batches_waiting(self) -> int:
-        """Return how many batches the trainer has not taken yet."""
-        return sum(1 for _ in self._folder.glob("batch-*.pickle"))
-
-    def wait_for_room(self, most: int) -> None:
-        """Wait until fewer than *most* batches wait, or the job stops: bounds how stale a policy may be."""
-        while self.batches_waiting >= most and not self.stopped:
+    def wait_for_room(self, worker: int, most: int) -> None:
+        """Wait until the trainer has all but *most* batches of a worker, or the job stops: bounds the staleness."""
+        while self._waiting(worker) >= most and not self.stopped:
             time.sleep(_PAUSE_S)
+
+    def _waiting(self, worker: int) -> int:
+        """Return how many batches of a worker the trainer has not taken yet."""
+        return sum(1 for _ in self._folder.glob(f"batch-{worker}-*.pickle"))
 
     def stop(self) -> None:
         """Tell every role that the job is over."""
@@ -88,8 +89,8 @@ class Exchange:
             time.sleep(_PAUSE_S)
         return True
 
-    def _batch(self, step: int) -> Path:
-        return self._folder / f"batch-{step:06d}.pickle"
+    def _batch(self, step: int, worker: int) -> Path:
+        return self._folder / f"batch-{worker}-{step:06d}.pickle"
 
     def _policy(self, version: int) -> Path:
         return self._folder / f"policy-{version:06d}.npz"

@@ -1,4 +1,4 @@
-"""The demo job as a whole: three processes on one exchange folder, watched until all of them have ended."""
+"""The demo job as a whole: its processes on one exchange folder, watched until all of them have ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from otel_bridge.demo.exchange import Exchange
-from otel_bridge.demo.roles import evaluated_versions
+from otel_bridge.demo.roles import WORKERS, evaluated_versions
 
 ROLES: Final = ("trainer", "explorer", "evaluator")
 _STOP_S: Final = 10.0
@@ -29,13 +29,11 @@ class Job:
 
     def __init__(self, exchange: Path, *, steps: int, seed: int, env: Mapping[str, str]) -> None:
         self._exchange = Exchange(exchange)
-        self._commands = {
-            role: [
-                sys.executable, "-m", "otel_bridge.demo.roles", role,
-                "--exchange", str(exchange), "--steps", str(steps), "--seed", str(seed),
-            ]
-            for role in ROLES
-        }  # fmt: skip
+        options = ["--exchange", str(exchange), "--steps", str(steps), "--seed", str(seed)]
+        module = [sys.executable, "-m", "otel_bridge.demo.roles"]
+        self._commands = {role: [*module, role, *options] for role in ROLES}
+        for rank in range(1, len(WORKERS)):
+            self._commands[f"explorer {rank}"] = [*module, "explorer", *options, f"--rank={rank}"]
         self._env = dict(env)
         self._roles: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -15,8 +15,9 @@ ENTROPY_BONUS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Holds one sampled answer, as the explorer hands it to the trainer."""
+    """Holds one sampled answer, as an explorer hands it to the trainer."""
 
+    id: str
     group: int
     reward: float
     correct: float
@@ -26,13 +27,20 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Holds what one training step did."""
+    """Holds what one training step did.
+
+    Attributes:
+        log_probs: Log-probability of each decision under the weights before the step, by episode.
+        entropies: Entropy of the policy at each decision, by episode.
+    """
 
     loss: float
     entropy: float
     kl: float
     clip_fraction: float
     grad_norm: float
+    log_probs: Sequence[Floats]
+    entropies: Sequence[Floats]
 
 
 def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
@@ -76,10 +84,13 @@ def train(
     surrogate = np.minimum(
         ratio * weight, np.minimum(np.maximum(ratio, 1 - CLIP), 1 + CLIP) * weight
     )
+    ends = np.cumsum(lengths)[:-1]
     return weights + lr * gradient, Update(
         loss=-float(surrogate.mean()),
         entropy=float(entropy.mean()),
         kl=float((old - log_probs[rows, actions]).mean()),
         clip_fraction=float(clipped.mean()),
         grad_norm=float(np.linalg.norm(gradient)),
+        log_probs=np.split(log_probs[rows, actions], ends),
+        entropies=np.split(entropy, ends),
     )

@@ -1,6 +1,6 @@
 """The three roles of the demo job. Everything they say, they say through the public interface of otel-bridge.
 
-``python -m otel_bridge.demo.roles trainer --exchange DIR --steps 100``: start the three by hand, in any order.
+``python -m otel_bridge.demo.roles trainer --exchange DIR --steps 100``: start them by hand, in any order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,43 +27,82 @@ SAMPLES: Final = 8
 LEARNING_RATE: Final = 3.0
 HELD_OUT: Final = 64
 EVALUATE_EVERY: Final = 5
-TARGET_STEP_S: Final = 0.4
-"""What sampling a step takes at least: a policy of any size worth training is slower than this one of 69 weights."""
+TOKENS_EVERY: Final = 5
+"""Steps from one whose tokens are recorded to the next: each rollout that trackers show has eight figures of them."""
 
 
-def explore(exchange: Exchange, steps: int, seed: int) -> None:
-    """Sample answers from the newest policy: `SAMPLES` for each of `PROMPTS` prompts a step."""
-    rng = np.random.default_rng([seed, 1])
-    with otel_bridge.init(
-        role="explorer", config={"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
-    ) as run:
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Holds what one explorer does, by its rank.
+
+    Attributes:
+        groups: The prompts of a step that it answers.
+        step_s: What sampling a step takes at least: a policy worth training is slower than this one of 69 weights.
+        behind: How many versions its policy is behind the newest one.
+    """
+
+    groups: range
+    step_s: float
+    behind: int
+
+
+WORKERS: Final = (
+    Worker(range(12), step_s=0.25, behind=0),
+    Worker(range(12, PROMPTS), step_s=0.5, behind=1),
+)
+"""The second explorer is slow and stale, so that trackers show how that looks."""
+
+
+def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
+    """Sample answers: `SAMPLES` for each of a worker's prompts a step."""
+    worker = WORKERS[rank]
+    rng = np.random.default_rng([seed, 1, rank])
+    config = {"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
+    with otel_bridge.init(role="explorer", rank=rank, config=config) as run:
         policy = exchange.await_policy(0)
         for step in range(1, steps + 1):
-            policy = exchange.policy() or policy
+            policy = exchange.policy(worker.behind) or policy
             if policy is None or exchange.stopped:
                 return
             began = time.monotonic()
             with run.phase("generate", step=step):
                 played = [
                     _rollout(run, policy, expression, rng, step=step, group=group, sample=sample)
-                    for group, expression in enumerate(problems(PROMPTS, rng))
+                    for group, expression in zip(
+                        worker.groups, problems(len(worker.groups), rng), strict=True
+                    )
                     for sample in range(SAMPLES)
                 ]
+                time.sleep(max(worker.step_s - (time.monotonic() - began), 0))
             elapsed_s = time.monotonic() - began
+            episodes = [one.episode for one in played]
+            if step % TOKENS_EVERY == 0:
+                _annotate(run, played, step)
             run.log(
                 {
-                    "reward/mean": np.mean([one.episode.reward for one in played]),
-                    "accuracy": accuracy([one.episode.correct for one in played]),
+                    "reward/mean": np.mean([episode.reward for episode in episodes]),
+                    "accuracy": accuracy([episode.correct for episode in episodes]),
                     "tool_calls_mean": np.mean([one.calls for one in played]),
                     "rollouts_per_s": len(played) / elapsed_s,
                     "policy_version": policy.version,
                 },
                 step=step,
             )
-            with run.phase("wait_for_trainer", step=step):
-                exchange.put_batch(step, [one.episode for one in played])
-                exchange.wait_for_room(2)
-            time.sleep(max(TARGET_STEP_S - (time.monotonic() - began), 0))
+            exchange.put_batch(step, rank, episodes)
+            # In no phase: a worker that waits is not the one that the others wait for.
+            exchange.wait_for_room(rank, 2)
+
+
+def _annotate(run: otel_bridge.Run, played: Sequence[Played], step: int) -> None:
+    """Record the tokens that the policy sampled, with its log-probabilities."""
+    decisions = [one.episode.decisions for one in played]
+    run.annotate(
+        [one.episode.id for one in played],
+        step=step,
+        token_ids=[[token.action for token in tokens] for tokens in decisions],
+        logprobs=[[token.log_prob for token in tokens] for tokens in decisions],
+        tokens=[one.tokens for one in played],
+    )
 
 
 def _rollout(
@@ -75,15 +115,17 @@ def _rollout(
     group: int,
     sample: int,
 ) -> Played:
+    # Trainer and explorers name the same rollout by its id.
+    rollout_id = f"{step}-{group}-{sample}"
     with run.rollout(
-        id=_rollout_id(step, group, sample),
+        id=rollout_id,
         step=step,
         group=f"{step}-{group}",
         sample=sample,
         split="train",
         policy_version=policy.version,
     ) as rollout:
-        played = play(policy, expression, group=group, rng=rng)
+        played = play(policy, expression, rollout_id=rollout_id, group=group, rng=rng)
         rollout.messages = played.messages
         rollout.reward = played.episode.reward
         rollout.rewards.update(played.parts)
@@ -92,12 +134,7 @@ def _rollout(
     return played
 
 
-def _rollout_id(step: int, group: int, sample: int) -> str:
-    """Return the id by which explorer and trainer name the same rollout."""
-    return f"{step}-{group}-{sample}"
-
-
-def learn(exchange: Exchange, steps: int, seed: int) -> None:
+def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
     """Train on each batch with group-relative advantages and publish the new weights."""
     config = {"algorithm": "grpo", "lr": LEARNING_RATE, "seed": seed, "batch": PROMPTS * SAMPLES}
     with otel_bridge.init(role="trainer", config=config) as run:
@@ -105,21 +142,19 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
         exchange.put_policy(policy)
         for step in range(1, steps + 1):
             with run.phase("wait_for_batch", step=step):
-                episodes = exchange.take_batch(step)
+                episodes = exchange.take_batch(step, len(WORKERS))
             if episodes is None:
                 return
             rewards = np.asarray([episode.reward for episode in episodes])
             with run.phase("train", step=step):
                 advantages = group_advantages(rewards, [episode.group for episode in episodes])
                 weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
-            run.train_on(
-                step,
-                [
-                    _rollout_id(step, group, sample)
-                    for group in range(PROMPTS)
-                    for sample in range(SAMPLES)
-                ],
-            )
+            ids = [episode.id for episode in episodes]
+            run.train_on(step, ids)
+            if step % TOKENS_EVERY == 0:
+                run.annotate(
+                    ids, step=step, trainer_logprobs=update.log_probs, entropies=update.entropies
+                )
             policy = Policy(weights, version=step)
             with run.phase("sync_weights", step=step):
                 exchange.put_policy(policy)
@@ -139,7 +174,7 @@ def learn(exchange: Exchange, steps: int, seed: int) -> None:
         exchange.stop()
 
 
-def evaluate(exchange: Exchange, steps: int, seed: int) -> None:
+def evaluate(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
     """Score the `evaluated_versions` of the policy on problems that were never trained on."""
     held_out = problems(HELD_OUT, np.random.default_rng([seed, 2]))
     with otel_bridge.init(
@@ -187,7 +222,7 @@ def _evaluation(
     )
 
 
-ROLES: Final[dict[str, Callable[[Exchange, int, int], None]]] = {
+ROLES: Final[dict[str, Callable[[Exchange, int, int, int], None]]] = {
     "trainer": learn,
     "explorer": explore,
     "evaluator": evaluate,
@@ -205,8 +240,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rank", type=int, default=0, help="which of the explorers")
     arguments = parser.parse_args(argv)
-    ROLES[arguments.role](Exchange(arguments.exchange), arguments.steps, arguments.seed)
+    exchange = Exchange(arguments.exchange)
+    ROLES[arguments.role](exchange, arguments.steps, arguments.seed, arguments.rank)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ class Expression:
             parts += [operator, str(number)]
         return " ".join(parts)
 
+    def operation(self, index: int) -> str:
+        """Return the operation at *index* as text."""
+        return f"{self.numbers[index]} {self.operators[index]} {self.numbers[index + 1]}"
+
     def reduced(self, index: int) -> Expression:
         """Return the expression after the operation at *index* was done."""
         value = calculate(self.numbers[index], self.operators[index], self.numbers[index + 1])

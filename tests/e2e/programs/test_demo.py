@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
+from otel_bridge.demo.roles import WORKERS
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
@@ -31,6 +35,21 @@ from support.waiting import HANG_S
 
 pytestmark = pytest.mark.long
 STEPS = 25
+WRITES_DOWN = """
+import json, os, sys
+if "otel_bridge.demo.roles" in sys.orig_argv:
+    import numpy, otel_bridge
+    annotate = otel_bridge.Run.annotate
+
+    def writing_down(run, rollouts, step, **streams):
+        values = {name: [numpy.asarray(row).tolist() for row in rows] for name, rows in streams.items()}
+        with open(os.environ["WRITTEN_DOWN"], "a") as file:
+            file.write(json.dumps({"step": step, "rollouts": rollouts, **values}) + "\\n")
+        annotate(run, rollouts, step, **streams)
+
+    otel_bridge.Run.annotate = writing_down
+"""
+"""A site of the roles that writes down the tokens that they record."""
 EXPLORER_STEP_S = 0.4
 
 
@@ -56,8 +75,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     root = tmp_path_factory.mktemp("demo")
     for name in ("here", "temp"):
         (root / name).mkdir()
+    site = root / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(WRITES_DOWN)
     ignored = {"WANDB_MODE": "online", "MLFLOW_TRACKING_URI": "http://nowhere:1"}
-    env = environment(root, TMPDIR=str(root / "temp"), **ignored)
+    written = {"PYTHONPATH": str(site), "WRITTEN_DOWN": str(root / "tokens.jsonl")}
+    env = environment(root, TMPDIR=str(root / "temp"), **ignored, **written)
     directory = root / "shown"
     done = otel_bridge(
         "demo", "--steps", str(STEPS), "--dir", str(directory), cwd=root / "here", env=env
@@ -197,6 +220,65 @@ def test_the_reward_rises(demo: Demo) -> None:
     assert sum(rewards[-fifth:]) / fifth > sum(rewards[:fifth]) / fifth + 0.2
 
 
+def test_the_tokens_of_a_step_are_in_all_three_trackers_as_numpy_sums_them(demo: Demo) -> None:
+    lines = (demo.root / "tokens.jsonl").read_text().splitlines()
+    engine: dict[str, list[float]] = {}
+    for call in map(json.loads, lines):
+        if "logprobs" in call:
+            engine |= dict(zip(call["rollouts"], call["logprobs"], strict=True))
+    trained = [call for call in map(json.loads, lines) if "trainer_logprobs" in call]
+
+    assert [call["step"] for call in trained] == list(range(5, STEPS + 1, 5))
+    for call in trained:
+        expected = figures_of(call, engine)
+        for name, shown in demo.trackers.items():
+            values = {
+                key: float(value) for key, step, value in shown.scalars if step == call["step"]
+            }
+            assert {key: values[key] for key in expected} == pytest.approx(expected, rel=1e-4), name
+
+
+def figures_of(call: dict[str, Any], engine: dict[str, list[float]]) -> dict[str, float]:
+    """What numpy computes from the log-probabilities of both sides; streams have 32-bit floats."""
+    before = np.concatenate([engine[rollout] for rollout in call["rollouts"]]).astype("f4")
+    after = np.concatenate(call["trainer_logprobs"]).astype("f4")
+    ratio = after.astype("f8") - before
+    figures = {
+        "count": float(len(ratio)),
+        "rollouts": float(len(call["rollouts"])),
+        "entropy": np.concatenate(call["entropies"]).mean(),
+        "logprob/trainer": after.mean(),
+        "mismatch/k1": -ratio.mean(),
+        "mismatch/k3": (np.exp(ratio) - 1 - ratio).mean(),
+        "mismatch/mean": abs(ratio).mean(),
+        "mismatch/max": abs(ratio).max(),
+        "mismatch/beyond": (abs(ratio) > 0.5).mean(),
+    }
+    return {f"trainer/tokens/{name}": float(value) for name, value in figures.items()}
+
+
+def test_the_phases_of_both_explorers_are_one_row_a_step_and_a_bar_of_the_timeline(
+    demo: Demo,
+) -> None:
+    ranks = demo.trackio.series("explorer/time/ranks")
+    slowest_s = demo.trackio.series("explorer/time/max/generate")
+
+    command = ["timeline", str(demo.directory / "runs")]
+    shown = otel_bridge(*command, cwd=demo.root, env=environment(demo.root))
+
+    assert ranks == [2.0] * STEPS
+    assert min(slowest_s) >= WORKERS[1].step_s
+    assert re.search(r"^explorer\n +█ generate", shown.stdout, re.MULTILINE), shown.stdout
+
+
+def test_each_rollout_with_tokens_has_a_view_in_every_tracker(demo: Demo) -> None:
+    folders = [demo.directory / "wandb", demo.directory / "mlruns", demo.directory / "trackio"]
+
+    pages = [len(list(folder.rglob("*.html"))) for folder in folders]
+
+    assert pages == [len(range(5, STEPS + 1, 5)) * 16] * 3
+
+
 def test_nothing_lies_outside_the_folder_and_none_of_its_folders_is_hidden(demo: Demo) -> None:
     outside = [path for name in ("home", "here", "temp") for path in (demo.root / name).rglob("*")]
 
@@ -205,6 +287,7 @@ def test_nothing_lies_outside_the_folder_and_none_of_its_folders_is_hidden(demo:
     assert (outside, hidden) == ([], [])
     assert sorted(path.name for path in demo.directory.iterdir()) == [
         "mlflow.db",
+        "mlruns",
         "runs",
         "trackio",
         "wandb",
