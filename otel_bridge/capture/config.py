@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_bridge import semconv
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error
@@ -18,7 +19,7 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
     try:
         body = config_of(changed, run.count_drop)
     except any_error():  # code of the user's own objects
-        run.count_drop("internal_error")
+        run.count_drop(INTERNAL_ERROR)
         return
     if body:
         run.recorder.event(semconv.EVENT_CONFIG, {semconv.CONFIG_REPLACE: True}, body)

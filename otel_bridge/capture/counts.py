@@ -66,16 +66,16 @@ class CallCounts:
 
     def _add(self, kind: int, call: str, number: int) -> None:
         with self._lock:
-            known = self._counts.get((kind, call))
+            record = self._counts.get((kind, call))
             if (
-                known is None and len(self._counts) >= _RECORDS - 2
+                record is None and len(self._counts) >= _RECORDS - 2
             ):  # one place for the others of each kind
                 call = _OTHERS
-                known = self._counts.get((kind, call))
-            place, before = known or (self._place(kind, call), 0)
-            self._counts[kind, call] = place, before + number
+                record = self._counts.get((kind, call))
+            place, earlier_number = record or (self._place(kind, call), 0)
+            self._counts[kind, call] = place, earlier_number + number
             if self._file is not None:
-                _COUNT.pack_into(self._file, place + _RECORD_BYTES - 8, before + number)
+                _COUNT.pack_into(self._file, place + _RECORD_BYTES - 8, earlier_number + number)
 
     def _place(self, kind: int, call: str) -> int:
         """Return the place of a new record, with its name in the file, if there is one."""
@@ -126,15 +126,15 @@ class CallTotals:
 
 def totals_in(folder: Path) -> CallTotals:
     """Return the counts of all files in *folder*, added up; files that are not whole are left out."""
-    found: dict[int, dict[str, int]] = {CAPTURED: {}, NOT_CAPTURED: {}}
+    totals: dict[int, dict[str, int]] = {CAPTURED: {}, NOT_CAPTURED: {}}
     processes = 0
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir())[:_MAX_FILES]:
             records = list(_records(path))
             processes += bool(records)
             for kind, name, number in records:
-                found[kind][name] = found[kind].get(name, 0) + number
-    return CallTotals(found[CAPTURED], found[NOT_CAPTURED], processes)
+                totals[kind][name] = totals[kind].get(name, 0) + number
+    return CallTotals(totals[CAPTURED], totals[NOT_CAPTURED], processes)
 
 
 def _records(path: Path) -> Iterator[tuple[int, str, int]]:

@@ -204,8 +204,8 @@ def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) ->
     return None
 
 
-def _report(name: str, why: str) -> None:
-    _print(f"{name} is not captured and works as usual: {why}")
+def _report(name: str, reason: str) -> None:
+    _print(f"{name} is not captured and works as usual: {reason}")
 
 
 def _print(line: str) -> None:

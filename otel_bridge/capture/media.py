@@ -26,11 +26,11 @@ def media_of(value: Any) -> Media | list[Media] | None:
             return _medium_of(value)
         if not value or _medium_of(value[0]) is None:
             return None
-        found = [_medium_of(one) for one in value]
+        media_or_none = [_medium_of(entry) for entry in value]
     except any_error():  # objects of another version
         return None
-    known = [medium for medium in found if medium is not None]
-    return known if len(known) == len(found) else None
+    media = [medium for medium in media_or_none if medium is not None]
+    return media if len(media) == len(media_or_none) else None
 
 
 def _medium_of(value: Any) -> Media | None:

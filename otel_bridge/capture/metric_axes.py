@@ -58,19 +58,19 @@ class MetricAxes:
 
     def group_of(self, key: str) -> Group:
         """Return the group of *key*: an exact definition counts before the longest glob."""
-        found = self._groups.get(key)
-        if found is None:
+        group = self._groups.get(key)
+        if group is None:
             if len(self._groups) >= _MAX_KEYS:
                 self._groups.clear()
-            found = self._find(key)
-            self._groups[key] = found
-        return found
+            group = self._find(key)
+            self._groups[key] = group
+        return group
 
     def _find(self, key: str) -> Group:
         if key in self._latest:  # a step metric belongs to the values whose step it is
             return Group(self._role(key.rpartition("/")[0] + "/", key), key)
         exact = self._exact.get(key)
-        prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
+        prefix = max((glob for glob in self._globs if key.startswith(glob)), key=len, default=None)
         if exact or prefix is None:
             return Group(None, exact or "")
         metric = self._globs[prefix]

@@ -103,29 +103,29 @@ class MergedRows:
             row: The other values of the call, which may hold the step metric.
         """
         group = self.axes.group_of(key) if self.axes.defined else COUNTER
-        given = None if step is None else to_step(step, _ignore)
+        explicit_step = None if step is None else to_step(step, _ignore)
         return group.role, self.axes.step_of(
-            group, self._counter if given is None else given, row or {}
+            group, self._counter if explicit_step is None else explicit_step, row or {}
         )
 
     def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call."""
-        given = None if step is None else to_step(step, self._run.count_drop)
-        commits = given is None if commit is None else bool(commit)
+        explicit_step = None if step is None else to_step(step, self._run.count_drop)
+        commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:
             if self._recorder is None:
-                self._counter = max(self._counter, given or 0)
+                self._counter = max(self._counter, explicit_step or 0)
                 if self._completed is not None:
                     self._completed(values, self._counter)
                 self._counter += commits
                 return
-            if given is not None and given < self._counter:
-                self._log_lower(values, given, commits=commits)
+            if explicit_step is not None and explicit_step < self._counter:
+                self._log_lower(values, explicit_step, commits=commits)
                 return
             self._end_lower()
-            if given is not None and given > self._counter:
+            if explicit_step is not None and explicit_step > self._counter:
                 self._end_pending()
-                self._counter = given
+                self._counter = explicit_step
             if (
                 self.axes.defined
             ):  # after the row of the step before: these values are not its steps
@@ -136,12 +136,12 @@ class MergedRows:
 
     def advance(self, step: Any) -> None:
         """Complete the rows of the steps before *step*, before media of that step are recorded."""
-        given = None if step is None else to_step(step, _ignore)
+        explicit_step = None if step is None else to_step(step, _ignore)
         with self._lock:
-            if given is not None and given > self._counter:
+            if explicit_step is not None and explicit_step > self._counter:
                 self._end_lower()
                 self._end_pending()
-                self._counter = given
+                self._counter = explicit_step
 
     def end(self) -> None:
         """Complete the pending rows."""

@@ -94,24 +94,24 @@ class SeenTables:
         return ids
 
 
-def _start(before: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
-    """Return which row of the table *before* is the first one now: 0 of a grown table, more of a window.
+def _start(earlier: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
+    """Return which row of the table *earlier* is the first one now: 0 of a grown table, more of a window.
 
     ``None`` when the tables have no rows in common. Rows are compared in the columns that both tables have.
     """
-    if before.keys == keys[: len(before.keys)] and columns == before.columns:
+    if earlier.keys == keys[: len(earlier.keys)] and columns == earlier.columns:
         return 0
     common = [
-        (before.columns.index(name), at)
-        for at, name in enumerate(columns)
-        if name in before.columns
+        (earlier.columns.index(name), index)
+        for index, name in enumerate(columns)
+        if name in earlier.columns
     ]
-    if not common or len(common) < min(len(columns), len(before.columns)):
+    if not common or len(common) < min(len(columns), len(earlier.columns)):
         return None
-    count = len(before.keys)
+    count = len(earlier.keys)
     last = count // 2 if count == len(keys) else 0
     return next(
-        (start for start in range(last + 1) if _continues(before.keys, start, keys, common)), None
+        (start for start in range(last + 1) if _continues(earlier.keys, start, keys, common)), None
     )
 
 
@@ -126,12 +126,12 @@ def _continues(earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[i
 
 
 def _completed(
-    before: _Logged, start: int, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: _Keys
+    earlier: _Logged, start: int, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: _Keys
 ) -> Iterator[CompletedCell]:
-    """Yield the cells that rows have got since the table *before*, from whose row *start* on they are the same."""
-    index_before = {name: index for index, name in enumerate(before.columns)}
+    """Yield the cells that rows have got since the table *earlier*, from whose row *start* on they are the same."""
+    index_before = {name: index for index, name in enumerate(earlier.columns)}
     for row, new, old, row_id in zip(
-        rows, keys, before.keys[start:], before.ids[start:], strict=False
+        rows, keys, earlier.keys[start:], earlier.ids[start:], strict=False
     ):
         for column, value, cell_key in zip(columns, row, new, strict=False):
             index = index_before.get(column)

@@ -195,7 +195,7 @@ def _roles(
     """
     meaning: dict[str, int] = {}
     rewards: dict[str, int] = {}
-    others: dict[str, int] = {}
+    unnamed: dict[str, int] = {}
     for index in indices:
         role = _role_of(names[index], meaning)
         if role == "reward":
@@ -203,7 +203,7 @@ def _roles(
         elif role is not None:
             meaning.setdefault(role, index)
         else:
-            others.setdefault(names[index], index)
+            unnamed.setdefault(names[index], index)
     prompt = meaning.get("prompt")
     if prompt is None and not rewards:
         return None
@@ -212,7 +212,7 @@ def _roles(
         return None
     advantage = meaning.get("advantage")
     if advantage is not None:  # one column for each reward function, under any name
-        rewards |= _reward_columns(others, rows, functions)
+        rewards |= _reward_columns(unnamed, rows, functions)
     step = meaning.get("step")
     used = {prompt, response, advantage, step, *rewards.values()}
     facts = {labels[index]: index for index in indices if index not in used}
@@ -220,13 +220,13 @@ def _roles(
 
 
 def _reward_columns(
-    others: Mapping[str, int], rows: Sequence[Sequence[Any]], functions: Collection[str]
+    columns: Mapping[str, int], rows: Sequence[Sequence[Any]], functions: Collection[str]
 ) -> dict[str, int]:
     """Return the columns of reward functions by name: those of known functions, else those of numbers."""
-    named = {name: index for name, index in others.items() if name in functions}
-    return named or {
+    of_functions = {name: index for name, index in columns.items() if name in functions}
+    return of_functions or {
         name: index
-        for name, index in others.items()
+        for name, index in columns.items()
         if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
     }
 
@@ -371,13 +371,13 @@ def _fact(cell: Any) -> Any:
     entries: Sequence[Any] = cell if type(cell) in {list, tuple} else (cell,)
     media = media_of(cell)
     if media is None:
-        shown = next(
+        shown_entry = next(
             (entry for entry in entries if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY),
             None,
         )
-        if shown is not None:
+        if shown_entry is not None:
             raise _NoCounterpart(
-                f"{type(shown).__module__.partition('.')[0]}.{type(shown).__name__}"
+                f"{type(shown_entry).__module__.partition('.')[0]}.{type(shown_entry).__name__}"
             )
         return cell
     if any(isinstance(medium, Table) for medium in media_in(media) or ()):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_bridge.capture import hook
 from otel_bridge.capture.counts import counts
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_runs import runs
@@ -112,7 +113,7 @@ def _time_of(event: Any) -> int | None:
 
 def _count(run: Run | None) -> None:
     if run is not None:
-        run.count_drop("internal_error")
+        run.count_drop(INTERNAL_ERROR)
 
 
 def _number(value: Any) -> float | None:
@@ -122,7 +123,7 @@ def _number(value: Any) -> float | None:
     if not value.HasField("tensor") or _plugin(value) not in {"scalars", ""}:
         return None
     tensor = value.tensor
-    if any(one.size != 1 for one in tensor.tensor_shape.dim):
+    if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
         return None
     numbers = [*tensor.float_val, *tensor.double_val, *tensor.int_val, *tensor.int64_val]
     return float(numbers[0]) if len(numbers) == 1 else None
@@ -148,14 +149,14 @@ class _WriterFolders:
     def prefix(self, run: Run, writer: Any) -> str:
         """Return what precedes the tags of *writer*: the part of its path that the first folder does not share."""
         prefixes = self._prefixes.setdefault(run, weakref.WeakKeyDictionary())
-        known = prefixes.get(writer)
-        if known is not None:
-            return known
+        earlier_prefix = prefixes.get(writer)
+        if earlier_prefix is not None:
+            return earlier_prefix
         folder = os.path.abspath(str(writer.get_logdir()))
         parts = os.path.relpath(folder, self._roots.setdefault(run, folder)).split(os.sep)
-        found = "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
-        prefixes[writer] = found
-        return found
+        new_prefix = "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
+        prefixes[writer] = new_prefix
+        return new_prefix
 
 
 class _SyncedRuns:
@@ -165,14 +166,19 @@ class _SyncedRuns:
         self._runs: list[weakref.ref[Run]] = []
 
     def add(self, run: Run) -> None:
-        """Note a run that was begun just now."""
-        self._runs = [one for one in self._runs if (known := one()) is not None and known.recording]
+        """Note a run that was begun just now, and forget those that have ended."""
+        earlier_runs = [(reference, reference()) for reference in self._runs]
+        self._runs = [
+            reference
+            for reference, earlier_run in earlier_runs
+            if earlier_run is not None and earlier_run.recording
+        ]
         self._runs.append(weakref.ref(run))
 
     def run(self) -> Run | None:
         """Return the latest of the runs that have not ended; ``None`` without one."""
-        for one in reversed(self._runs):
-            run = one()
+        for reference in reversed(self._runs):
+            run = reference()
             if run is not None and run.recording:
                 return run
         return None

@@ -61,19 +61,25 @@ def install(module: ModuleType, mode: str) -> None:
     captured = _run_class(package)
 
     def init(
-        project: str, name: str | None = None, group: str | None = None, *extra: Any, **others: Any
+        project: str,
+        name: str | None = None,
+        group: str | None = None,
+        *extra: Any,
+        **keywords: Any,
     ) -> Any:
         """Begin a run of otel-bridge in place of Trackio's."""
         if mode == "tee":
             _refuse_twice()
-            run = real_init(project, name, group, *extra, **others)
+            run = real_init(project, name, group, *extra, **keywords)
             _record_too(run, _begin(project, name or run.name, group, run.config))
             package.config = run.config
             return run
-        asked = signature(real_init).bind_partial(project, name, group, *extra, **others).arguments
-        _check_resume(project, name, asked.get("resume", _NEVER))
+        arguments = (
+            signature(real_init).bind_partial(project, name, group, *extra, **keywords).arguments
+        )
+        _check_resume(project, name, arguments.get("resume", _NEVER))
         _finish_other(package, project, name)
-        config = _TrackioConfig(asked.get("config") or {})
+        config = _TrackioConfig(arguments.get("config") or {})
         run = captured(_begin(project, name, group, config), group, config)
         _set_current(package, run)
         return run
@@ -96,20 +102,20 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
         raise ValueError("Must provide a run name when resume='must'")
     env = environment()
     base = base_dir(env, Path.cwd())
-    known = RUN_ID.read(env) or run_id_of(project, name)
-    if not any(folder.run_id == known for folder in run_folders(base)):
+    run_id = RUN_ID.read(env) or run_id_of(project, name)
+    if not any(folder.run_id == run_id for folder in run_folders(base)):
         raise ValueError(
             f"Run '{name}' does not exist in project '{project}': no run folder of it is in {base}"
         )
 
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
-    shown = {
+    entries = {
         key: value for key, value in config.items() if not key.startswith("_")
     }  # Trackio's own entries
     return runs.begin(
         RunRequest(
-            captured="trackio", project=project, name=name, group=group, config=shown or None
+            captured="trackio", project=project, name=name, group=group, config=entries or None
         )
     )
 
@@ -122,9 +128,9 @@ def _refuse_twice() -> None:
 
 def _finish_other(package: Any, project: str, name: str | None) -> None:
     """Finish the current run if it is another one, as Trackio's ``init()`` does."""
-    before = package.context_vars.current_run.get()
-    if before is not None and (before.project, before.name) != (project, name):
-        before.finish()
+    current = package.context_vars.current_run.get()
+    if current is not None and (current.project, current.name) != (project, name):
+        current.finish()
 
 
 def _set_current(package: Any, run: Any) -> None:
@@ -139,7 +145,7 @@ def _set_current(package: Any, run: Any) -> None:
 
 
 def _neutral(call: str, result: object) -> Callable[..., object]:
-    def neutral(*_arguments: object, **_named: object) -> object:
+    def neutral(*_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
         counts.not_captured(call)
         run = runs.current
@@ -164,17 +170,17 @@ class _TrackioConfig(dict[str, Any]):
             self.update({key: default})
         return self[key]
 
-    def update(self, *given: Any, **named: Any) -> None:
+    def update(self, *mappings: Any, **entries: Any) -> None:
         """Set and record entries; ``allow_val_change``, as in W&B, is not an entry."""
-        named.pop(_NOT_ALLOWED, None)
-        new: dict[str, Any] = dict(*given, **named)
+        entries.pop(_NOT_ALLOWED, None)
+        new: dict[str, Any] = dict(*mappings, **entries)
         super().update(new)
         if self.run is not None:
             counts.captured("trackio.config", len(new), run=self.run)
             record_config(self.run, new)
 
-    def __ior__(self, given: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
-        self.update(given)
+    def __ior__(self, entries: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
+        self.update(entries)
         return self
 
 
@@ -240,10 +246,10 @@ class TrackioRecording:
 
     def _value(self, value: Any) -> Any:
         """Return a medium in our form, and any other value as it is."""
-        shown = media_of(value)
-        if shown is not None:
+        medium = media_of(value)
+        if medium is not None:
             counts.captured(f"trackio.{_class_of(value)}", run=self.run)
-            return shown
+            return medium
         if getattr(value, "TYPE", _HISTOGRAM) != _HISTOGRAM:  # of a kind that is not known here
             counts.not_captured(str(value.TYPE))
         elif hasattr(value, "TYPE"):  # a row takes it as it is
@@ -262,7 +268,12 @@ class TrackioRecording:
             self.run.count_drop("rollout_unreadable", key=key)
 
     def alert(
-        self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any
+        self,
+        title: Any = None,
+        text: Any = None,
+        level: Any = "warn",
+        *_arguments: Any,
+        **_keywords: Any,
     ) -> None:
         """Record an alert."""
         counts.captured("trackio.alert", run=self.run)
@@ -270,8 +281,8 @@ class TrackioRecording:
 
 
 def _class_of(value: Any) -> str:
-    one = cast("list[object]", value)[0] if isinstance(value, (list, tuple)) else value
-    return type(one).__name__.removeprefix("Trackio")
+    entry = cast("list[object]", value)[0] if isinstance(value, (list, tuple)) else value
+    return type(entry).__name__.removeprefix("Trackio")
 
 
 def _traces(value: Any) -> list[Any]:
@@ -296,10 +307,10 @@ def _record_too(run: Any, recorded: Run) -> None:
         recording.log(metrics, step)
         real_log(metrics, step)
 
-    def alert(*given: Any, **named: Any) -> None:
+    def alert(*arguments: Any, **keywords: Any) -> None:
         """Raise the alert in both."""
-        recording.alert(*given, **named)
-        real_alert(*given, **named)
+        recording.alert(*arguments, **keywords)
+        real_alert(*arguments, **keywords)
 
     def finish() -> None:
         """Finish both."""
@@ -333,8 +344,8 @@ def _run_class(package: Any) -> Any:
     def log(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:
         self.recording.log(metrics, step)
 
-    def alert(self: Any, *given: Any, **named: Any) -> None:
-        self.recording.alert(*given, **named)
+    def alert(self: Any, *arguments: Any, **keywords: Any) -> None:
+        self.recording.alert(*arguments, **keywords)
 
     def finish(self: Any) -> None:
         self.recording.run.finish()

@@ -79,11 +79,11 @@ def _is_inner(metadata: Mapping[str, Any]) -> bool:
 def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
     """Add calls of tools to a rollout, ahead of its last message; other calls are facts of it."""
     messages: list[object] = []
-    others: list[object] = []
+    other_calls: list[object] = []
     for number, call in enumerate(calls):
         inputs: Mapping[str, Any] = call["inputs"]
         if "parameters" not in inputs:
-            others.append(
+            other_calls.append(
                 {
                     name: call.get(name)
                     for name in ("op", "inputs", "output", "exception_type")
@@ -103,8 +103,8 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
         )
         messages.append({"role": "tool", "tool_call_id": call_id, "content": _result_of(call)})
     rollout.messages = [*rollout.messages[:-1], *messages, *rollout.messages[-1:]]
-    if others:
-        rollout.metadata["calls"] = others
+    if other_calls:
+        rollout.metadata["calls"] = other_calls
     return rollout
 
 
@@ -170,9 +170,9 @@ def _is_number(value: object) -> bool:
 
 def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
     """Return the conversation of a trace that has spans only: the first input and the last output."""
-    given = next((span["input"] for span in spans if span.get("input")), None)
+    question = next((span["input"] for span in spans if span.get("input")), None)
     answer = next((span["output"] for span in reversed(spans) if span.get("output")), None)
-    return messages_of(given) + messages_of(answer, _ANSWER)
+    return messages_of(question) + messages_of(answer, _ANSWER)
 
 
 def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -187,9 +187,9 @@ def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str
 def _tokens(usage: object) -> dict[str, Any]:
     if not isinstance(usage, Mapping):
         return {}
-    given = cast("Mapping[str, Any]", usage)
-    found = {
-        "input_tokens": given.get("input_tokens", given.get("prompt_tokens")),
-        "output_tokens": given.get("output_tokens", given.get("completion_tokens")),
+    counts = cast("Mapping[str, Any]", usage)
+    tokens = {
+        "input_tokens": counts.get("input_tokens", counts.get("prompt_tokens")),
+        "output_tokens": counts.get("output_tokens", counts.get("completion_tokens")),
     }
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+    return {name: value for name, value in tokens.items() if isinstance(value, int)}

@@ -120,9 +120,9 @@ def _in_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
     name = call.__name__
 
     @wraps(call)
-    def forwarded(*arguments: _P.args, **named: _P.kwargs) -> _T:
+    def forwarded(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
         method: Any = getattr(runs.current or _missing(name), name)
-        return cast("_T", method(*arguments, **named))
+        return cast("_T", method(*arguments, **keywords))
 
     return forwarded
 
@@ -234,14 +234,14 @@ def finish(
     """End the process's run; see `Run.finish`. Without a run nothing happens."""
 
 
-def _missing(what: str) -> Run:
+def _missing(call_name: str) -> Run:
     """Return the run that records nothing, for a call without a run; the first such call is reported."""
-    if what == finish.__name__:  # ending twice is allowed
+    if call_name == finish.__name__:  # ending twice is allowed
         return nothing_recorded(environment(), Path())
     if _NoRun.run is None:
         _NoRun.run = nothing_recorded(environment(), Path())
         notify(
-            f"{what}() without a run, before init() or after finish(): nothing is recorded",
+            f"{call_name}() without a run, before init() or after finish(): nothing is recorded",
             always=True,
         )
     return _NoRun.run

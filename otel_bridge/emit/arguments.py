@@ -46,8 +46,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     names = frozenset((*positional, *names_by_kind[inspect.Parameter.KEYWORD_ONLY]))
     takes_any = inspect.Parameter.VAR_KEYWORD in names_by_kind
 
-    def unknown_keywords(keywords: Iterable[str], taken: Sequence[str]) -> list[str]:
-        return [name for name in keywords if name in taken or not (takes_any or name in names)]
+    def unknown_keywords(keywords: Iterable[str], taken_names: Sequence[str]) -> list[str]:
+        return [
+            name for name in keywords if name in taken_names or not (takes_any or name in names)
+        ]
 
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -59,8 +61,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
             owner: Any = arguments[0]
             tolerant: Callable[..., _T] = call
             owner.count_drop(UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0])
-            known: Any = {name: value for name, value in named.items() if name not in unknown}
-            return tolerant(*arguments[: len(positional)], **known)
+            known_keywords: Any = {
+                name: value for name, value in named.items() if name not in unknown
+            }
+            return tolerant(*arguments[: len(positional)], **known_keywords)
         except any_error():  # nothing of otel-bridge may end a training run
             cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)
             return cast("_T", None)

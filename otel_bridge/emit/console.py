@@ -71,10 +71,10 @@ def _write(text: str) -> None:
     Text in the buffer of a full or broken stderr would be written again at exit, and Python would then exit with 120.
     """
     stream = sys.stderr
-    own = sys.__stderr__
+    own_stderr = sys.__stderr__
     stream.flush()
-    if own is not None and stream is own:
-        os.write(own.fileno(), text.encode(own.encoding, "backslashreplace"))
+    if own_stderr is not None and stream is own_stderr:
+        os.write(own_stderr.fileno(), text.encode(own_stderr.encoding, "backslashreplace"))
         return
     stream.write(text)
     stream.flush()
@@ -209,8 +209,8 @@ def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -
     """
     if delivered_by is None:
         return f"undelivered records are kept; deliver them with: {held_command(folder, chosen=chosen)}"
-    who = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
-    return f"{who} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
+    deliverer = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
+    return f"{deliverer} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
 
 
 def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
@@ -236,5 +236,7 @@ def missed_line(name: str, count: int) -> str:
 
 def degraded(report: Report) -> Sequence[str]:
     """Return sentences on features that the installed trackers lack, and on data left out as a result."""
-    sentences = [sentence for one in report.exporters.values() for sentence in one.degraded]
+    sentences = [
+        sentence for exporter in report.exporters.values() for sentence in exporter.degraded
+    ]
     return [*dict.fromkeys(sentences), *sampled_out_lines(report)]

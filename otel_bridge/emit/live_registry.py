@@ -72,21 +72,21 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
     name: str,
     track: Track,
     step: int | None,
-    known: int = -1,
+    earlier_number: int = -1,
     reason: str = UNFINISHED,
 ) -> int:
-    """Note a rollout or phase, unless already noted under the number *known*; return its number for `closed`.
+    """Note a rollout or phase, unless already noted under the number *earlier_number*; return its number for `closed`.
 
     Args:
         run: Run of the rollout.
         name: Id of the rollout, name of the phase.
         track: Run id, role and split.
         step: Step that counts as open meanwhile; ``None``: no step does.
-        known: Number of an earlier call for the same rollout.
+        earlier_number: Number of an earlier call for the same rollout.
         reason: Reason of the drop that is counted when the run ends before.
     """
-    if known in _unclosed:
-        return known
+    if earlier_number in _unclosed:
+        return earlier_number
     number = next(_numbers)
     with _lock:
         _unclosed[number] = _Unclosed(run, name, track, step, reason)
@@ -120,20 +120,24 @@ def open_steps(track: Track) -> tuple[int, ...] | None:
 
 def _pop(number: int) -> _Unclosed | None:
     with _lock:
-        found = _unclosed.pop(number, None)
-        if found is not None and found.step is not None and (counts := _steps.get(found.track)):
-            counts[found.step] = counts.get(found.step, 1) - 1
-            if counts[found.step] <= 0:
-                del counts[found.step]
+        unclosed = _unclosed.pop(number, None)
+        if (
+            unclosed is not None
+            and unclosed.step is not None
+            and (counts := _steps.get(unclosed.track))
+        ):
+            counts[unclosed.step] = counts.get(unclosed.step, 1) - 1
+            if counts[unclosed.step] <= 0:
+                del counts[unclosed.step]
             if not counts:
-                del _steps[found.track]
-    return found
+                del _steps[unclosed.track]
+    return unclosed
 
 
 def count_unclosed(run_id: str) -> None:
     """Count the rollouts and phases that have not closed when the run *run_id* ends; they are not recorded."""
-    for number, one in list(_unclosed.items()):
-        if one.track[0] == run_id:
+    for number, unclosed in list(_unclosed.items()):
+        if unclosed.track[0] == run_id:
             _count(number)
 
 
@@ -147,9 +151,9 @@ def forget_unclosed() -> None:
 
 
 def _count(number: int) -> None:
-    found = _pop(number)
-    if found is not None:
-        found.run.count_drop(found.reason, 1, found.name)
+    unclosed = _pop(number)
+    if unclosed is not None:
+        unclosed.run.count_drop(unclosed.reason, 1, unclosed.name)
 
 
 def register(rollout: OpenRollout) -> None:

@@ -97,13 +97,13 @@ def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
         return
 
     @wraps(real)
-    def noting(*given: Any, **named: Any) -> Any:
+    def noting(*arguments_given: Any, **keywords: Any) -> Any:
         if (
             threading.current_thread() is threading.main_thread()
         ):  # in another thread it ends that thread alone
-            arguments = [*given[first:], *named.values()]
+            arguments = [*arguments_given[first:], *keywords.values()]
             _Exit.code = arguments[0] if arguments else None
-        return real(*given, **named)
+        return real(*arguments_given, **keywords)
 
     setattr(noting, _NOTES_EXIT_CODE, True)
     setattr(holder, name, noting)

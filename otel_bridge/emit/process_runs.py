@@ -400,8 +400,8 @@ runs: Final = ProcessRuns()
 os.register_at_fork(after_in_child=runs.after_fork)
 
 
-def _is_same_path(path: str | Path, other: str | Path) -> bool:
-    return Path(path).resolve() == Path(other).resolve()
+def _is_same_path(path: str | Path, other_path: str | Path) -> bool:
+    return Path(path).resolve() == Path(other_path).resolve()
 
 
 def _lines_of(current: Run, names: list[str], remark: str) -> list[str]:

@@ -213,12 +213,12 @@ class Recorder:
         """Note the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:
             commits = commit is not False
-            known = self._other_role(role)
+            other_role = self._other_role(role)
             if step is not None or not holds_nothing(values, self.drops.count):
-                self._steps[known] = self._step_of(step, known)
+                self._steps[other_role] = self._step_of(step, other_role)
             elif not commits:
                 return
-            (self._open_steps.discard if commits else self._open_steps.add)(known)
+            (self._open_steps.discard if commits else self._open_steps.add)(other_role)
 
     def append(
         self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False
@@ -255,9 +255,9 @@ class Recorder:
     def go_on_from(self, steps: Mapping[str | None, int]) -> None:
         """Set the last steps to *steps*, by role."""
         with self.lock:
-            known = {role: step for role, step in steps.items() if role or not self._role}
+            own_steps = {role: step for role, step in steps.items() if role or not self._role}
             self._steps = {
-                None if role == self._role else role: step for role, step in known.items()
+                None if role == self._role else role: step for role, step in own_steps.items()
             }
 
     def flush(self) -> Checkpoint | None:
@@ -301,15 +301,15 @@ class Recorder:
             if self._busy:
                 self._enqueue(self._do, write, *arguments)
                 return
-            again = False
+            must_repeat = False
             try:
                 self._busy = True
                 write(*arguments)
             except any_error() as exc:
-                again = self._reopened_after(exc)
+                must_repeat = self._reopened_after(exc)
             finally:
                 self._busy = False
-            if again:
+            if must_repeat:
                 self._do(write, *arguments)
             elif self._waiting:
                 self._drain_queue()
@@ -319,23 +319,25 @@ class Recorder:
     ) -> None:
         """Append a row that leaves its step open, unless it *commits*, or that has a time of its own."""
         own_ns = unix_ns(time_unix_ns, self.drops.count)
-        known = self._other_role(role)
+        other_role = self._other_role(role)
         if not commits and step is None and holds_nothing(values, self.drops.count):
             return
-        self.log_row(values, step, role=known, _own=own_ns)
+        self.log_row(values, step, role=other_role, _own=own_ns)
         if not commits:  # queued, like the row, inside another call
-            self._do(self._open_steps.add, known)
+            self._do(self._open_steps.add, other_role)
 
     def _other_role(self, role: object) -> str | None:
         """Return *role* as text when it differs from the resource's role."""
-        named = role_of(role)
-        return None if named == self._role else named
+        role_name = role_of(role)
+        return None if role_name == self._role else role_name
 
-    def _enqueue(self, write: Callable[..., object], *arguments: object, **named: object) -> None:
+    def _enqueue(
+        self, write: Callable[..., object], *arguments: object, **keywords: object
+    ) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             self.drops.count("reentered", 1)
             return
-        self._waiting.append(partial(write, *arguments, **named))
+        self._waiting.append(partial(write, *arguments, **keywords))
 
     def _drain_queue(self) -> None:
         while self._waiting:
@@ -360,10 +362,12 @@ class Recorder:
             self._names = names if len(numbers) == len(names) - 1 else ()
         return self._encoder.encode(numbers, now, step, role, seq, own_ns=own) if numbers else None
 
-    def _put_media(self, now: int, own: int, pairs: Mapping[str, Attribute], body: bytes) -> bool:
+    def _put_media(
+        self, now: int, own_ns: int, pairs: Mapping[str, Attribute], body: bytes
+    ) -> bool:
         if self._closed and self._refuses(_METRICS):
             return False
-        return self._event(semconv.EVENT_MEDIA, pairs, body, now, own=own)
+        return self._event(semconv.EVENT_MEDIA, pairs, body, now, own=own_ns)
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
         if (
@@ -524,7 +528,7 @@ class OpenRowRecorder(Recorder):
 
     def _add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
         role = self._other_role(row.role)
-        shown = role or self._role
+        role_name = role or self._role
         now = time_ns()
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
@@ -532,11 +536,11 @@ class OpenRowRecorder(Recorder):
         numbers = flatten(values, self.drops.count)
         if not numbers:
             return
-        names = (shown, *numbers)
+        names = (role_name, *numbers)
         if names != self._part_names:  # most parts have the names of the previous one
-            numbers = distinct(numbers, shown, self.drops.count)
+            numbers = distinct(numbers, role_name, self.drops.count)
             self._part_names = names if len(numbers) == len(names) - 1 else ()
-            self._part_keys = frozenset(key_of(shown, key) for key in numbers)
+            self._part_keys = frozenset(key_of(role_name, key) for key in numbers)
         payload = self._encoder.encode_part(numbers, time_ns_of_row, step, role)
         if not row.time_ns:
             row.time_ns = time_ns_of_row

@@ -78,7 +78,7 @@ class Run(RecordedFacts):
         return (
             {}
             if report is None
-            else {name: one.url for name, one in report.exporters.items() if one.url}
+            else {name: exporter.url for name, exporter in report.exporters.items() if exporter.url}
         )
 
     def id_in(self, exporter: str) -> str | None:
@@ -476,7 +476,7 @@ class _UnopenedRollout:
             raise AttributeError(name)
         return self
 
-    def __call__(self, *_arguments: object, **_named: object) -> _UnopenedRollout:
+    def __call__(self, *_arguments: object, **_keywords: object) -> _UnopenedRollout:
         return self
 
     def __enter__(self) -> _UnopenedRollout:

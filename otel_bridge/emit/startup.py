@@ -316,19 +316,26 @@ def _child_variables(
 def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     """Return the lines that follow the first one: what was before, where the run is shown, what is unusual."""
     choice = facts.choice
-    before = _concerning(choice, state.before)
+    earlier_report = _concerning(choice, state.before)
     notes: list[str] = []
-    if before is not None:
-        elsewhere = _elsewhere(before, choice, delivered=state.delivered)
+    if earlier_report is not None:
+        elsewhere = _elsewhere(earlier_report, choice, delivered=state.delivered)
         if not state.delivered:
-            shown = {
-                name: report for name, report in before.exporters.items() if name not in elsewhere
+            concerned = {
+                name: report
+                for name, report in earlier_report.exporters.items()
+                if name not in elsewhere
             }
-            before = replace(before, exporters=shown)
-        resumed = _resumed(before, facts.identity.role)
-        notes += [resumed, *elsewhere.values(), *console.found(before), *console.degraded(before)]
+            earlier_report = replace(earlier_report, exporters=concerned)
+        resumed = _resumed(earlier_report, facts.identity.role)
+        notes += [
+            resumed,
+            *elsewhere.values(),
+            *console.found(earlier_report),
+            *console.degraded(earlier_report),
+        ]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
-    notes += [f"{label}: {text}" for label, text in _links(facts, state, before)]
+    notes += [f"{label}: {text}" for label, text in _links(facts, state, earlier_report)]
     cautions = [
         *map(caution_of, choice.settings.values()),
         destination.note(choice.signals_of(OTLP), facts.env),
@@ -337,17 +344,19 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     return notes + _notes_of_folder(facts, state)
 
 
-def _resumed(before: Report, role: str | None) -> str:
+def _resumed(earlier_report: Report, role: str | None) -> str:
     """Return what this process does with a run that has begun before: it resumes or joins that run."""
-    last_step = before.steps.get(axis_of(role))
+    last_step = earlier_report.steps.get(axis_of(role))
     if last_step is not None:
         return (
             f"resuming, last {role} step {last_step}"
             if role
             else f"resuming, last step {last_step}"
         )
-    has_living = any(process.alive and not process.bridge for process in before.processes.values())
-    return "joining" if has_living and before.status == "running" else "resuming"
+    has_living = any(
+        process.alive and not process.bridge for process in earlier_report.processes.values()
+    )
+    return "joining" if has_living and earlier_report.status == "running" else "resuming"
 
 
 def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
@@ -381,8 +390,8 @@ def _destination(facts: RunStart, state: _FolderState) -> list[str]:
         return console.kept_without_exporter(
             state.folder.path, exporters, delivered=state.delivered
         )
-    shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
-    return [", ".join(shown) or "no exporter yet"]
+    names = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
+    return [", ".join(names) or "no exporter yet"]
 
 
 def _before(state: _FolderState) -> tuple[str, ...]:
@@ -396,17 +405,21 @@ def _shown(name: str, choice: RequestedDestinations) -> str:
     return f"{name} ({endpoints})" if name == OTLP and endpoints else name
 
 
-def _concerning(choice: RequestedDestinations, before: Report | None) -> Report | None:
+def _concerning(choice: RequestedDestinations, earlier_report: Report | None) -> Report | None:
     """Return the report without exporters that an earlier start named and this process does not."""
-    if before is None or not choice.names:
-        return before
+    if earlier_report is None or not choice.names:
+        return earlier_report
     return replace(
-        before,
-        exporters={name: one for name, one in before.exporters.items() if name in choice.names},
+        earlier_report,
+        exporters={
+            name: exporter
+            for name, exporter in earlier_report.exporters.items()
+            if name in choice.names
+        },
     )
 
 
-def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[Link]:
+def _links(facts: RunStart, state: _FolderState, earlier_report: Report | None) -> list[Link]:
     """Return what shows the run in each exporter, as reported by the bridge, else from the settings."""
     identity = facts.identity
     info = RunInfo(
@@ -418,7 +431,7 @@ def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[
         identity=tracker_identity(identity, facts.env),
         node_rank=identity.node_rank,
     )
-    reported = view_links(before) if before else []
+    reported = view_links(earlier_report) if earlier_report else []
     links: list[Link] = []
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():
@@ -430,23 +443,31 @@ def _links(facts: RunStart, state: _FolderState, before: Report | None) -> list[
     return links + reported
 
 
-def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool) -> dict[str, str]:
+def _elsewhere(
+    earlier_report: Report, choice: RequestedDestinations, *, delivered: bool
+) -> dict[str, str]:
     """Return a note for each exporter whose earlier destination is not the one that this process's variables name.
 
     A running bridge keeps the variables that it was started with, unless the run has ended.
     """
     notes: dict[str, str] = {}
-    for name, here in choice.destinations.items():
-        one = before.exporters.get(name)
-        if one is None or not one.destination or dict(one.destination) == dict(here):
+    for name, variables in choice.destinations.items():
+        exporter = earlier_report.exporters.get(name)
+        if (
+            exporter is None
+            or not exporter.destination
+            or dict(exporter.destination) == dict(variables)
+        ):
             continue
-        there = _listed(one.destination)
-        ours = _listed(here)
+        earlier_place = _listed(exporter.destination)
+        ours = _listed(variables)
         if not delivered:
-            notes[name] = f"{name} delivers to {ours} from now on; earlier records went to {there}"
-        elif one.state != "ended":
             notes[name] = (
-                f"{name} delivers to the destination that the bridge was started with: {there}, not {ours}"
+                f"{name} delivers to {ours} from now on; earlier records went to {earlier_place}"
+            )
+        elif exporter.state != "ended":
+            notes[name] = (
+                f"{name} delivers to the destination that the bridge was started with: {earlier_place}, not {ours}"
             )
     return notes
 

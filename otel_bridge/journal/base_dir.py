@@ -127,8 +127,8 @@ def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
         may_be_link: Whether *path* may be a symbolic link, because a person named it.
     """
     try:
-        seen = os.lstat(path)
-        status = os.stat(path) if may_be_link else seen
+        own_status = os.lstat(path)
+        status = os.stat(path) if may_be_link else own_status
     except OSError:
         return ""  # it does not exist, or creating it will raise the error
     if stat.S_ISLNK(status.st_mode):

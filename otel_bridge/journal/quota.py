@@ -138,8 +138,8 @@ def bytes_below(path: str, measured: Mapping[str, int] = _NOTHING_MEASURED) -> i
         for entry in entries:
             try:
                 if entry.is_dir(follow_symlinks=False):
-                    known = measured.get(entry.name)
-                    total += bytes_below(entry.path) if known is None else known
+                    inodes = measured.get(entry.name)
+                    total += bytes_below(entry.path) if inodes is None else inodes
                 else:
                     total += entry.stat(follow_symlinks=False).st_size
             except OSError:  # noqa: PERF203  # deleted meanwhile; the others count

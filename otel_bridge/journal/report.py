@@ -239,8 +239,8 @@ def sampled_out_lines(report: Report) -> list[str]:
     """Return one line for each reason for which an exporter left something out."""
     return [
         f"{name} left out {count:,} {reason}"
-        for name, one in report.exporters.items()
-        for reason, count in sorted(one.left_out.items())
+        for name, exporter in report.exporters.items()
+        for reason, count in sorted(exporter.left_out.items())
     ]
 
 
@@ -379,11 +379,11 @@ def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:
     processes = {} if report is None else report.processes
     total = 0
     for file in segments:
-        at = processes.get(file.instance_id)
-        if at is None or file.number > at.segment:
+        process = processes.get(file.instance_id)
+        if process is None or file.number > process.segment:
             total += file.size_bytes
-        elif file.number == at.segment:
-            total += max(file.size_bytes - at.offset, 0)
+        elif file.number == process.segment:
+            total += max(file.size_bytes - process.offset, 0)
     return total
 
 
@@ -418,6 +418,6 @@ def reason_of_end(log: Path) -> str:
     """Return the reason that the bridge gave in its log at *log* for not serving its run; empty without one."""
     with contextlib.suppress(OSError):
         end = end_of_log(log)
-        _, found, reason = end.partition(NOT_SERVED)
-        return reason if found else ""
+        _, mark, reason = end.partition(NOT_SERVED)
+        return reason if mark else ""
     return ""

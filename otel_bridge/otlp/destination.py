@@ -134,13 +134,13 @@ def check(signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = F
 
 def addresses(env: Mapping[str, str]) -> dict[str, str]:
     """Return the addresses of the signals that are sent, as the report shows them; without those that are wrong."""
-    shown: dict[str, str] = {}
+    addresses_by_signal: dict[str, str] = {}
     for signal in signals_sent(env):
         try:
-            shown[signal] = endpoint_for(signal, env).address
+            addresses_by_signal[signal] = endpoint_for(signal, env).address
         except ConfigError:  # noqa: PERF203  # three signals
             continue
-    return shown
+    return addresses_by_signal
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -193,8 +193,8 @@ def unset_without_grpc(env: Mapping[str, str]) -> bool:
 
 def _variable(name: str, signal: str, env: Mapping[str, str]) -> str:
     """Return which variable sets *name* for *signal*: its own, else that of all signals."""
-    own = f"{PREFIX}{signal.upper()}_{name}"
-    return own if env.get(own, "").strip() else f"{PREFIX}{name}"
+    of_signal = f"{PREFIX}{signal.upper()}_{name}"
+    return of_signal if env.get(of_signal, "").strip() else f"{PREFIX}{name}"
 
 
 def _value(name: str, signal: str, env: Mapping[str, str]) -> str:
@@ -231,16 +231,16 @@ def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
 
 def _parts(url: str, variable: str) -> SplitResult:
     """Return the parts of *url*; raises `ConfigError` when nothing can be reached at it."""
-    seen = without_credentials(url)
+    shown_url = without_credentials(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as exc:
-        raise ConfigError(f"{variable}={seen!r}: {exc}; {_ADDRESS}") from exc
+        raise ConfigError(f"{variable}={shown_url!r}: {exc}; {_ADDRESS}") from exc
     # urlsplit drops line breaks in silence, and HTTP clients do not.
     is_one_word = url.isprintable() and not any(character.isspace() for character in parts.netloc)
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or not is_one_word:
-        raise ConfigError(f"{variable}={seen!r}: {_ADDRESS}")
+        raise ConfigError(f"{variable}={shown_url!r}: {_ADDRESS}")
     return parts
 
 
@@ -272,10 +272,10 @@ def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-def _header_value(where: str, value: str) -> str:
+def _header_value(source: str, value: str) -> str:
     if not _HEADER_VALUE.fullmatch(value):
         raise ConfigError(
-            f"{where} has a line break, a control or a non-ASCII character; expected printable ASCII"
+            f"{source} has a line break, a control or a non-ASCII character; expected printable ASCII"
         )
     return value
 

@@ -104,8 +104,8 @@ def retry_after_s(header: str | None, now_s: float | None = None) -> float | Non
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
-        until = parsedate_to_datetime(text)
-        until_s = (until if until.tzinfo else until.replace(tzinfo=timezone.utc)).timestamp()
+        date = parsedate_to_datetime(text)
+        until_s = (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
     return max(until_s - (time.time() if now_s is None else now_s), 0.0)

@@ -114,9 +114,9 @@ def main(argv: Sequence[str]) -> int:
     exporter = load_target(job.target)
     settings = exporter.read_settings(job.environment, job.cwd)
     writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
-    held = writer.durable()
+    durable = writer.durable()
     for call in job.calls:
-        deliver(writer, call, held=held)
+        deliver(writer, call, held=durable)
     if job.kill:
         os.kill(os.getpid(), signal.SIGKILL)
     writer.close()

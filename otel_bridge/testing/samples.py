@@ -93,7 +93,7 @@ def row(
     position: int = 0,
 ) -> Row:
     """Return the row of one ``log()`` call; *values* are without the role's prefix, by default one loss."""
-    given = {"loss": 1.0 / (1 + abs(step or 0))} if values is None else values
+    row_values = {"loss": 1.0 / (1 + abs(step or 0))} if values is None else values
     axis = None if step is None else axis_of(role)
     return Row(
         id=f"m:{role}-{attempt}:{'none' if step is None else step}",
@@ -101,7 +101,7 @@ def row(
         step=step,
         axis=axis,
         time_unix_ns=START_UNIX_NS + ((step or 0) + 1000 * (attempt - 1)) * SECOND_NS,
-        values={key_of(role, key): value for key, value in given.items()},
+        values={key_of(role, key): value for key, value in row_values.items()},
         steps={} if axis is None or step is None else {axis: step},
         attempt=attempt,
         position=position,
@@ -226,18 +226,20 @@ def evaluation(
 
 def config(role: str | None = "trainer", **values: Json) -> Config:
     """Return a merged config; without *values* a nested one."""
-    given: dict[str, Json] = values or {
+    entries: dict[str, Json] = values or {
         "lr": 0.001,
         "actor": {"layers": 2, "name": "tiny"},
         "seed": 7,
     }
-    return Config(id=f"c:{role}:{len(given)}", role=role, config=given, time_unix_ns=START_UNIX_NS)
+    return Config(
+        id=f"c:{role}:{len(entries)}", role=role, config=entries, time_unix_ns=START_UNIX_NS
+    )
 
 
 def alert(number: int, title: str = "kl too large", level: str = "warn") -> Alert:
     """Return an alert of the trainer."""
-    at = START_UNIX_NS + number * SECOND_NS
-    return Alert(f"a:i1:{number}", "trainer", title, f"step {number}", level, number, at)
+    time_unix_ns = START_UNIX_NS + number * SECOND_NS
+    return Alert(f"a:i1:{number}", "trainer", title, f"step {number}", level, number, time_unix_ns)
 
 
 def end(status: Status = Status.FINISHED) -> End:
@@ -290,16 +292,16 @@ def _spans(
         semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL,
         semconv.GEN_AI_TOOL_NAME: "calculator",
     }
-    seen = list(messages)
+    listed = list(messages)
     calls: Json = {"expression": "0 + 1"}
     plan: list[tuple[str, str, dict[str, Json], Json, Json, float, float]] = [
-        ("rollout", "span", root_attributes, list(seen[:-1]), list(seen[-1:]), 0, 4),
-        ("chat policy", "generation", chat, list(seen[:2]), [seen[2]], 1, 1.5),
-        ("execute_tool calculator", "tool", tool, calls, seen[3]["content"], 2, 3),
-        ("chat policy", "generation", chat, [seen[3]], [seen[4]], 3, 3.5),
+        ("rollout", "span", root_attributes, list(listed[:-1]), list(listed[-1:]), 0, 4),
+        ("chat policy", "generation", chat, list(listed[:2]), [listed[2]], 1, 1.5),
+        ("execute_tool calculator", "tool", tool, calls, listed[3]["content"], 2, 3),
+        ("chat policy", "generation", chat, [listed[3]], [listed[4]], 3, 3.5),
     ]
     spans: list[Span] = []
-    for n, (name, kind, attributes, given, made, begin, stop) in enumerate(plan):
+    for n, (name, kind, attributes, span_input, span_output, begin, stop) in enumerate(plan):
         spans.append(
             _with_otlp(
                 trace_id,
@@ -311,8 +313,8 @@ def _spans(
                     start_unix_ns=start + int(begin * SECOND_NS),
                     end_unix_ns=start + int(stop * SECOND_NS),
                     attributes=attributes,
-                    input=given,
-                    output=made,
+                    input=span_input,
+                    output=span_output,
                     model="policy" if kind == "generation" else None,
                     input_tokens=12 if kind == "generation" else None,
                     output_tokens=5 if kind == "generation" else None,
@@ -367,14 +369,14 @@ def _parts_json(messages: Json) -> str:
 def _attribute(key: str, value: Json) -> common_pb2.KeyValue:
     match value:
         case bool():
-            held = common_pb2.AnyValue(bool_value=value)
+            any_value = common_pb2.AnyValue(bool_value=value)
         case int():
-            held = common_pb2.AnyValue(int_value=value)
+            any_value = common_pb2.AnyValue(int_value=value)
         case float():
-            held = common_pb2.AnyValue(double_value=value)
+            any_value = common_pb2.AnyValue(double_value=value)
         case _:
-            held = common_pb2.AnyValue(string_value=str(value))
-    return common_pb2.KeyValue(key=key, value=held)
+            any_value = common_pb2.AnyValue(string_value=str(value))
+    return common_pb2.KeyValue(key=key, value=any_value)
 
 
 def _hex(name: str, digits: int) -> str:

@@ -31,9 +31,9 @@ def without_credentials(address: str) -> str:
     address, mark, query = (rest[user.end() :] if user else rest).partition("?")
     if not mark:
         return f"{scheme}://{address}"
-    kept, hash_mark, fragment = query.partition("#")
-    kept = "&".join(pair for pair in kept.split("&") if not _is_secret(pair))
-    return f"{scheme}://{address}" + (f"?{kept}" if kept else "") + hash_mark + fragment
+    parameters, hash_mark, fragment = query.partition("#")
+    parameters = "&".join(pair for pair in parameters.split("&") if not _is_secret(pair))
+    return f"{scheme}://{address}" + (f"?{parameters}" if parameters else "") + hash_mark + fragment
 
 
 def _is_secret(pair: str) -> bool:

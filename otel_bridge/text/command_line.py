@@ -27,10 +27,10 @@ def runnable(command: str) -> str:
     A program that was started by its path (``.venv/bin/python train.py``) has no activated environment, in which a
     shell would find ``trackio show …``. An address is returned as it is.
     """
-    found = _COMMAND.fullmatch(command)
-    if found is None:
+    match = _COMMAND.fullmatch(command)
+    if match is None:
         return command
-    assignments, program, arguments = found.groups(default="")
+    assignments, program, arguments = match.groups(default="")
     beside = Path(sys.executable or "-").parent / program
     if not _runs(beside) or any(_runs(Path(folder, program)) for folder in os.get_exec_path()):
         return command

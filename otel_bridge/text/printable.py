@@ -18,7 +18,8 @@ def printable(text: str, *, lines: bool = False) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or (lines and one == "\n") else ascii(one)[1:-1] for one in text
+        char if char.isprintable() or (lines and char == "\n") else ascii(char)[1:-1]
+        for char in text
     )
 
 
@@ -31,7 +32,9 @@ def printable_json(text: str) -> str:
     """Return JSON *text* that a terminal may show, with control characters as JSON escapes."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
+    return "".join(
+        char if char.isprintable() or char == "\n" else _json_escape(char) for char in text
+    )
 
 
 def is_printable_json(data: bytes) -> bool:
@@ -41,7 +44,7 @@ def is_printable_json(data: bytes) -> bool:
 
 def _json_escape(char: str) -> str:
     units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))
 
 
 def all_printable(value: _T) -> _T:

@@ -176,19 +176,19 @@ def redact_named(text: str) -> str:
 def may_name_secret(data: bytes) -> bool:
     """Return whether UTF-8 text, or JSON, can hold a secret that `redact_named` redacts; false is certain."""
     # Check each name once: 24 KB of messages hold a few dozen occurrences of a handful of names.
-    ends = (found.start() for found in _NAME_ENDS.finditer(data))
+    ends = (match.start() for match in _NAME_ENDS.finditer(data))
     tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
     names = {tail[tail.rfind(b'"') + 1 :] for tail in tails}
     return bool(names) and _NAMES.search(b"\n".join(names)) is not None
 
 
-def _redacted_pair(found: re.Match[str]) -> str:
-    key, between, value, end = found.groups()
-    return f'"{key}"{between}"{REDACTED}{end}' if secret_by_name(key, value) else found[0]
+def _redacted_pair(match: re.Match[str]) -> str:
+    key, between, value, end = match.groups()
+    return f'"{key}"{between}"{REDACTED}{end}' if secret_by_name(key, value) else match[0]
 
 
-def _redacted_escaped_pair(found: re.Match[str]) -> str:
-    quote, key, between, value, end = found.groups()
+def _redacted_escaped_pair(match: re.Match[str]) -> str:
+    quote, key, between, value, end = match.groups()
     # JSON within the value is escaped once more.
     redacted = (
         REDACTED
@@ -219,7 +219,7 @@ _ASSIGNED_IN_TEXT: Final = re.compile(
 def redact_assigned(value: str) -> str:
     """Return *value*, input or output of a model, without passwords in URLs and after their names."""
     value = _IN_URL.sub(REDACTED, value) if "://" in value else value
-    return _ASSIGNED_IN_TEXT.sub(lambda found: f"{found[1] or found[3]}{REDACTED}", value)
+    return _ASSIGNED_IN_TEXT.sub(lambda match: f"{match[1] or match[3]}{REDACTED}", value)
 
 
 _NAMED_SECRET: Final = re.compile(
@@ -261,9 +261,9 @@ def redact_and_cut(value: str, limit: int) -> str:
     return redact_text(value[: limit + MARGIN_CHARS])[:limit]
 
 
-def _redacted_assignment(found: re.Match[str]) -> str:
+def _redacted_assignment(match: re.Match[str]) -> str:
     # `max_tokens=512` is not a secret.
-    return found[0] if found[2].isdigit() else f"{found[1]}{REDACTED}"
+    return match[0] if match[2].isdigit() else f"{match[1]}{REDACTED}"
 
 
 def _looks_opaque(value: str) -> bool:

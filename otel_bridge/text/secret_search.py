@@ -50,14 +50,14 @@ def may_hold_secret(data: bytes) -> bool:
 def _may_have_shape(data: bytes) -> bool:
     """Return the result of `may_hold_secret` without secrets that only a name in JSON reveals."""
     for anchor, literals in _LOOKS:
-        at = data.find(anchor)
+        index = data.find(anchor)
         steps = _FEW
-        while at >= 0 and steps:
-            if literals.match(data, at):
+        while index >= 0 and steps:
+            if literals.match(data, index):
                 return True
-            at = data.find(anchor, at + 1)
+            index = data.find(anchor, index + 1)
             steps -= 1
-        if at >= 0 and literals.search(data, at):
+        if index >= 0 and literals.search(data, index):
             return True
     if b"dapi" in data or _may_assign(data):
         return True
@@ -70,15 +70,15 @@ def _may_assign(data: bytes) -> bool:
     # find() of one byte a tenth of split() or of a search for "://".
     url = False
     for separator in (b":", b"="):
-        at = data.find(separator)
-        while at >= 0:
-            last = at - 1
+        index = data.find(separator)
+        while index >= 0:
+            last = index - 1
             while last > 0 and data[last] in _AFTER_NAME:
                 last -= 1
             if data[last] in _LAST_OF_NAME:
-                name = data[max(at - _NAME_BYTES, 0) : at]
+                name = data[max(index - _NAME_BYTES, 0) : index]
                 if name.rstrip(_AFTER_NAME).endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(name):
                     return True
-            url = url or data.startswith(b"//", at + 1)
-            at = data.find(separator, at + 1)
+            url = url or data.startswith(b"//", index + 1)
+            index = data.find(separator, index + 1)
     return url and _PASSWORD_IN_URL.search(data) is not None

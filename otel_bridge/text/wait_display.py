@@ -79,11 +79,11 @@ def records_in_trackers(
             label = f"records in {name}" + (
                 f" ({exporter.state})" if exporter.state in _TROUBLED else ""
             )
-            before = amounts.get(label, Amount(0, 0))
+            amount = amounts.get(label, Amount(0, 0))
             written = (
                 run.position if exporter.state == "ended" else min(exporter.written, run.position)
             )
-            amounts[label] = Amount(before.done + written, (before.total or 0) + run.position)
+            amounts[label] = Amount(amount.done + written, (amount.total or 0) + run.position)
     return amounts
 
 

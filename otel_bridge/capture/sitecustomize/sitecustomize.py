@@ -50,23 +50,23 @@ class _FirstImport:
 
 def _begin() -> None:
     # The settings are read here without otel_bridge.settings, which is not loaded before it is needed.
-    given = os.environ.get("OTEL_BRIDGE_CAPTURE", "")
-    names = [name.strip() for name in given.split(",") if name.strip()]
+    setting = os.environ.get("OTEL_BRIDGE_CAPTURE", "")
+    names = [name.strip() for name in setting.split(",") if name.strip()]
     if names and not os.environ.get("OTEL_BRIDGE_NO_BRIDGE"):
         sys.meta_path.insert(0, _FirstImport(names))
 
 
 def _run_the_users() -> None:
     """Run the `sitecustomize` that this one hides, as Python would."""
-    own = sys.modules.pop("sitecustomize", None)
+    this_module = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _OWN]
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415  # another one, now that this folder is not in the path
     except ImportError as exc:
         if exc.name != "sitecustomize":
             raise
-        if own is not None:
-            sys.modules["sitecustomize"] = own
+        if this_module is not None:
+            sys.modules["sitecustomize"] = this_module
 
 
 _begin()

@@ -37,14 +37,14 @@ class AlertWaits:
             if now < self._next.get(key, now):
                 return False
             if len(self._next) >= _MAX_TITLES:
-                self._next = {name: at for name, at in self._next.items() if at > now}
+                self._next = {name: due_s for name, due_s in self._next.items() if due_s > now}
             if len(self._next) < _MAX_TITLES:
                 self._next[key] = now + _seconds(wait_duration)
         return True
 
 
-def _seconds(given: Any) -> float:
-    if isinstance(given, timedelta):
-        return given.total_seconds()
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return float(given) if is_number and given else _DEFAULT_S
+def _seconds(wait: Any) -> float:
+    if isinstance(wait, timedelta):
+        return wait.total_seconds()
+    is_number = isinstance(wait, int | float) and not isinstance(wait, bool)
+    return float(wait) if is_number and wait else _DEFAULT_S

@@ -103,22 +103,22 @@ class WandbArguments:
         return None
 
     def __getitem__(self, name: str) -> Any:
-        given = self._arguments.get(name)
-        if given is None:
-            given = _explicit(self._settings, _OF_SETTINGS[name])
+        value = self._arguments.get(name)
+        if value is None:
+            value = _explicit(self._settings, _OF_SETTINGS[name])
         if (
-            given is None
+            value is None
             and name == "id"
             and (moment := _run_moment(self["resume_from"])) is not None
         ):
-            given = moment[0]
-        if given is None and not _is_chosen(name):
-            given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
-            if given is None and name in _OF_SETUP:
-                given = _explicit(self._setup, _OF_SETTINGS[name])
+            value = moment[0]
+        if value is None and not _is_chosen(name):
+            value = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
+            if value is None and name in _OF_SETUP:
+                value = _explicit(self._setup, _OF_SETTINGS[name])
         if name == "tags":
-            return given.split(",") if isinstance(given, str) else given
-        return given
+            return value.split(",") if isinstance(value, str) else value
+        return value
 
 
 def _is_chosen(name: str) -> bool:
@@ -130,23 +130,23 @@ def _explicit(settings: Any, field: str) -> Any:
     """Return a field that the program set in its ``wandb.Settings`` or dict; ``None``: not set."""
     if isinstance(settings, dict):
         return cast("dict[str, Any]", settings).get(field)
-    found: Any = getattr(settings, field, None)
-    return found if field in getattr(settings, "model_fields_set", ()) else None
+    value: Any = getattr(settings, field, None)
+    return value if field in getattr(settings, "model_fields_set", ()) else None
 
 
-def _run_moment(given: Any) -> tuple[str, int] | None:
+def _run_moment(argument: Any) -> tuple[str, int] | None:
     """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
     text = (
-        given
-        if isinstance(given, str)
-        else f"{getattr(given, 'run', '')}?_step={getattr(given, 'value', '')}"
+        argument
+        if isinstance(argument, str)
+        else f"{getattr(argument, 'run', '')}?_step={getattr(argument, 'value', '')}"
     )
-    found = _MOMENT.fullmatch(text)
-    return None if found is None else (found[1], int(float(found[2])))
+    match = _MOMENT.fullmatch(text)
+    return None if match is None else (match[1], int(float(match[2])))
 
 
 def begin(
-    asked: WandbArguments,
+    arguments: WandbArguments,
     *,
     name: str | None = None,
     id_: str | None = None,
@@ -156,26 +156,26 @@ def begin(
     """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0.
 
     Args:
-        asked: The arguments.
+        arguments: The arguments.
         name: Name where they have none.
         id_: Id in place of theirs.
         project: Project where they have none.
         group: Group where they have none.
     """
-    run_id = asked["id"] if id_ is None else id_
+    run_id = arguments["id"] if id_ is None else id_
     return runs.begin(
         RunRequest(
             captured="wandb",
-            project=_printable(asked["project"] or project),
-            name=_printable(asked["name"] or name),
+            project=_printable(arguments["project"] or project),
+            name=_printable(arguments["name"] or name),
             id=None if run_id is None else _usable_id(str(run_id)),
-            group=_printable(asked["group"] or group),
-            tags=[str(tag) for tag in asked["tags"] or ()],
-            notes=asked["notes"],
-            entity=_printable(asked["entity"]),
-            job_type=_printable(asked["job_type"]),
+            group=_printable(arguments["group"] or group),
+            tags=[str(tag) for tag in arguments["tags"] or ()],
+            notes=arguments["notes"],
+            entity=_printable(arguments["entity"]),
+            job_type=_printable(arguments["job_type"]),
             rank=0,
-            handle=asked.beside,
+            handle=arguments.beside,
         )
     )
 
@@ -185,40 +185,40 @@ def rename(run: Run, name: object) -> bool:
 
     They do in place of a generated name. A name that was given when the run began stays.
     """
-    shown = _printable(name)
-    if not shown or not run.facts.identity.name_generated or run.recorder is None:
+    printable_name = _printable(name)
+    if not printable_name or not run.facts.identity.name_generated or run.recorder is None:
         return False
-    run.recorder.event(semconv.EVENT_RENAMED, {semconv.RUN_NAME: shown})
+    run.recorder.event(semconv.EVENT_RENAMED, {semconv.RUN_NAME: printable_name})
     return True
 
 
-def recording_of(run: Run, asked: WandbArguments, earlier: EarlierRun | None) -> WandbRecording:
+def recording_of(run: Run, arguments: WandbArguments, earlier: EarlierRun | None) -> WandbRecording:
     """Return what records *run*, from the step at which its arguments let it begin."""
-    recording = WandbRecording(run, earlier, asked.first_step)
+    recording = WandbRecording(run, earlier, arguments.first_step)
     for name in _MOMENTS:
-        if asked[name] is not None:  # earlier rows are neither copied nor deleted
+        if arguments[name] is not None:  # earlier rows are neither copied nor deleted
             recording.not_captured(f"wandb.init({name}=)")
     return recording
 
 
-def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:
+def facts_of(run: Run, arguments: WandbArguments, *, resumed: bool) -> RunFacts:
     """Return what the program sees of *run* as attributes of its own run."""
-    given = asked["id"]
+    explicit_id = arguments["id"]
     return RunFacts(
-        id=run.id if given is None else str(given),
+        id=run.id if explicit_id is None else str(explicit_id),
         name=run.name,
         project=run.project,
-        entity=str(asked["entity"] or ""),
-        group=str(asked["group"] or ""),
-        job_type=str(asked["job_type"] or ""),
-        notes=asked["notes"],
-        tags=tuple(asked["tags"] or ()),
+        entity=str(arguments["entity"] or ""),
+        group=str(arguments["group"] or ""),
+        job_type=str(arguments["job_type"] or ""),
+        notes=arguments["notes"],
+        tags=tuple(arguments["tags"] or ()),
         resumed=resumed,
     )
 
 
-def _usable_id(given: str) -> str:
-    return given if _VALID_ID.fullmatch(given) else run_id_of("", given)
+def _usable_id(run_id: str) -> str:
+    return run_id if _VALID_ID.fullmatch(run_id) else run_id_of("", run_id)
 
 
 def _printable(text: Any) -> str | None:
@@ -230,19 +230,19 @@ def _printable(text: Any) -> str | None:
     )
 
 
-def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> bool:
+def goes_on(current: WandbRecording, facts: RunFacts, arguments: WandbArguments) -> bool:
     """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
 
     In a forked child the current run is the parent's: the child continues it, unless it asks for another one.
     """
     recorder = current.run.recorder
-    reinit = asked["reinit"]
+    reinit = arguments["reinit"]
     if recorder is not None and recorder.forked:
-        named = (
-            (asked["name"], facts.name),
-            (asked["id"], facts.id),
-            (asked["project"], facts.project),
+        names = (
+            (arguments["name"], facts.name),
+            (arguments["id"], facts.id),
+            (arguments["project"], facts.project),
         )
-        return all(given in {None, known} for given, known in named)
+        return all(requested_name in {None, current_name} for requested_name, current_name in names)
     ends = str(reinit).lower() in _FINISHES or (reinit in (None, "default") and hasattr(sys, "ps1"))
     return not ends

@@ -55,9 +55,9 @@ def earlier_run(run: Run) -> EarlierRun | None:
     last = None if report is None else report.steps.get(axis_of(run.role))
     if last is None and saved is None:
         return None
-    held = saved or {"config": {}, "summary": {}}
+    parts = saved or {"config": {}, "summary": {}}
     return EarlierRun(
-        _plain(held["config"]), _plain(held["summary"]), None if last is None else last + 1
+        _plain(parts["config"]), _plain(parts["summary"]), None if last is None else last + 1
     )
 
 
@@ -82,13 +82,14 @@ class SavedRun:
         began = time.monotonic()
         if self._path is None or (began < self._due and not at_once):
             return
-        given = {"config": self._config, "summary": summary}
+        values_by_part = {"config": self._config, "summary": summary}
         try:  # what other processes of the run saved stays
-            held = _read(self._path) or {"config": {}, "summary": {}}
-            found = {
-                part: held[part] | config_of(values, _ignore) for part, values in given.items()
+            earlier_parts = _read(self._path) or {"config": {}, "summary": {}}
+            merged_parts = {
+                part: earlier_parts[part] | config_of(values, _ignore)
+                for part, values in values_by_part.items()
             }
-            put_file(self._path, orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))
+            put_file(self._path, orjson.dumps(merged_parts, option=orjson.OPT_NON_STR_KEYS))
         except any_error():  # values of the user's, or the disk
             pass
         ended = time.monotonic()
@@ -97,11 +98,13 @@ class SavedRun:
 
 def _read(path: Path) -> dict[str, dict[str, Any]] | None:
     try:
-        found: Any = orjson.loads(read_regular(path, _MAX_BYTES))
+        content: Any = orjson.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
-    held = cast("dict[str, dict[str, Any]]", found if isinstance(found, dict) else {})
-    return held if all(isinstance(held.get(part), dict) for part in ("config", "summary")) else None
+    parts = cast("dict[str, dict[str, Any]]", content if isinstance(content, dict) else {})
+    return (
+        parts if all(isinstance(parts.get(part), dict) for part in ("config", "summary")) else None
+    )
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

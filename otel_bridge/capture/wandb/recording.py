@@ -19,6 +19,7 @@ from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSor
 from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import RecordedSummary
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
@@ -83,38 +84,38 @@ class WandbRecording:
                 values = self._without_objects(values, step)
             self.rows.log(values, step, commit)
         except any_error():  # objects of the user's
-            self.run.count_drop("internal_error")
+            self.run.count_drop(INTERNAL_ERROR)
 
-    def _without_objects(self, given: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
+    def _without_objects(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
         """Record the media, tables and texts of a call; return the others, arrays of one number as a number."""
-        found = self._sorter.sort(given)
-        if found.texts:
-            counts.captured("wandb.log: texts", len(found.texts), run=self.run)
-            self._texts.note(found.texts)
-        if found.media:
+        logged = self._sorter.sort(values)
+        if logged.texts:
+            counts.captured("wandb.log: texts", len(logged.texts), run=self.run)
+            self._texts.note(logged.texts)
+        if logged.media:
             self.rows.advance(step)
-        for key, value in found.media.items():
-            self._take(key, value, step, found.row)
-        if not found.media:
-            self._row = tuple(given)
+        for key, value in logged.media.items():
+            self._take(key, value, step, logged.row)
+        if not logged.media:
+            self._row = tuple(values)
         texts = {
             key: value
-            for key, value in found.shown.items()
+            for key, value in logged.shown.items()
             if value is None or isinstance(value, str)
         }
         plain, results = self._summaries.of_row(texts)
         self.last.show(
-            {key: value for key, value in found.shown.items() if key in plain or key not in texts}
+            {key: value for key, value in logged.shown.items() if key in plain or key not in texts}
         )
         self.last.replace(results)
-        return found.row
+        return logged.row
 
     def _completed(self, values: Mapping[str, Any], step: int) -> None:
         """Show a complete row in the summary, as W&B does."""
         now = time.time()
-        own = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
+        wandb_values = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
         plain, results = self._summaries.of_row(values)
-        self.last.note({**plain, **own})
+        self.last.note({**plain, **wandb_values})
         self.last.replace(results)
         self._saved.save(self.last)
 
@@ -147,11 +148,11 @@ class WandbRecording:
 
     def config(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the config."""
-        shown = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
-        if shown:
-            counts.captured("wandb.config", len(shown), run=self.run)
-            record_config(self.run, shown)
-            self._saved.note_config(shown)
+        entries = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
+        if entries:
+            counts.captured("wandb.config", len(entries), run=self.run)
+            record_config(self.run, entries)
+            self._saved.note_config(entries)
             self._saved.save(self.last)
 
     def config_callback(
@@ -194,15 +195,15 @@ class WandbRecording:
         self._saved.save(self.last, at_once=True)
 
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
-        one: Any = value[0] if type(value) in {list, tuple} else value
-        kind = cast("type[object]", type(one))
+        medium: Any = value[0] if type(value) in {list, tuple} else value
+        kind = cast("type[object]", type(medium))
         name = f"wandb.{kind.__name__}"
         place = self.rows.step_of(key, step, row)
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
             logged = (*self.last, *self.rows.pending_keys)
             if is_table and self._tables.record(
-                key, one, place, logged=logged, row_keys=(row, self._row)
+                key, medium, place, logged=logged, row_keys=(row, self._row)
             ):
                 return
         except any_error():  # what the program put into the table

@@ -39,7 +39,7 @@ class NoArtifact:
             raise AttributeError(name)
         return self
 
-    def __call__(self, *_given: Any, **_named: Any) -> Any:
+    def __call__(self, *_arguments: Any, **_keywords: Any) -> Any:
         """Return itself, so that calls can be chained."""
         return self
 
@@ -55,11 +55,11 @@ def behave_as_logged(artifact: Any) -> None:
         del timeout
         return self
 
-    shown = {
+    properties = {
         "version": property(lambda _self: _FIRST_VERSION),
         "aliases": property(lambda _self: []),
     }
-    artifact.__class__ = type(kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **shown})
+    artifact.__class__ = type(kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **properties})
 
 
 def run_class(package: Any) -> Any:
@@ -116,7 +116,7 @@ def _recorded(package: Any) -> dict[str, Any]:
         del sync
         self.recording.log(data, step, commit)
 
-    def finish(self: Any, exit_code: Any = None, *_given: Any, **_named: Any) -> None:
+    def finish(self: Any, exit_code: Any = None, *_arguments: Any, **_keywords: Any) -> None:
         """End the run."""
         if self._is_finished:
             return
@@ -135,7 +135,7 @@ def _recorded(package: Any) -> dict[str, Any]:
         """Note the definition that ``define_metric()`` has checked."""
         define_metric(self.recording, record)
 
-    def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_named: Any) -> Any:  # noqa: A002
+    def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_keywords: Any) -> Any:  # noqa: A002
         """Return the artifact, read by W&B's own public API; that the run used it is not recorded."""
         self.recording.not_captured("wandb.run.use_artifact")
         if isinstance(artifact_or_name, str):
@@ -155,7 +155,7 @@ def _recorded(package: Any) -> dict[str, Any]:
 def _callbacks(package: Any) -> dict[str, Any]:
     """Return what config and summary call, and the calls that answer for files and uploads."""
 
-    def save(self: Any, glob_str: Any = None, *_given: Any, **_named: Any) -> list[str]:
+    def save(self: Any, glob_str: Any = None, *_arguments: Any, **_keywords: Any) -> list[str]:
         """Return the files that are there; W&B returns its links to them. They are not stored, which is counted."""
         self.recording.not_captured("wandb.run.save")
         return [] if glob_str is None else sorted(glob.glob(os.fsdecode(glob_str)))
@@ -200,10 +200,10 @@ def _shown_facts(package: Any) -> dict[str, Any]:
 
     def sweep_url(self: Any) -> str | None:
         """Return the page of the trial's sweep, as W&B's settings name it."""
-        shown = self._settings.model_copy(
+        settings = self._settings.model_copy(
             update={"entity": self.facts.entity, "project": self.facts.project}
         )
-        return shown.sweep_url or None
+        return settings.sweep_url or None
 
     read: dict[str, Callable[[Any], Any]] = {
         "settings": lambda self: self._settings.model_copy(update={"run_name": self._shown["name"]}),
@@ -249,7 +249,7 @@ def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
-    def call(self: Any, artifact_or_path: Any = None, *_given: Any, **_named: Any) -> Any:
+    def call(self: Any, artifact_or_path: Any = None, *_arguments: Any, **_keywords: Any) -> Any:
         """Do nothing: the call has no counterpart, and is counted. The program may wait for its artifact."""
         self.recording.not_captured(f"wandb.run.{name}")
         if isinstance(artifact_or_path, package.Artifact):
@@ -260,7 +260,7 @@ def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
 
 
 def _neutral(name: str, result: object) -> Callable[..., object]:
-    def neutral(self: Any, *_given: object, **_named: object) -> object:
+    def neutral(self: Any, *_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
         self.recording.not_captured(f"wandb.run.{name}")
         return result

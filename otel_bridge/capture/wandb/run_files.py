@@ -51,7 +51,7 @@ class RunFiles:
             )
 
     def _files(self) -> Iterator[str]:
-        return (name for _, _, found in os.walk(self._folder) for name in found)
+        return (name for _, _, names in os.walk(self._folder) for name in names)
 
     def _remove_if_empty(self) -> None:
         if self._process == os.getpid() and next(self._files(), None) is None:

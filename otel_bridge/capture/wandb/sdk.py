@@ -100,8 +100,8 @@ class _Capture:
         real = getattr(self._package, name)
 
         @functools.wraps(real)
-        def replaced(*given: Any, **named: Any) -> Any:
-            return call(*given, **named)
+        def replaced(*arguments: Any, **keywords: Any) -> Any:
+            return call(*arguments, **keywords)
 
         replaced.__dict__[_MARK] = True
         for holder in (self._package, self._package.sdk):
@@ -110,37 +110,37 @@ class _Capture:
 
     # --- what the program calls ---------------------------------------------------------------------------------------
 
-    def init(self, *given: Any, **named: Any) -> Any:
+    def init(self, *positional: Any, **keywords: Any) -> Any:
         """Begin a run of otel-bridge in place of W&B's, or next to it."""
-        arguments = dict(signature(self._real_init).bind_partial(*given, **named).arguments)
-        asked = self._arguments(arguments)
-        if self._disabled(asked):
-            return self._real_init(*given, **named)
+        arguments = dict(signature(self._real_init).bind_partial(*positional, **keywords).arguments)
+        wandb_arguments = self._arguments(arguments)
+        if self._disabled(wandb_arguments):
+            return self._real_init(*positional, **keywords)
         if self._mode == "tee":
             refuse_twice(("wandb",), "tee", _exporters())
-            before = self._package.run
-            run = self._real_init(*given, **named)
-            if run is not before:
+            run_before = self._package.run
+            run = self._real_init(*positional, **keywords)
+            if run is not run_before:
                 recording = WandbRecording(
-                    begin(asked, name=run.name, id_=run.id, project=run.project)
+                    begin(wandb_arguments, name=run.name, id_=run.id, project=run.project)
                 )
-                if asked["sync_tensorboard"]:
+                if wandb_arguments["sync_tensorboard"]:
                     tensorboard.sync(recording.run)
                 copy_too(self._package, run, recording)
             return run
         self._check(arguments)
         trial = current_trial(self._package)
         if trial is not None:
-            asked = self._arguments(trial.arguments(arguments))
-        run = self._current(asked)
-        run = self._begin(asked, arguments, trial) if run is None else run
-        if asked["sync_tensorboard"]:
+            wandb_arguments = self._arguments(trial.arguments(arguments))
+        run = self._current(wandb_arguments)
+        run = self._begin(wandb_arguments, arguments, trial) if run is None else run
+        if wandb_arguments["sync_tensorboard"]:
             tensorboard.sync(run.recording.run)
         return run
 
-    def login(self, *given: Any, **named: Any) -> bool:
+    def login(self, *positional: Any, **keywords: Any) -> bool:
         """Accept any key and host without a check; this process's calls of W&B and the exporter use them."""
-        arguments = signature(self._real_login).bind_partial(*given, **named).arguments
+        arguments = signature(self._real_login).bind_partial(*positional, **keywords).arguments
         key = arguments.get("key")
         host = arguments.get("host")
         if isinstance(host, str) and host:
@@ -180,35 +180,35 @@ class _Capture:
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
-    def _arguments(self, given: dict[str, Any]) -> WandbArguments:
-        if given.get("tensorboard") is not None:  # its older name
-            given = {"sync_tensorboard": given["tensorboard"], **given}
-        return WandbArguments(given, self._package.sdk.wandb_setup.singleton().settings)
+    def _arguments(self, arguments: dict[str, Any]) -> WandbArguments:
+        if arguments.get("tensorboard") is not None:  # its older name
+            arguments = {"sync_tensorboard": arguments["tensorboard"], **arguments}
+        return WandbArguments(arguments, self._package.sdk.wandb_setup.singleton().settings)
 
-    def _disabled(self, asked: WandbArguments) -> bool:
-        mode = asked["mode"]
+    def _disabled(self, arguments: WandbArguments) -> bool:
+        mode = arguments["mode"]
         if mode is None:
             mode = self._package.sdk.wandb_setup.singleton().settings.mode
         return bool(mode == "disabled")
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
-        given = arguments.get("settings")
+        argument = arguments.get("settings")
         make = self._package.Settings
-        made = (
-            make(**given)
-            if isinstance(given, dict)
+        settings = (
+            make(**argument)
+            if isinstance(argument, dict)
             else make()
-            if given is None
-            else given.model_copy()
+            if argument is None
+            else argument.model_copy()
         )
         for name, field in _CHECKED.items():
             if arguments.get(name) is not None:
-                setattr(made, field, arguments[name])
+                setattr(settings, field, arguments[name])
 
-    def _shown_settings(self, facts: RunFacts, asked: WandbArguments) -> dict[str, Any]:
+    def _shown_settings(self, facts: RunFacts, arguments: WandbArguments) -> dict[str, Any]:
         """Return the fields of ``run.settings`` that name the run."""
-        mode = asked["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
+        mode = arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
         return {
             "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode), "run_id": facts.id, "run_name": facts.name,
             "project": facts.project, "entity": facts.entity or None, "run_group": facts.group or None,
@@ -216,69 +216,77 @@ class _Capture:
             "resumed": facts.resumed,
         }  # fmt: skip
 
-    def _current(self, asked: WandbArguments) -> Any:
+    def _current(self, arguments: WandbArguments) -> Any:
         """Return the run that continues, by W&B's rules for *reinit*; ``None``: a new one begins."""
         current = self._package.run
-        if current is None or not isinstance(current, self._class) or asked.beside:
+        if current is None or not isinstance(current, self._class) or arguments.beside:
             return None
-        if not goes_on(current.recording, current.facts, asked):
+        if not goes_on(current.recording, current.facts, arguments):
             current.finish()
             return None
         return current
 
     def _begin(
-        self, asked: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None
+        self, wandb_arguments: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None
     ) -> Any:
         config, settings = self._parsed(arguments)
         if trial is not None:
             trial.lock_config(config)
             trial.notify(_exporters())
-        run = begin(asked, group=None if trial is None else trial.sweep_id)
-        earlier = earlier_run(run) if asked.resumes else None
-        recording = recording_of(run, asked, earlier)
-        facts = facts_of(run, asked, resumed=earlier is not None)
-        settings = settings.model_copy(update=self._shown_settings(facts, asked))
-        given = dict(config.items())
+        run = begin(wandb_arguments, group=None if trial is None else trial.sweep_id)
+        earlier = earlier_run(run) if wandb_arguments.resumes else None
+        recording = recording_of(run, wandb_arguments, earlier)
+        facts = facts_of(run, wandb_arguments, resumed=earlier is not None)
+        settings = settings.model_copy(update=self._shown_settings(facts, wandb_arguments))
+        config_entries = dict(config.items())
         if earlier is not None:  # what the program gives counts before it
-            before = {key: value for key, value in earlier.config.items() if key not in given}
-            config.update(before, allow_val_change=True)
+            earlier_entries = {
+                key: value for key, value in earlier.config.items() if key not in config_entries
+            }
+            config.update(earlier_entries, allow_val_change=True)
         captured = self._class(recording, facts, settings, config)
         if trial is not None:
             captured.log = stoppable(captured.log, run)
-        if not asked.beside:
+        if not wandb_arguments.beside:
             self._set_global(captured)
-        recording.config(given)
+        recording.config(config_entries)
         return captured
 
     def _parsed(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
         """Return config and settings as W&B reads them: by its own ``init()`` of a disabled run."""
-        kept = {name: value for name, value in arguments.items() if name not in _NOT_FOR_CONFIG}
-        settings = kept.get("settings")
+        kept_arguments = {
+            name: value for name, value in arguments.items() if name not in _NOT_FOR_CONFIG
+        }
+        settings = kept_arguments.get("settings")
         if settings is not None:
-            kept["settings"] = {**settings} if isinstance(settings, dict) else settings.model_copy()
+            kept_arguments["settings"] = (
+                {**settings} if isinstance(settings, dict) else settings.model_copy()
+            )
         package = self._package
-        given = package.helper.parse_config(
-            kept.pop("config", None) or {},
-            include=kept.pop("config_include_keys", None),
-            exclude=kept.pop("config_exclude_keys", None),
+        explicit_config = package.helper.parse_config(
+            kept_arguments.pop("config", None) or {},
+            include=kept_arguments.pop("config_include_keys", None),
+            exclude=kept_arguments.pop("config_exclude_keys", None),
         )
-        before = {name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)}
+        package_globals = {
+            name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)
+        }
         try:
             # Without the config, whose entries a disabled run refuses where `config-defaults.yaml` has them too.
-            disabled = self._real_init(**{**kept, "mode": "disabled"})
+            disabled = self._real_init(**{**kept_arguments, "mode": "disabled"})
         finally:  # the disabled run has become the program's
-            package.__dict__.update(before)
+            package.__dict__.update(package_globals)
         config = package.sdk.wandb_config.Config()
-        config.update({**disabled.config, **given}, allow_val_change=True)
+        config.update({**disabled.config, **explicit_config}, allow_val_change=True)
         return config, disabled.settings
 
     def _set_global(self, run: Any) -> None:
-        shown = {
+        attributes = {
             name: getattr(run, name)
             for name in _GLOBALS
             if hasattr(run, name) and hasattr(self._package, name)
         }
-        self._package.__dict__.update({**shown, "run": run})
+        self._package.__dict__.update({**attributes, "run": run})
 
 
 def _exporters() -> tuple[str, ...]:

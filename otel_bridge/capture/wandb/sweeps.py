@@ -39,9 +39,9 @@ class SweepTrial:
     entity: str
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments *given* to ``init()`` with what the sweep decides."""
-        return {**given, "id": self.run_id, "project": self.project, "entity": self.entity}
+    def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments *arguments* to ``init()`` with what the sweep decides."""
+        return {**arguments, "id": self.run_id, "project": self.project, "entity": self.entity}
 
     def lock_config(self, config: Any) -> None:
         """Set the parameters in a ``wandb.Config``, which ignores later changes of them with a warning."""
@@ -72,10 +72,13 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
     """
 
     @functools.wraps(log)
-    def logged(*given: Any, **named: Any) -> None:
-        before = _drop_count(run)
-        log(*given, **named)
-        if getattr(threading.current_thread(), "_terminated", False) and _drop_count(run) > before:
+    def logged(*arguments: Any, **keywords: Any) -> None:
+        drops_before = _drop_count(run)
+        log(*arguments, **keywords)
+        if (
+            getattr(threading.current_thread(), "_terminated", False)
+            and _drop_count(run) > drops_before
+        ):
             raise Exception(
                 "the sweep's agent stopped this trial"
             )  # the class that the agent raises

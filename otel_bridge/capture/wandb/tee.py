@@ -54,14 +54,14 @@ def _calls(run: Any, recording: WandbRecording) -> dict[str, Callable[..., Any]]
     real_finish = run.finish
     real_alert = run.alert
 
-    def log(data: Any, step: Any = None, commit: Any = None, **named: Any) -> None:
+    def log(data: Any, step: Any = None, commit: Any = None, **keywords: Any) -> None:
         """Record a row in both."""
         recording.log(data, step, commit)
-        real_log(data, step=step, commit=commit, **named)
+        real_log(data, step=step, commit=commit, **keywords)
 
-    def finish(exit_code: Any = None, **named: Any) -> None:
+    def finish(exit_code: Any = None, **keywords: Any) -> None:
         """Finish both."""
-        real_finish(exit_code=exit_code, **named)
+        real_finish(exit_code=exit_code, **keywords)
         recording.finish(exit_code)
 
     def alert(title: Any, text: Any, level: Any = None, wait_duration: Any = None) -> None:
@@ -70,15 +70,15 @@ def _calls(run: Any, recording: WandbRecording) -> dict[str, Callable[..., Any]]
         real_alert(title=title, text=text, level=level, wait_duration=wait_duration)
 
     counted = {name: getattr(run, name) for name in NOT_RECORDED if hasattr(run, name)}
-    others = {name: _counted(name, call, recording) for name, call in counted.items()}
-    return {**others, "log": log, "finish": finish, "alert": alert}
+    counted_calls = {name: _counted(name, call, recording) for name, call in counted.items()}
+    return {**counted_calls, "log": log, "finish": finish, "alert": alert}
 
 
 def _counted(name: str, call: Callable[..., Any], recording: WandbRecording) -> Callable[..., Any]:
-    def counted(*given: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **keywords: Any) -> Any:
         """Call W&B; the copy has no counterpart, which is counted."""
         recording.not_captured(f"wandb.run.{name}")
-        return call(*given, **named)
+        return call(*arguments, **keywords)
 
     return counted
 
@@ -86,7 +86,7 @@ def _counted(name: str, call: Callable[..., Any], recording: WandbRecording) -> 
 def _nested(path: Any, value: Any) -> dict[str, Any]:
     """Return a summary with one value, whose keys are *path*, from the outermost one."""
     names: list[str] = [path] if isinstance(path, str) else list(path)
-    found: dict[str, Any] = {names[-1]: value}
+    entries: dict[str, Any] = {names[-1]: value}
     for name in reversed(names[:-1]):
-        found = {name: found}
-    return found
+        entries = {name: entries}
+    return entries

@@ -100,11 +100,11 @@ class DeliveryWaiter:
                     continue  # the next report shows whether a bridge is needed at all: the run may have ended
                 if not self._starter.ensure():
                     return self._given_up(report)
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     return self._given_up(report)
                 display.show(partial(self._amounts, report))
-                time.sleep(min(_POLL_S, left))
+                time.sleep(min(_POLL_S, remaining_s))
 
     def _amounts(self, report: Report | None) -> dict[str, Amount]:
         """Return what is awaited: the bridge, the records that the exporters of *report* lack, or the run's end."""

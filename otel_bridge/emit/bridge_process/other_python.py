@@ -81,29 +81,29 @@ def find_python(
     setting = BRIDGE_PYTHON.read(env)
     if setting:
         path = os.path.expanduser(setting)
-        other = _queried.get(path) or _query(path, env)
-        _queried[path] = other
-        lacking = _lacking(other, [name for name in names if name != OTLP])
+        other_python = _queried.get(path) or _query(path, env)
+        _queried[path] = other_python
+        lacking = _lacking(other_python, [name for name in names if name != OTLP])
         if lacking:
             raise MissingExtraError(f"{BRIDGE_PYTHON.name}={setting}: {lacking}")
-        return other
+        return other_python
     if not missing:
         return None
     raise MissingExtraError(f"{next(iter(missing.values()))}; {HINT}")
 
 
-def _lacking(other: OtherPython, names: Sequence[str]) -> str:
-    """Return a message on what *other* lacks for the exporters *names*, with the install command; empty: nothing."""
-    unknown = [name for name in names if name not in other.missing]
+def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
+    """Return what *other_python* lacks for the exporters *names*, with the install command; or nothing."""
+    unknown = [name for name in names if name not in other_python.missing]
     if unknown:
         return f"exporter {', '.join(unknown)} is not installed in that environment"
-    lacking = [name for name in names if other.missing[name]]
+    lacking = [name for name in names if other_python.missing[name]]
     if not lacking:
         return ""
-    modules = dict.fromkeys(module for name in lacking for module in other.missing[name])
+    modules = dict.fromkeys(module for name in lacking for module in other_python.missing[name])
     extras = ",".join(lacking)
     return (
-        f"that environment lacks {', '.join(modules)}: {other.path} -m pip install 'otel-bridge[{extras}]', "
+        f"that environment lacks {', '.join(modules)}: {other_python.path} -m pip install 'otel-bridge[{extras}]', "
         f"or uv tool install 'otel-bridge[{extras}]'"
     )
 
@@ -152,13 +152,13 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
 def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
     version = str(answer.get("version", ""))
     if "error" in answer:
-        what = (
+        problem = (
             f"otel-bridge {version} there does not start"
             if version
             else "otel-bridge is not installed there"
         )
         raise ConfigError(
-            f"{python}: {what} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
+            f"{python}: {problem} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
         )
     formats = cast("Mapping[str, int]", answer.get("formats") or {})
     if dict(formats) != _FORMATS:

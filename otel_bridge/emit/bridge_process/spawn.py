@@ -88,8 +88,8 @@ def start_bridge(
         raise JournalError(
             f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with"
         )
-    given = [os.fsdecode(folder.path), *([] if companions is None else [companions])]
-    arguments = orjson.dumps([[] if python else bridge_path(), *given]).decode()
+    folder_and_mark = [os.fsdecode(folder.path), *([] if companions is None else [companions])]
+    arguments = orjson.dumps([[] if python else bridge_path(), *folder_and_mark]).decode()
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -104,7 +104,9 @@ def start_bridge(
             ],
             setsigmask=(),
             setsigdef=[
-                one for one in signal.valid_signals() if one not in {signal.SIGKILL, signal.SIGSTOP}
+                number
+                for number in signal.valid_signals()
+                if number not in {signal.SIGKILL, signal.SIGSTOP}
             ],
         )
     except OSError as exc:
@@ -122,15 +124,15 @@ def interpreter() -> str | None:
 
 def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* without the variables that concern only the training process."""
-    kept = {
+    variables = {
         name: value
         for name, value in without_capture(env).items()
         if name not in _DROPPED
         and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
     }
     for name in (LAUNCHER.name, LAUNCHER_EXPORTERS.name):
-        kept.pop(name, None)
-    return {**kept, NO_BRIDGE.name: "1"}
+        variables.pop(name, None)
+    return {**variables, NO_BRIDGE.name: "1"}
 
 
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:
@@ -139,15 +141,15 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
     A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of editable installs again.
     """
     left_out = {"", *_script_folders()}
-    kept: list[str] = []
+    entries: list[str] = []
     for entry in sys.path if path is None else path:
         whole = os.path.abspath(entry) if entry else ""
         if whole in left_out or whole.endswith(_AUTO_INSTRUMENTATION) or is_capture_folder(whole):
             continue
-        kept.append(whole)
-    own = os.fspath(Path(__file__).resolve().parents[3])
+        entries.append(whole)
+    package_folder = os.fspath(Path(__file__).resolve().parents[3])
     # Last in the path, so that this package hides no other module when it runs from a checkout.
-    return kept if own in kept else [*kept, own]
+    return entries if package_folder in entries else [*entries, package_folder]
 
 
 def _script_folders() -> set[str]:

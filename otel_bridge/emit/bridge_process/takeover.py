@@ -27,7 +27,7 @@ _CREDENTIALS: Final = {
 
 def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
     """Return whether an exporter is blocked and *env* holds a credential for this exporter."""
-    blocked = (name for name, one in report.exporters.items() if one.state == "blocked")
+    blocked = (name for name, exporter in report.exporters.items() if exporter.state == "blocked")
     return any(env.get(variable) for name in blocked for variable in _CREDENTIALS.get(name, ()))
 
 
@@ -39,10 +39,10 @@ def take_over(folder: RunFolder) -> None:
         deadline = time.monotonic() + _HAND_OVER_S
         while probe(folder.lock_path):
             if time.monotonic() > deadline:
-                here = this_host()
+                this_machine = this_host()
                 if holder is not None and (holder.host, holder.boot_id) == (
-                    here.name,
-                    here.boot_id,
+                    this_machine.name,
+                    this_machine.boot_id,
                 ):
                     with contextlib.suppress(OSError):
                         os.kill(holder.pid, signal.SIGKILL)

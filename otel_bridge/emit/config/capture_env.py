@@ -50,14 +50,14 @@ def capture_variables(
 
 def without_capture(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* without the capture: its variables, and its folder in ``PYTHONPATH``."""
-    kept = {name: value for name, value in env.items() if name not in _NAMES}
-    path = kept.get(_PATH, "").split(os.pathsep)
+    variables = {name: value for name, value in env.items() if name not in _NAMES}
+    path = variables.get(_PATH, "").split(os.pathsep)
     if any(map(is_capture_folder, path)):
         rest = [entry for entry in path if not is_capture_folder(entry)]
-        kept.pop(_PATH)
+        variables.pop(_PATH)
         if any(rest):
-            kept[_PATH] = os.pathsep.join(rest)
-    return kept
+            variables[_PATH] = os.pathsep.join(rest)
+    return variables
 
 
 def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> None:
@@ -85,10 +85,10 @@ def set_capture_aside() -> dict[str, str]:
     removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(
         os.environ
     )
-    kept = without_capture(os.environ)
+    remaining = without_capture(os.environ)
     for name in (*_NAMES, _PATH):
-        if name in kept:
-            os.environ[name] = kept[name]
+        if name in remaining:
+            os.environ[name] = remaining[name]
         else:
             os.environ.pop(name, None)
     return removed

@@ -35,12 +35,16 @@ class ChildEnvironment:
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return *env* without what `set` added."""
         ours = {
-            name: before
-            for name, before in self._before.items()
+            name: previous_value
+            for name, previous_value in self._before.items()
             if env.get(name) == self._given.get(name)
         }
-        kept = {name: value for name, value in env.items() if name not in ours}
-        return kept | {name: before for name, before in ours.items() if before is not None}
+        unchanged = {name: value for name, value in env.items() if name not in ours}
+        return unchanged | {
+            name: previous_value
+            for name, previous_value in ours.items()
+            if previous_value is not None
+        }
 
     def keep(self) -> None:
         """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""
@@ -49,13 +53,13 @@ class ChildEnvironment:
 
     def restore(self) -> None:
         """Restore the previous values of variables that were not changed since."""
-        for name, before in self._before.items():
+        for name, previous_value in self._before.items():
             if os.environ.get(name) != self._given.get(name):
                 continue
-            if before is None:
+            if previous_value is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = before
+                os.environ[name] = previous_value
         self._before.clear()
         self._given.clear()
 

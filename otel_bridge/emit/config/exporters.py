@@ -118,7 +118,7 @@ def choose(
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
     """Return the exporters of *choice* whose tracker this environment lacks, each with a message."""
     messages = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
-    return {name: what for name, what in messages.items() if what}
+    return {name: message for name, message in messages.items() if message}
 
 
 def installed() -> tuple[str, ...]:
@@ -196,9 +196,9 @@ def _requested(argument: object) -> tuple[str, ...]:
     if isinstance(argument, str):
         return names(argument)
     if isinstance(argument, Sequence | set | frozenset):
-        given = list(cast("Iterable[object]", argument))
-        chosen = [name for name in given if isinstance(name, str)]
-        if chosen == given:
+        entries = list(cast("Iterable[object]", argument))
+        chosen = [name for name in entries if isinstance(name, str)]
+        if chosen == entries:
             return tuple(dict.fromkeys(chosen)) or (NONE,)
     raise ConfigError(
         f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']"

@@ -83,7 +83,7 @@ class Identity:
     def generated(self) -> tuple[str, ...]:
         """Generated names among ``project`` and ``run_name``, in the form of a segment header."""
         flags = (("project", self.project_generated), ("run_name", self.name_generated))
-        return tuple(what for what, is_generated in flags if is_generated)
+        return tuple(field_name for field_name, is_generated in flags if is_generated)
 
     def is_named(
         self,
@@ -219,8 +219,13 @@ def new_end() -> str:
 
 def node_rank(env: Mapping[str, str]) -> int:
     """Return the number of this machine in the job."""
-    own = NODE_RANK.read(env)
-    numbers = (-1 if own is None else own, _GROUP_RANK.read(env), _SLURM_NODEID.read(env), 0)
+    explicit_rank = NODE_RANK.read(env)
+    numbers = (
+        -1 if explicit_rank is None else explicit_rank,
+        _GROUP_RANK.read(env),
+        _SLURM_NODEID.read(env),
+        0,
+    )
     return next(number for number in numbers if number >= 0)
 
 
@@ -275,8 +280,8 @@ def _script() -> str:
     return cleaned[:64] or "python"
 
 
-def _rank(given: int | None, env: Mapping[str, str]) -> tuple[int, int]:
-    if given is not None and (not isinstance(given, int) or given < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"rank={given!r}: expected an integer of 0 or more")
-    rank = _RANK.read(env) if given is None else int(given)
+def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
+    if explicit_rank is not None and (not isinstance(explicit_rank, int) or explicit_rank < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"rank={explicit_rank!r}: expected an integer of 0 or more")
+    rank = _RANK.read(env) if explicit_rank is None else int(explicit_rank)
     return rank, max(_WORLD_SIZE.read(env), rank + 1)

@@ -74,7 +74,7 @@ class NamedRun:
         variables = dict(self.facts.child_environment)
         if variables:
             variables |= variables_for_others(self.facts.env, self.facts.choice.names)
-        named = role_of(role)
-        if named is not None:
-            variables["OTEL_BRIDGE_ROLE"] = named
+        role_name = role_of(role)
+        if role_name is not None:
+            variables["OTEL_BRIDGE_ROLE"] = role_name
         return variables

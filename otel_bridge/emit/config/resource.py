@@ -120,8 +120,8 @@ def encode_resource(
 
 def _service_name(identity: Identity, env: Mapping[str, str]) -> str:
     """Return the service of the process: as the variables of OpenTelemetry name it, else its role or project."""
-    named = env.get("OTEL_SERVICE_NAME") or identity.resource.get(semconv.SERVICE_NAME)
-    return named or identity.role or identity.project
+    explicit_name = env.get("OTEL_SERVICE_NAME") or identity.resource.get(semconv.SERVICE_NAME)
+    return explicit_name or identity.role or identity.project
 
 
 def _redacted(value: object) -> Attribute:

@@ -34,8 +34,8 @@ def tracker_run_id(
         return reported.tracker_run_id
     if exporter == "wandb" and node_rank:
         return None
-    given = env.get(_FROM_ENVIRONMENT.get(exporter, ""))
-    return given or (run_id if exporter in _TAKES_OURS else None)
+    explicit_id = env.get(_FROM_ENVIRONMENT.get(exporter, ""))
+    return explicit_id or (run_id if exporter in _TAKES_OURS else None)
 
 
 def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, str]) -> list[str]:
@@ -52,10 +52,12 @@ def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, st
         run_id = env.get(variable, "").strip()
         if run_id:
             notes.append(f"{exporter} writes to its run {shown_key(run_id)} ({variable})")
-        variable, what = _PROJECTS.get(exporter, ("", ""))
-        other = env.get(variable, "").strip()
+        variable, noun = _PROJECTS.get(exporter, ("", ""))
+        other_project = env.get(variable, "").strip()
         if (
-            other and other != project and not (run_id and exporter == "mlflow")
+            other_project and other_project != project and not (run_id and exporter == "mlflow")
         ):  # a run's experiment is given with it
-            notes.append(f"{exporter} has the run in the {what} {shown_key(other)} ({variable})")
+            notes.append(
+                f"{exporter} has the run in the {noun} {shown_key(other_project)} ({variable})"
+            )
     return notes

@@ -96,19 +96,19 @@ def _finite(value: object) -> float:
 
 def _joined(counts: list[int], edges: list[float]) -> tuple[list[int], list[float]]:
     """Return counts and increasing edges: numbers of a bucket without width go to its neighbour."""
-    kept_edges = [edges[0]]
-    kept = list[int]()
+    joined_edges = [edges[0]]
+    joined_counts = list[int]()
     pending = 0
     for edge, count in zip(edges[1:], counts, strict=True):
-        if edge > kept_edges[-1]:
-            kept_edges.append(edge)
-            kept.append(count + pending)
+        if edge > joined_edges[-1]:
+            joined_edges.append(edge)
+            joined_counts.append(count + pending)
             pending = 0
-        elif kept:
-            kept[-1] += count
+        elif joined_counts:
+            joined_counts[-1] += count
         else:
             pending += count
-    return kept, kept_edges
+    return joined_counts, joined_edges
 
 
 def _point(counts: list[int], edges: list[float]) -> BucketPoint:

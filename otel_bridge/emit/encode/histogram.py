@@ -157,10 +157,10 @@ def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
     factor = 2.0**scale
     log2 = math.log2
     ceil = math.ceil
-    found = Counter([ceil(log2(number) * factor) for number in numbers])
-    first = min(found)
-    last = max(found)
-    return Buckets(first - 1, tuple(found[index] for index in range(first, last + 1)))
+    counts_by_index = Counter([ceil(log2(number) * factor) for number in numbers])
+    first = min(counts_by_index)
+    last = max(counts_by_index)
+    return Buckets(first - 1, tuple(counts_by_index[index] for index in range(first, last + 1)))
 
 
 def _buckets_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int) -> Buckets:

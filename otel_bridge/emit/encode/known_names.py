@@ -30,14 +30,14 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
     """
     if not (identity.id_given and (identity.project_generated or identity.name_generated)):
         return identity
-    found = [*_of_report(folder), *_of_headers(folder)]
-    projects = [project for project, _ in found if project.text]
-    names = [name for _, name in found if name.text]
+    known_pairs = [*_of_report(folder), *_of_headers(folder)]
+    projects = [project for project, _ in known_pairs if project.text]
+    names = [name for _, name in known_pairs if name.text]
     if identity.project_generated and projects:
-        project = min(projects, key=lambda one: one.generated)
+        project = min(projects, key=lambda known_text: known_text.generated)
         identity = replace(identity, project=project.text, project_generated=project.generated)
     if identity.name_generated and names:
-        name = min(names, key=lambda one: one.generated)
+        name = min(names, key=lambda known_text: known_text.generated)
         identity = replace(identity, name=name.text, name_generated=name.generated)
     return identity
 

@@ -63,11 +63,11 @@ def _attribute_head(key: str, digits: int) -> bytes:
 
 def _prefix(name: str, suffix_bytes: int) -> bytes:
     """Return the bytes of a gauge with one point from the metric's tag to the time's; *suffix_bytes* of attributes."""
-    named = text(1, name)
+    name_field = text(1, name)
     point = varint(18 + suffix_bytes)
     gauge = varint(1 + len(point) + 18 + suffix_bytes)
-    metric = varint(len(named) + 1 + len(gauge) + 1 + len(point) + 18 + suffix_bytes)
-    return b"".join((b"\x12", metric, named, b"\x2a", gauge, b"\x0a", point, b"\x19"))
+    metric = varint(len(name_field) + 1 + len(gauge) + 1 + len(point) + 18 + suffix_bytes)
+    return b"".join((b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19"))
 
 
 class RowEncoder:
@@ -107,9 +107,9 @@ class RowEncoder:
         """
         suffix = self._suffix(step, role)
         points = self._points(values, time_unix_ns, step, role, suffix)
-        own = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
+        own_time = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
         return b"".join(
-            (SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own))
+            (SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own_time))
         )
 
     def encode_part(
@@ -156,9 +156,9 @@ class RowEncoder:
         )
 
     def _row_point(
-        self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own: bytes = b""
+        self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own_time: bytes = b""
     ) -> bytes:
-        seq_attribute = self._seqs.encode(seq) + own
+        seq_attribute = self._seqs.encode(seq) + own_time
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
         prefix = prefixes.get(ROW) or self._learn(ROW, size)

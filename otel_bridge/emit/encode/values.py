@@ -277,8 +277,8 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
     """Return the distribution of a `Histogram`, of numbers or of counts and edges; ``None``, counted, of several."""
     counts_and_edges: Sequence[object] | None = histogram.np_histogram
     if histogram.counts is not None or histogram.edges is not None:
-        both = (histogram.counts, histogram.edges)
-        counts_and_edges = both if counts_and_edges is None else ()
+        counts_beside_edges = (histogram.counts, histogram.edges)
+        counts_and_edges = counts_beside_edges if counts_and_edges is None else ()
     if histogram.values is not None and counts_and_edges is None:
         return distribution(histogram.values, to_value, drop)
     if histogram.values is not None or counts_and_edges is None or len(counts_and_edges) != 2:

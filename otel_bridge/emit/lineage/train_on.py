@@ -50,9 +50,9 @@ def train_on(
     if role is not None and role != run.role:
         pairs.append((ROLE, role))
     _append(run, pairs, _trace_ids(run, rollouts))
-    for reason, left in (unused or {}).items():
+    for reason, unused_rollouts in (unused or {}).items():
         name = (coerce.name(reason) or "unknown")[:_MAX_REASON_CHARS]
-        _append(run, [*pairs, (TRAIN_UNUSED, name)], _trace_ids(run, left))
+        _append(run, [*pairs, (TRAIN_UNUSED, name)], _trace_ids(run, unused_rollouts))
 
 
 def _append(

@@ -57,8 +57,8 @@ class MediaLog:
         put: Put,
     ) -> None:
         """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
-        for key, found in media:
-            for pairs, body in self.events(key, found, step=step, role=role, drop=drop):
+        for key, key_media in media:
+            for pairs, body in self.events(key, key_media, step=step, role=role, drop=drop):
                 if not put(pairs, body):
                     break
 
@@ -74,12 +74,12 @@ class MediaLog:
         """Yield attributes and body of the events of *media*, which one call logged under *key*."""
         from otel_bridge.emit.media.encode import MediaEncoder  # noqa: PLC0415  # only programs with media pay for it
 
-        before_step, before = self._logged.get((role, key), (step, 0))
-        before = before if before_step == step else 0
+        earlier_step, earlier_items = self._logged.get((role, key), (step, 0))
+        earlier_items = earlier_items if earlier_step == step else 0
         encoder = MediaEncoder(
             self._policy,
             self._max_bytes,
-            self._max_per_step - before,
+            self._max_per_step - earlier_items,
             lambda reason, number: drop(reason, number, key),
         )
         items = encoder.encode(media)
@@ -87,7 +87,7 @@ class MediaLog:
             return
         if len(self._logged) >= _MAX_KEYS:
             self._logged.clear()
-        self._logged[role, key] = step, before + len(items)
+        self._logged[role, key] = step, earlier_items + len(items)
         pairs: dict[str, Attribute] = {
             semconv.MEDIA_KEY: key,
             semconv.MEDIA_ITEMS: [_described(item) for item in items],

@@ -77,8 +77,8 @@ def _given_bytes(value: object, limit_bytes: int) -> bytes | None:
     return None
 
 
-def _by_start(data: bytes, known: Sequence[tuple[bytes, str]]) -> str:
-    for start, mime in known:
+def _by_start(data: bytes, mimes: Sequence[tuple[bytes, str]]) -> str:
+    for start, mime in mimes:
         if data.startswith(start):
             return mime
     raise MediaDropped("media_format")
@@ -147,8 +147,8 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
     rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
     file = LimitedFile(limit_bytes)
-    others = map(shown, frames[1:])
+    later_images = map(shown, frames[1:])
     shown(frames[0]).save(
-        file, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0
+        file, "GIF", save_all=True, append_images=later_images, duration=duration_ms, loop=0
     )
     return file.getvalue()

@@ -63,11 +63,11 @@ class ContentFilter:
         limit = self._limit
         if len(text) <= limit:
             return self._policy.redact(text)
-        kept = self._policy.redact(text[: limit + MARGIN_CHARS])[:limit]
-        left = len(text) - limit
+        beginning = self._policy.redact(text[: limit + MARGIN_CHARS])[:limit]
+        cut_chars = len(text) - limit
         # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
-        self.clipped_bytes += left
-        return f"{kept}… [{left} more characters]"
+        self.clipped_bytes += cut_chars
+        return f"{beginning}… [{cut_chars} more characters]"
 
     def error(self, text: str) -> str:
         """Return the part of an error's text that may leave; like a config, this text names addresses and settings."""

@@ -115,8 +115,8 @@ def _caller(
         if call is None:
             return None
         calls.append(call)
-        named = dumps(cast("str", call.id)), dumps(call.name), call.arguments
-        parts.append(b'{"type":"tool_call","id":%b,"name":%b,"arguments":%b}' % named)
+        call_fields = dumps(cast("str", call.id)), dumps(call.name), call.arguments
+        parts.append(b'{"type":"tool_call","id":%b,"name":%b,"arguments":%b}' % call_fields)
     return EncodedMessage("assistant", b"%b%b]}" % (_SILENT, b",".join(parts)), tuple(calls))
 
 
@@ -246,21 +246,21 @@ def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) -> dict[str, Json]:
     """Return what a message holds beside what was read: weights, masks, times, …; those beyond a limit are counted."""
-    others = {
+    other_fields = {
         key: value
         for key, value in fields.items()
         if key not in used and not _says_nothing(key, value)
     }
     for key in _RESERVED:  # has no place as a fact
-        if key in others:
-            parts.add_unread({key: others.pop(key)})
-    if not others:
+        if key in other_fields:
+            parts.add_unread({key: other_fields.pop(key)})
+    if not other_fields:
         return {}
-    beyond = list(others)[_MAX_FACTS:]
+    beyond = list(other_fields)[_MAX_FACTS:]
     if beyond:
         parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
     facts = parts.content_filter.facts(
-        {key: others[key] for key in list(others)[:_MAX_FACTS]}, "message"
+        {key: other_fields[key] for key in list(other_fields)[:_MAX_FACTS]}, "message"
     )
     return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
 
@@ -342,12 +342,12 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
     """Return whether the extras of a message hold calls and its reasoning only."""
-    others = [
+    other_values = [
         value
         for key, value in extras.items()
         if key not in shapes.CALL_KEYS and not _is_empty(value)
     ]
-    return all(_is_same(value, thought) for value in others)
+    return all(_is_same(value, thought) for value in other_values)
 
 
 def _is_empty(value: object) -> bool:

@@ -71,11 +71,11 @@ def content_of(
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
     content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
     while content.conversation.size_bytes > budget:
-        kept = len(content.messages) // 2
+        first_half = len(content.messages) // 2
         content.content_filter.clipped_bytes += sum(
-            len(message.json) for message in content.messages[kept:]
+            len(message.json) for message in content.messages[first_half:]
         )
-        del content.messages[kept:]
+        del content.messages[first_half:]
     return content
 
 
@@ -93,10 +93,10 @@ def _fair_length(entries: Sequence[object], budget: int) -> int:
     sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
     if sum(sizes) <= budget:
         return budget
-    left = budget
+    remaining = budget
     for count, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - count)
+        share = remaining // (len(sizes) - count)
         if size > share:
             return max(share, _MIN_CHARS)
-        left -= size
+        remaining -= size
     return budget

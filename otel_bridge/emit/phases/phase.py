@@ -15,7 +15,7 @@ from time import perf_counter_ns, time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from otel_bridge.emit.arguments import role_of
+from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
 from otel_bridge.emit.emit_run import current_run, next_step
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
@@ -55,15 +55,20 @@ class _OpenPhase:
     )
 
     def __init__(
-        self, run: EmitRun, name: str, step: int | None, role: str | None, before: _OpenPhase | None
+        self,
+        run: EmitRun,
+        name: str,
+        step: int | None,
+        role: str | None,
+        enclosing: _OpenPhase | None,
     ) -> None:
         self.run = run
         self.name = name
         self.role = role
         self.pid = os.getpid()
-        self.before = before
+        self.before = enclosing
         # A phase of another run may lie between this one and the phase of its own run around it.
-        outer = before
+        outer = enclosing
         while outer is not None and (outer.run is not run or outer.pid != self.pid):
             outer = outer.before
         self.outer = outer
@@ -137,7 +142,7 @@ class Phase:
             try:
                 phase = self._begin(run)
             except any_error():  # nothing of otel-bridge may end a training run
-                run.count_drop("internal_error")
+                run.count_drop(INTERNAL_ERROR)
         elif run is not None:
             run.count_drop("ended")
         self._open.append(phase)
@@ -164,7 +169,7 @@ class Phase:
                 Signal.TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__)
             )
         except any_error():
-            phase.run.count_drop("internal_error")
+            phase.run.count_drop(INTERNAL_ERROR)
 
     async def __aenter__(self) -> Phase:
         return self.__enter__()

@@ -62,8 +62,8 @@ def log_rollouts(
 
     def key(index: int) -> str:
         entry = entries[index]
-        given = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
-        return given or str(index)
+        rollout_id = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
+        return rollout_id or str(index)
 
     for of_group, indices in _by_defaults(run, given_columns, call_defaults).items():
         columns = _columns(
@@ -153,26 +153,29 @@ def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColum
         return _SampledOutColumns(*zip(*map(_facts_of, fields), strict=True))
     except KeyError:  # mappings need not have every field
         return _SampledOutColumns(
-            *([one.get(name) for one in fields] for name in _SampledOutColumns._fields)
+            *(
+                [entry_fields.get(name) for entry_fields in fields]
+                for name in _SampledOutColumns._fields
+            )
         )
 
 
 def _by_defaults(
-    run: EmitRun, given_columns: _SampledOutColumns, own: RolloutDefaults
+    run: EmitRun, given_columns: _SampledOutColumns, call_defaults: RolloutDefaults
 ) -> dict[RolloutDefaults, list[int]]:
     """Group the rollouts of a call by step and split; most calls have one of each."""
     if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
-        return {own: list(range(len(given_columns.step)))}
+        return {call_defaults: list(range(len(given_columns.step)))}
     by_defaults: dict[RolloutDefaults, list[int]] = {}
-    for index, (given, split) in enumerate(
+    for index, (raw_step, split) in enumerate(
         zip(given_columns.step, given_columns.split, strict=True)
     ):
-        step = own.step if given is None else coerce.integer(given)
-        if given is not None and step is None:
+        step = call_defaults.step if raw_step is None else coerce.integer(raw_step)
+        if raw_step is not None and step is None:
             run.count_drop("rollout_step")
-            step = own.step
+            step = call_defaults.step
         by_defaults.setdefault(
-            RolloutDefaults(step, coerce.name(split) or own.split, own.role), []
+            RolloutDefaults(step, coerce.name(split) or call_defaults.split, call_defaults.role), []
         ).append(index)
     return by_defaults
 
@@ -183,12 +186,12 @@ def _types(values: Sequence[object]) -> set[type]:
 
 def defaults_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
     """Return step, split and role of a call; the default step is the role's last."""
-    named = coerce.name(role)
+    role_name = coerce.name(role)
     number = None if step is None else coerce.integer(step)
     if number is None and step is not None:
         run.count_drop("rollout_step")
     return RolloutDefaults(
-        run.last_step(named) if number is None else number, coerce.name(split), named
+        run.last_step(role_name) if number is None else number, coerce.name(split), role_name
     )
 
 
@@ -214,10 +217,10 @@ def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]
     return SampledColumns(indices, rewards, groups, failed, reasons, versions, ids, datasets)
 
 
-def _groups(given: Sequence[object]) -> list[str | None]:
-    if _types(given) == {str} and "" not in given:
-        return list(cast("Sequence[str | None]", given))
-    return [coerce.name(group) for group in given]
+def _groups(raw_groups: Sequence[object]) -> list[str | None]:
+    if _types(raw_groups) == {str} and "" not in raw_groups:
+        return list(cast("Sequence[str | None]", raw_groups))
+    return [coerce.name(group) for group in raw_groups]
 
 
 def finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
@@ -268,7 +271,7 @@ def emit(
         key: Callable from an index in the call to a stable id.
     """
     options = run.rollout_options
-    kept = choose_columns(
+    kept_indices = choose_columns(
         columns.rewards,
         columns.groups,
         options.cap_of(defaults.split),
@@ -287,10 +290,10 @@ def emit(
         link=caller_link(),
         open_steps=open_steps(track_of(run, defaults)),
     )
-    for index in kept:
+    for index in kept_indices:
         _emit_one(run, call, build, columns.indices[index])
-    if len(kept) < len(columns.indices):
-        append_sampled_out(run, columns, kept, call)
+    if len(kept_indices) < len(columns.indices):
+        append_sampled_out(run, columns, kept_indices, call)
 
 
 def _emit_one(run: EmitRun, call: CallContext, build: Callable[[int], Rollout], index: int) -> None:

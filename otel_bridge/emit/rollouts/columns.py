@@ -24,21 +24,21 @@ class Column:
 
     __slots__ = ("_one", "values")
 
-    def __init__(self, given: object) -> None:
+    def __init__(self, value: object) -> None:
         self._one: object = None
         self.values: Sequence[object] | None = None
-        tolist = getattr(given, "tolist", None)
+        tolist = getattr(value, "tolist", None)
         if callable(tolist):
-            given = tolist()
+            value = tolist()
         if (
-            given is None
-            or is_text(given)
-            or isinstance(given, Mapping)
-            or not isinstance(given, Iterable)
+            value is None
+            or is_text(value)
+            or isinstance(value, Mapping)
+            or not isinstance(value, Iterable)
         ):
-            self._one = given
+            self._one = value
         else:
-            entries = cast("Iterable[object]", given)
+            entries = cast("Iterable[object]", value)
             self.values = entries if isinstance(entries, (list, tuple)) else list(entries)
 
     def at(self, index: int) -> Any:  # whatever the user put there
@@ -67,16 +67,16 @@ class Column:
 class Rewards:
     """Reads a column of rewards: numbers, per-token lists, or ``{name: list}``."""
 
-    def __init__(self, given: object) -> None:
+    def __init__(self, rewards: object) -> None:
         self._parts: dict[str, Column] = {}
         self._column = Column(None)
-        if isinstance(given, Mapping):
+        if isinstance(rewards, Mapping):
             self._parts = {
                 str(name): Column(values)
-                for name, values in cast("Mapping[object, object]", given).items()
+                for name, values in cast("Mapping[object, object]", rewards).items()
             }
         else:
-            self._column = Column(given)
+            self._column = Column(rewards)
 
     def at(self, index: int) -> Any:
         """Return the reward of sample *index*, as given or as named parts."""
@@ -98,14 +98,14 @@ class Rewards:
 class ToolFacts:
     """Reads facts of tool use: a dict per sample, or a dict of lists."""
 
-    def __init__(self, given: object) -> None:
+    def __init__(self, facts: object) -> None:
         self._columns: dict[str, Column] | None = None
         self._column = Column(None)
-        if isinstance(given, Mapping):
-            columns = cast("Mapping[object, object]", given)
+        if isinstance(facts, Mapping):
+            columns = cast("Mapping[object, object]", facts)
             self._columns = {str(name): Column(values) for name, values in columns.items()}
         else:
-            self._column = Column(given)
+            self._column = Column(facts)
 
     def at(self, index: int) -> dict[str, Any]:
         """Return the facts of sample *index*."""
@@ -174,15 +174,15 @@ def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
     if trajectory_ids.values is None:
         return [[entry] for entry in range(entries)]
     turns: list[list[int]] = []
-    known: dict[str, list[int]] = {}
+    turns_by_id: dict[str, list[int]] = {}
     for entry in range(entries):
         name = coerce.name(trajectory_ids.at(entry))
-        if name is not None and name in known:
-            known[name].append(entry)
+        if name is not None and name in turns_by_id:
+            turns_by_id[name].append(entry)
             continue
         turns.append([entry])
         if name is not None:
-            known[name] = turns[-1]
+            turns_by_id[name] = turns[-1]
     return turns
 
 
@@ -256,16 +256,16 @@ class PromptGroups:
 
     def name(self, prompt: object) -> str:
         """Return the group of *prompt*."""
-        known = prompt if type(prompt) is str else id(prompt)
-        if known not in self._names:
+        prompt_key = prompt if type(prompt) is str else id(prompt)
+        if prompt_key not in self._names:
             data = _content(prompt)
             # The whole prompt: templates give many prompts the same beginning, end and length. crc32 takes a fifth of
             # the time of a cryptographic digest; with the edges, two prompts hardly share a name.
             parts = f"{zlib.crc32(data):08x}{len(data)}".encode(), data[:_EDGE], data[-_EDGE:]
             digest = hashlib.md5(b"\0".join(parts), usedforsecurity=False)
             # The prompt is kept: the id of an object that is gone may be that of another one.
-            self._names[known] = digest.hexdigest()[:12], prompt
-        return self._names[known][0]
+            self._names[prompt_key] = digest.hexdigest()[:12], prompt
+        return self._names[prompt_key][0]
 
 
 def positions_in_groups(groups: Sequence[str | None]) -> list[int]:

@@ -69,8 +69,8 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
         # The carrier may belong to another rollout than the open one of this process.
-        here = with_rollout(None, get_current())
-        self._token = attach(TraceContextTextMapPropagator().extract(fields, context=here))
+        context = with_rollout(None, get_current())
+        self._token = attach(TraceContextTextMapPropagator().extract(fields, context=context))
 
     def __exit__(
         self,
@@ -88,11 +88,11 @@ def _fields(carrier: object) -> dict[str, str]:
     """Return the fields of W3C trace context in *carrier*; names in any case, as HTTP servers give them."""
     if not isinstance(carrier, Mapping):
         return {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in cast("Mapping[object, object]", carrier).items():
         plain = name.decode("latin-1") if isinstance(name, bytes) else str(name)
         if plain.lower() in _FIELDS:
-            found[plain.lower()] = (
+            fields[plain.lower()] = (
                 value.decode("latin-1") if isinstance(value, bytes) else str(value)
             )
-    return found if "traceparent" in found else {}
+    return fields if "traceparent" in fields else {}

@@ -114,17 +114,17 @@ def _shared(
 
 
 def append_sampled_out(
-    run: EmitRun, columns: SampledColumns, kept: Sequence[int], call: CallContext
+    run: EmitRun, columns: SampledColumns, kept_rollouts: Sequence[int], call: CallContext
 ) -> None:
-    """Append statistics of the rollouts of *columns* that are not *kept*; without a group, below ``""``.
+    """Append statistics of the rollouts of *columns* that are not *kept_rollouts*; without a group, below ``""``.
 
     Args:
         run: The run.
         columns: All rollouts of one step and split.
-        kept: Indices of the kept ones in *columns*.
+        kept_rollouts: Indices of the kept ones in *columns*.
         call: Step, split, role and open steps.
     """
-    kept_indices = set(kept)
+    kept_indices = set(kept_rollouts)
     rewards_by_group: defaultdict[str, list[float]] = defaultdict(list)
     for index, (reward, group) in enumerate(zip(columns.rewards, columns.groups, strict=True)):
         if reward is not None and index not in kept_indices:
@@ -133,7 +133,7 @@ def append_sampled_out(
         semconv.STEP: call.step,
         semconv.SPLIT: call.split,
         semconv.ROLE: call.role,
-        semconv.ROLLOUTS_COUNT: len(columns.rewards) - len(kept),
+        semconv.ROLLOUTS_COUNT: len(columns.rewards) - len(kept_rollouts),
         semconv.EVENT_SEQ: run.next_event_seq(),
         semconv.ROLLOUTS_OPEN_STEPS: call.open_steps,
         **_named_rollouts(columns, kept_indices),

@@ -86,15 +86,15 @@ class Generations:
             ``states``, ``ids``, ``errors``, ``model``.
     """
 
-    def __init__(self, run: EmitRun, given: Mapping[str, Any]) -> None:
+    def __init__(self, run: EmitRun, arguments: Mapping[str, Any]) -> None:
         self._run = run
-        self._model = coerce.name(given.get("model"))
-        self._decoder = TokenDecoder(given.get("decode"), run.count_drop)
-        self._rewards = Rewards(given.get("rewards"))
-        self._tools = ToolFacts(given.get("tool_facts"))
-        self._lists = {name: Column(given.get(name)) for name in _LISTS}
+        self._model = coerce.name(arguments.get("model"))
+        self._decoder = TokenDecoder(arguments.get("decode"), run.count_drop)
+        self._rewards = Rewards(arguments.get("rewards"))
+        self._tools = ToolFacts(arguments.get("tool_facts"))
+        self._lists = {name: Column(arguments.get(name)) for name in _LISTS}
         for name in ("prompts", "responses"):
-            texts: object = given.get(name)
+            texts: object = arguments.get(name)
             if isinstance(texts, (str, Mapping)):
                 self._lists[name] = Column([cast("object", texts)])
         self._entries = self._count()
@@ -104,7 +104,7 @@ class Generations:
             self._entries,
             trajectory_ids=self._lists["trajectory_ids"],
             prompt_trajectory_ids=self._lists["prompt_trajectory_ids"],
-            samples_per_prompt=given.get("samples_per_prompt"),
+            samples_per_prompt=arguments.get("samples_per_prompt"),
         )
         self._prompt_of = layout.prompts(len(self._lists["prompts"]))
         self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
@@ -134,18 +134,18 @@ class Generations:
         return entries
 
     def _all_groups(self) -> list[str | None]:
-        given = self._lists["groups"]
+        group_column = self._lists["groups"]
         prompts = self._lists["prompts"]
         names = PromptGroups()
         of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [
             None
         ]
-        if not given.given:
+        if not group_column.given:
             return [of_prompt[prompt] for prompt in self._prompt_of]
-        named = (coerce.name(given.at(turn[0])) for turn in self._turns)
+        group_names = (coerce.name(group_column.at(turn[0])) for turn in self._turns)
         return [
             of_prompt[prompt] if group is None else group
-            for prompt, group in zip(self._prompt_of, named, strict=True)
+            for prompt, group in zip(self._prompt_of, group_names, strict=True)
         ]
 
     @cached_property
@@ -162,7 +162,7 @@ class Generations:
         errors = self._lists["errors"]
         reasons = self._lists["finish_reasons"]
         versions = self._lists["policy_versions"]
-        given = self._lists["ids"]
+        id_column = self._lists["ids"]
         datasets = self._lists["datasets"]
         return SampledColumns(
             with_prompt,
@@ -173,7 +173,9 @@ class Generations:
             else [],
             batch.truncated(reasons.at_all(lasts)) if reasons.given else [],
             versions.at_all(lasts) if versions.given else (),
-            [given.at(self._turns[rollout][0]) for rollout in with_prompt] if given.given else (),
+            [id_column.at(self._turns[rollout][0]) for rollout in with_prompt]
+            if id_column.given
+            else (),
             datasets.at_all(lasts) if datasets.given else (),
         )
 
@@ -199,8 +201,8 @@ class Generations:
         """Return a stable id of *rollout*."""
         entry = self._turns[rollout][0]
         for column in (self._lists["ids"], self._lists["trajectory_ids"]):
-            if column.given and (named := coerce.name(column.at(entry))) is not None:
-                return named
+            if column.given and (rollout_id := coerce.name(column.at(entry))) is not None:
+                return rollout_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
     def tokens(self, rollouts: Sequence[int]) -> list[tuple[object, list[dict[str, Any]]]]:

@@ -15,6 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
@@ -82,9 +83,11 @@ class LiveRollout(Rollout):
         )
         defaults = defaults_of(run, self.step, self.split, fields.get("role"))
         self.step = defaults.step
-        given = coerce.name(self.id)
-        self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
-        self.id = given or self.trace_id
+        rollout_id = coerce.name(self.id)
+        self.trace_id = (
+            os.urandom(16) if rollout_id is None else trace_id_bytes(run.id, rollout_id)
+        ).hex()
+        self.id = rollout_id or self.trace_id
         note_kept(bytes.fromhex(self.trace_id))
         self._carried = False
         self._instrumented = False
@@ -161,7 +164,7 @@ class LiveRollout(Rollout):
         try:
             self._open()
         except any_error():  # nothing of otel-bridge may end a training run
-            self._run.count_drop("internal_error")
+            self._run.count_drop(INTERNAL_ERROR)
         return self
 
     def _open(self) -> None:
@@ -307,15 +310,15 @@ class LiveRollout(Rollout):
         """Start a child of the current span when this span belongs to the rollout, else of the root."""
         if self._tracer is None:
             return None
-        here = otel_context.get_current()
-        current = trace.get_current_span(here)
+        context = otel_context.get_current()
+        current = trace.get_current_span(context)
         inside = current.is_recording() and current.get_span_context().trace_id == int(
             self.trace_id, 16
         )
         with self._lock:
             self._children += 1
             self._open_children += 1
-        return self._tracer.start_child(name, here if inside else self.context(here), kind)
+        return self._tracer.start_child(name, context if inside else self.context(context), kind)
 
     def end_child(self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
         """End a child."""

@@ -26,6 +26,7 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import EmitRun, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
@@ -64,10 +65,10 @@ class UrandomIdGenerator(IdGenerator):
 
     def generate_trace_id(self) -> int:
         """Return the id given, else a random one."""
-        given: int | None = getattr(self._given, "trace_id", None)
-        if given is not None:
+        next_trace_id: int | None = getattr(self._given, "trace_id", None)
+        if next_trace_id is not None:
             del self._given.trace_id
-            return given
+            return next_trace_id
         return int.from_bytes(os.urandom(16), "big") or INVALID_TRACE_ID + 1
 
 
@@ -177,11 +178,11 @@ class ChildSpan(ABC):
     def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
         self.metadata: dict[str, Any] = {}
         self.error: str | BaseException | None = None
-        known = {key for key in vars(self) if not key.startswith("_")}
-        for key in fields.keys() & known:
+        field_names = {key for key in vars(self) if not key.startswith("_")}
+        for key in fields.keys() & field_names:
             setattr(self, key, fields[key])
-        if others := {key: value for key, value in fields.items() if key not in known}:
-            self.metadata = mapping_or(self.metadata, "metadata") | others
+        if other_fields := {key: value for key, value in fields.items() if key not in field_names}:
+            self.metadata = mapping_or(self.metadata, "metadata") | other_fields
         self._rollout = rollout
         self._run: EmitRun | None = None
         self._tracer: LiveTracer | None = None
@@ -205,7 +206,7 @@ class ChildSpan(ABC):
             self._open()
         except any_error():  # nothing of otel-bridge may end a training run
             if self._run is not None:
-                self._run.count_drop("internal_error")
+                self._run.count_drop(INTERNAL_ERROR)
         return self
 
     def _open(self) -> None:
@@ -215,18 +216,18 @@ class ChildSpan(ABC):
         self._rollout = rollout
         if self._run is None:
             return
-        here = otel_context.get_current()
+        context = otel_context.get_current()
         title, kind = self._title()
         # Half a surrogate pair, of which the SDK's encoder makes no span (SDK 1.45).
         name = title.encode("utf-8", "replace").decode()
         if rollout is not None:
             self._span = rollout.start_child(name, kind)
-        elif _sampled(here):
+        elif _sampled(context):
             self._tracer = self._run.live_tracer
-            self._span = self._tracer.start_child(name, here, kind)
+            self._span = self._tracer.start_child(name, context, kind)
         if self._span is not None:
             self._token = otel_context.attach(
-                with_rollout(rollout, trace.set_span_in_context(self._span, here))
+                with_rollout(rollout, trace.set_span_in_context(self._span, context))
             )
 
     def __exit__(
@@ -250,7 +251,7 @@ class ChildSpan(ABC):
         try:
             self._close(self._span, self._run)
         except any_error():
-            self._run.count_drop("internal_error")
+            self._run.count_drop(INTERNAL_ERROR)
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
         options = run.rollout_options
@@ -370,12 +371,12 @@ class ToolSpan(ChildSpan):
         if (call_id := coerce.name(self.call_id)) is not None:
             pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
         if not content_filter.off:
-            given = (
+            texts = (
                 (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments),
                 (semconv.GEN_AI_TOOL_RESULT, self.result),
             )
             pairs += [
-                (key, _text(value, content_filter)) for key, value in given if value is not None
+                (key, _text(value, content_filter)) for key, value in texts if value is not None
             ]
         return pairs
 

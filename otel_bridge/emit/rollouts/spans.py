@@ -83,15 +83,15 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
         frame: Facts that its call shares.
         now_unix_ns: End of a rollout that names no end.
     """
-    given = coerce.name(rollout.id)
+    rollout_id = coerce.name(rollout.id)
     content = rollout_content(rollout, frame.options.limits)
     children = child_count(content.messages)
     random = os.urandom(16 + 8 * (children + 1))
-    trace_id = random[:16] if given is None else trace_id_bytes(frame.run_id, given)
+    trace_id = random[:16] if rollout_id is None else trace_id_bytes(frame.run_id, rollout_id)
     note_kept(trace_id)
     root_id = random[16:24]
     start, end = _times(rollout, children, now_unix_ns)
-    pairs = identity_attributes(frame, given or trace_id.hex())
+    pairs = identity_attributes(frame, rollout_id or trace_id.hex())
     pairs += root_attributes(rollout, content, frame.options.limits)
     pairs.append((semconv.SPAN_COUNT, children + 1))
     kind, text = (
@@ -384,15 +384,15 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
     answers = sum(message.role == ASSISTANT for message in content.messages)
     model = coerce.name(rollout.model)
     name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
-    shown = not content.content_filter.off
+    with_content = not content.content_filter.off
     turn = 0
     for index, message in enumerate(content.messages):
         for answer in message.answers:
             call = _call_of(answer, calls)
             pairs = _tool_pairs(answer, call)
-            if shown:
-                found = len(message.answers) == 1 and _is_found(call, answer, earlier_calls)
-                pairs += _tool_texts(answer, call, index if found else None)
+            if with_content:
+                is_findable = len(message.answers) == 1 and _is_found(call, answer, earlier_calls)
+                pairs += _tool_texts(answer, call, index if is_findable else None)
             children.append(
                 _Child(
                     f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs
@@ -400,7 +400,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             )
         if message.role == ASSISTANT:
             pairs = _chat_pairs(rollout, turn, answers, content.content_filter.losses)
-            if shown:
+            if with_content:
                 pairs.append((semconv.MESSAGE_INDEX, index))
             children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
             earlier_calls = message.calls
@@ -499,30 +499,30 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
 def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]) -> bool:
     """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
-    found = next(
+    first_match = next(
         (
-            one
-            for one in earlier_calls
-            if one.id is not None and one.id == call_id and one.arguments
+            earlier_call
+            for earlier_call in earlier_calls
+            if earlier_call.id is not None and earlier_call.id == call_id and earlier_call.arguments
         ),
         None,
     )
-    return found is call or (found is None and (call is None or not call.arguments))
+    return first_match is call or (first_match is None and (call is None or not call.arguments))
 
 
 def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
     """Return arguments and result; long texts are replaced by the *index* of their message where possible."""
     pairs: Pairs = []
-    left = False
+    is_left_out = False
     arguments = b"" if call is None else call.arguments
     if len(arguments) > _SHORT_BYTES and index is not None:
-        left = True
+        is_left_out = True
     elif arguments:
         pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((arguments,))))
     if len(answer.text) > _SHORT_BYTES and index is not None:
-        left = True
+        is_left_out = True
     else:
         pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8((answer.text,))))
-    if left and index is not None:
+    if is_left_out and index is not None:
         pairs.append((semconv.MESSAGE_INDEX, index))
     return pairs

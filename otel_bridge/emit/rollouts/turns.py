@@ -62,7 +62,7 @@ def _first_prompt(turn: Turn, decoder: TokenDecoder) -> object:
 
 def _prompt(
     turn: Turn,
-    known: Sequence[object],
+    messages: Sequence[object],
     known_text: str,
     known_ids: list[Any],
     decoder: TokenDecoder,
@@ -73,7 +73,7 @@ def _prompt(
         return prompt.removeprefix(known_text) if known_text else prompt
     if prompt is not None:
         entries = messages_of(prompt)
-        return entries[len(known) :] if _same_start(entries, known) else entries
+        return entries[len(messages) :] if _same_start(entries, messages) else entries
     if turn.prompt_ids is None:
         return None
     ids = turn.prompt_ids
@@ -82,12 +82,12 @@ def _prompt(
     return decoder.text(ids) if ids else None
 
 
-def _same_start(entries: Sequence[object], known: Sequence[object]) -> bool:
-    """Return whether *entries* begin with *known*; roles decide, since answers may have another shape."""
-    if len(entries) < len(known):
+def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
+    """Return whether *entries* begin with *messages*; roles decide, since answers may have another shape."""
+    if len(entries) < len(messages):
         return False
     return all(
-        role_of(entry) == role_of(former) for entry, former in zip(entries, known, strict=False)
+        role_of(entry) == role_of(former) for entry, former in zip(entries, messages, strict=False)
     )
 
 

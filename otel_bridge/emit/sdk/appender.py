@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
+from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
@@ -98,20 +99,20 @@ class SdkAppender:
         self.run.append(signal, request.SerializeToString(), whole=True)
 
     def _show_run(self, resource: Resource) -> None:
-        known = {pair.key for pair in resource.attributes}
+        keys = {pair.key for pair in resource.attributes}
         # A name alone would lead to another id on the receiving side.
-        given = {
+        identity = {
             semconv.RUN_ID: self.run.id,
             semconv.PROJECT: self.run.project,
             semconv.RUN_NAME: self.run.name,
             semconv.ROLE: self.run.role,
         }
-        for key, value in given.items():
-            if value is not None and key not in known:
+        for key, value in identity.items():
+            if value is not None and key not in keys:
                 resource.attributes.append(KeyValue(key=key, value=AnyValue(string_value=value)))
 
     def _count(self, number: int) -> None:
-        self.run.count_drop("internal_error", number)
+        self.run.count_drop(INTERNAL_ERROR, number)
         _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
 
 

@@ -39,14 +39,17 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
         if run.named(environment()):
             run.start()
             os.environ.setdefault(*NO_SYSTEM_METRICS)  # instrumentations are loaded after this
-            wanted = _processors()
-            taken = inspect.signature(_initialize_components).parameters
-            kwargs = {**{name: made for name, made in wanted.items() if name in taken}, **kwargs}
+            processors = _processors()
+            parameters = inspect.signature(_initialize_components).parameters
+            kwargs = {
+                **{name: processor for name, processor in processors.items() if name in parameters},
+                **kwargs,
+            }
             # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of otel-bridge's records.
-            batches = {} if taken.keys() >= wanted.keys() else _BATCHES
+            batches = {} if parameters.keys() >= processors.keys() else _BATCHES
             with (
                 _without_unknown(environment()),
-                _replaced({batches[name]: wanted[name] for name in batches}),
+                _replaced({batches[name]: processors[name] for name in batches}),
             ):
                 super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
         else:
@@ -59,13 +62,13 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
     hidden = ChildEnvironment()
     for signal, setting in run.VARIABLES.items():
         names = setting.read(env)
-        known = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
-        if len(known) < len(names):
-            unknown = ", ".join(name for name in names if name not in known)
+        offered = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
+        if len(offered) < len(names):
+            unknown = ", ".join(name for name in names if name not in offered)
             _log.warning(
                 "%s: no exporter of %s has this name; the others continue", unknown, signal
             )
-            hidden.set({setting.name: ",".join(known) or NONE})
+            hidden.set({setting.name: ",".join(offered) or NONE})
     try:
         yield
     finally:
@@ -79,15 +82,15 @@ def _is_offered(name: str, signal: str) -> bool:
 @contextmanager
 def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
     """Let the SDK's configuration module find *names* while it configures; names that it lacks are left out."""
-    before = {
+    originals = {
         name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)
     }
     try:
-        for name in before:
+        for name in originals:
             setattr(_configuration, name, names[name])
         yield
     finally:
-        for name, value in before.items():
+        for name, value in originals.items():
             setattr(_configuration, name, value)
 
 
@@ -96,17 +99,17 @@ def _processors() -> dict[str, Callable[..., object]]:
     from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
 
     def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        made = (
+        processor = (
             SimpleSpanProcessor if isinstance(exporter, JournalSpanExporter) else BatchSpanProcessor
         )
-        return made(exporter, *args, **kwargs)
+        return processor(exporter, *args, **kwargs)
 
     def log_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        made = (
+        processor = (
             SimpleLogRecordProcessor
             if isinstance(exporter, JournalLogExporter)
             else BatchLogRecordProcessor
         )
-        return made(exporter, *args, **kwargs)
+        return processor(exporter, *args, **kwargs)
 
     return {"export_span_processor": span_processor, "export_log_record_processor": log_processor}

@@ -91,20 +91,20 @@ def connect(run: Run) -> None:
     flush_before_end(run, [reader.flush, *_flushes()])
 
 
-def _try(what: str, step: Callable[[], None]) -> None:
+def _try(signal_name: str, step: Callable[[], None]) -> None:
     try:
         step()
     except any_error():  # a provider of the user's own; the others are connected all the same
-        _log.exception("OpenTelemetry %s of this process are not connected", what)
+        _log.exception("OpenTelemetry %s of this process are not connected", signal_name)
 
 
 def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
     """Let *run* collect waiting data of the SDK before the run ends, also at exit."""
 
     def flush() -> None:
-        for one in flushes:
+        for flush_provider in flushes:
             try:
-                one()
+                flush_provider()
             except any_error():  # noqa: PERF203  # a provider of the user's own; the others are flushed all the same
                 pass
 
@@ -123,12 +123,12 @@ def _flushes() -> list[Callable[[], object]]:
         metrics.get_meter_provider(),
         _logs.get_logger_provider(),
     ]
-    found = [
+    flushes = [
         cast("Callable[..., object]", flush)
-        for one in providers
-        if (flush := getattr(one, "force_flush", None))
+        for provider in providers
+        if (flush := getattr(provider, "force_flush", None))
     ]
-    return [_bounded(flush) for flush in found]
+    return [_bounded(flush) for flush in flushes]
 
 
 def _bounded(flush: Callable[..., object]) -> Callable[[], object]:

@@ -72,8 +72,8 @@ class AppendingReader(PeriodicExportingMetricReader):
     """
 
     def __init__(self, appender: SdkAppender | None) -> None:
-        own = None if environment().get(_INTERVAL) else _EVERY_MS
-        interval = math.inf if appender is None else own
+        default_ms = None if environment().get(_INTERVAL) else _EVERY_MS
+        interval = math.inf if appender is None else default_ms
         super().__init__(
             _Appending(appender),
             export_interval_millis=interval,

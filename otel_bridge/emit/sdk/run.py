@@ -117,12 +117,12 @@ def _begin() -> Run | None:
 
 def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* with only our own working exporters; the SDK itself serves ``otlp`` and the like."""
-    own = dict(env)
+    variables = dict(env)
     for setting in VARIABLES.values():
         names = [
             name
             for name in setting.read(env)
             if name in NAMES and name in available() and _can_deliver(name)
         ]
-        own[setting.name] = ",".join(names) or NONE
-    return own
+        variables[setting.name] = ",".join(names) or NONE
+    return variables

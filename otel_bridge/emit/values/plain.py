@@ -62,9 +62,9 @@ class Losses:
         self.counts[reason] = self.counts.get(reason, 0) + number
         self.first_keys.setdefault(reason, key)
 
-    def merge(self, others: Losses) -> None:
+    def merge(self, part_losses: Losses) -> None:
         """Add the losses of another part of the record."""
-        others.report(self.add)
+        part_losses.report(self.add)
 
     def report(self, drop: CountKeyedDrop) -> None:
         """Count the losses with *drop*."""

@@ -92,10 +92,10 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
             continue
     keys = _read_until_it_raises(values, limit)
     raw = _without_resolving(values)
-    held: Mapping[object, object] = (
+    unresolved: Mapping[object, object] = (
         cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
     )
-    return [_entry(values, key, held) for key in keys]
+    return [_entry(values, key, unresolved) for key in keys]
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
@@ -107,31 +107,31 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
             return _read_until_it_raises(values, limit)
     sequence: Sequence[object] = values
     raw = _without_resolving(sequence)
-    held: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
+    unresolved: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
     try:
         count = min(len(sequence), limit)
     except any_error():
         return _read_until_it_raises(values, limit)
-    return [_item(sequence, index, held) for index in range(count)]
+    return [_item(sequence, index, unresolved) for index in range(count)]
 
 
 def _entry(
-    values: Mapping[object, object], key: object, held: Mapping[object, object]
+    values: Mapping[object, object], key: object, unresolved: Mapping[object, object]
 ) -> tuple[object, object]:
     if isinstance(key, Unreadable):
         return key.shown, key
     try:
         return key, values[key]
     except any_error():  # code of the user's own mapping
-        raw = held.get(key)
+        raw = unresolved.get(key)
         return key, Unreadable(raw) if isinstance(raw, str) else Unreadable()
 
 
-def _item(values: Sequence[object], index: int, held: Sequence[object]) -> object:
+def _item(values: Sequence[object], index: int, unresolved: Sequence[object]) -> object:
     try:
         return values[index]
     except any_error():  # code of the user's own collection
-        raw = held[index] if index < len(held) else None
+        raw = unresolved[index] if index < len(unresolved) else None
         return Unreadable(raw) if isinstance(raw, str) else Unreadable()
 
 

@@ -263,17 +263,17 @@ def _key_of_object(raw: object) -> str:
     return described(raw) if text is None else text
 
 
-def _parts(items: Iterable[object], left: list[int]) -> str:
-    """Return a collection as Python shows it, sets sorted, in at most *left* entries, a list of one number."""
+def _parts(items: Iterable[object], entries_left: list[int]) -> str:
+    """Return a collection as Python shows it, sets sorted, in at most *entries_left* entries, a list of one number."""
     texts: list[str] = []
     for item in items:
-        left[0] -= 1
-        if left[0] < 0:
+        entries_left[0] -= 1
+        if entries_left[0] < 0:
             texts.append("…")
             break
-        text = _part(item, left)
+        text = _part(item, entries_left)
         if isinstance(items, Mapping):
-            text = f"{text}: {_part(cast('Mapping[object, object]', items)[item], left)}"
+            text = f"{text}: {_part(cast('Mapping[object, object]', items)[item], entries_left)}"
         texts.append(text)
     inner = ", ".join(sorted(texts) if isinstance(items, frozenset | set) else texts)
     if isinstance(items, frozenset):
@@ -283,11 +283,11 @@ def _parts(items: Iterable[object], left: list[int]) -> str:
     return f"[{inner}]" if isinstance(items, list) else f"{{{inner}}}"
 
 
-def _part(item: object, left: list[int]) -> str:
+def _part(item: object, entries_left: list[int]) -> str:
     if type(item) in {str, bytes}:
         return repr(item)
     collection = _collection_in(item)
-    return key_text(item) if collection is None else _parts(collection, left)
+    return key_text(item) if collection is None else _parts(collection, entries_left)
 
 
 def _collection_in(value: object) -> Iterable[object] | None:

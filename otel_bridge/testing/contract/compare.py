@@ -19,37 +19,37 @@ def written(writer: RunWriter, records: Sequence[Record]) -> None:
     same(refused, list[int](), "records refused")
 
 
-def same(seen: object, wanted: object, what: str) -> None:
+def same(actual: object, expected: object, subject: str) -> None:
     """Compare; the contract's own words, since pytest does not rewrite the asserts of a library.
 
     Raises:
         AssertionError: They differ; the message shows what is missing and what is too much where that can be
             determined.
     """
-    if seen == wanted:
+    if actual == expected:
         return
-    detail = f"seen {_short(seen)}, expected {_short(wanted)}"
-    if isinstance(seen, Counter) and isinstance(wanted, Counter):
-        seen_counts = cast("Counter[object]", seen)
-        wanted_counts = cast("Counter[object]", wanted)
+    detail = f"seen {_short(actual)}, expected {_short(expected)}"
+    if isinstance(actual, Counter) and isinstance(expected, Counter):
+        seen_counts = cast("Counter[object]", actual)
+        wanted_counts = cast("Counter[object]", expected)
         missing = wanted_counts - seen_counts
         extra = seen_counts - wanted_counts
         detail = f"missing {_short(dict(missing))}, too much {_short(dict(extra))}"
-    raise AssertionError(f"{what}: {detail}")
+    raise AssertionError(f"{subject}: {detail}")
 
 
 def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
     """Compare key, step and value of every scalar, doubles counted; a step of none matches any."""
     rows = [record for record in records if isinstance(record, Row)]
-    wanted = Counter(
+    expected = Counter(
         (key, row.step, value_text(value))
         for row in rows
         for key, value in row.values.items()
         if not isinstance(value, Distribution)
     )
-    same(Counter(scalar.triple for scalar in contents.scalars), wanted, "scalars")
+    same(Counter(scalar.triple for scalar in contents.scalars), expected, "scalars")
 
 
 def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 600 else f"{shown[:600]}… ({len(shown)} characters)"
+    text = repr(value)
+    return text if len(text) <= 600 else f"{text[:600]}… ({len(text)} characters)"

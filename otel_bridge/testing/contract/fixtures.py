@@ -118,9 +118,9 @@ class ContractFixtures:
         """
         if not self.target:
             writer = opened()
-            held = writer.durable()
+            durable = writer.durable()
             for record in records:
-                deliver(writer, [record], held=held)
+                deliver(writer, [record], held=durable)
             return
         calls = [[record] for record in records]
         run_child(
@@ -154,28 +154,30 @@ class ContractFixtures:
                 for key, value in row.values.items()
                 if isinstance(value, Distribution)
             )
-        shown = Counter((held.key, held.step) for held in contents.distributions)
-        same(shown, expected, "distributions")
+        actual = Counter(
+            (distribution.key, distribution.step) for distribution in contents.distributions
+        )
+        same(actual, expected, "distributions")
 
     def same_rollouts(self, contents: Contents, rollouts: Iterable[RolloutRecord]) -> None:
         """Compare id, reward, messages and spans of every rollout, doubles counted."""
-        held = {rollout.id: rollout for rollout in contents.rollouts}
-        wanted = list(rollouts)
+        rollouts_by_id = {rollout.id: rollout for rollout in contents.rollouts}
+        expected = list(rollouts)
         same(
             Counter(rollout.id for rollout in contents.rollouts),
-            Counter(rollout.id for rollout in wanted),
+            Counter(rollout.id for rollout in expected),
             "rollouts",
         )
-        for rollout in wanted:
-            seen = held[rollout.id]
-            same(seen.reward, rollout.reward, f"reward of {rollout.id}")
+        for rollout in expected:
+            actual = rollouts_by_id[rollout.id]
+            same(actual.reward, rollout.reward, f"reward of {rollout.id}")
             same(
-                seen.messages in {None, len(rollout.messages)},
+                actual.messages in {None, len(rollout.messages)},
                 True,
-                f"messages of {rollout.id}: {seen.messages}",
+                f"messages of {rollout.id}: {actual.messages}",
             )
             same(
-                seen.spans in {None, len(rollout.spans)},
+                actual.spans in {None, len(rollout.spans)},
                 True,
-                f"spans of {rollout.id}: {seen.spans}",
+                f"spans of {rollout.id}: {actual.spans}",
             )

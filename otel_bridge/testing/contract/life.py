@@ -69,10 +69,10 @@ class LifeContract(ContractFixtures):
         rows = samples.placed(
             [samples.row(n, {"loss": float(n), "acc": n / 10}) for n in range(1, 5)]
         )
-        known: dict[str | None, Mapping[str, Scalar]] = {
+        summaries: dict[str | None, Mapping[str, Scalar]] = {
             "trainer": {"trainer/loss": 0.25, "trainer/best": "step 2"}
         }
-        writer = opened(summaries=known)
+        writer = opened(summaries=summaries)
         if not isinstance(writer, WritesSummary):
             writer.close()
             pytest.skip("the writer shows no summary")
@@ -88,26 +88,24 @@ class LifeContract(ContractFixtures):
         writer.end(Status.FINISHED)
         writer.close()
 
-        held = read_back(run).summary
-        wanted: dict[str, Scalar] = {
+        shown_summary = read_back(run).summary
+        expected: dict[str, Scalar] = {
             "trainer/loss": 0.25, "trainer/acc": 0.75, "trainer/steps": 20, "trainer/best": "step 3",
             "trainer/ok": True, "trainer/nan": float("nan"),
         }  # fmt: skip
-        same(
-            {key: held.get(key) for key in wanted}, {key: scalar_text(value) for key, value in wanted.items()},
-            "summary",
-        )  # fmt: skip
+        actual = {key: shown_summary.get(key) for key in expected}
+        same(actual, {key: scalar_text(value) for key, value in expected.items()}, "summary")
 
     def test_an_alert_is_raised_once_also_when_it_comes_again(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        given: list[Record] = [
+        unplaced: list[Record] = [
             samples.row(1),
             samples.alert(2),
             samples.alert(3, "nan", "error"),
             samples.row(4),
         ]
-        records = samples.placed(given)
+        records = samples.placed(unplaced)
         first = opened()
         if not isinstance(first, WritesAlerts) or not self.keeps_alerts:
             first.close()
@@ -115,17 +113,17 @@ class LifeContract(ContractFixtures):
 
         deliver(first, records[:3])
         first.close()
-        again = opened()
-        deliver(again, records, held=again.durable())
-        again.end(Status.FINISHED)
-        again.close()
+        second = opened()
+        deliver(second, records, held=second.durable())
+        second.end(Status.FINISHED)
+        second.close()
 
         same(sorted(read_back(run).alerts), [("kl too large", "warn"), ("nan", "error")], "alerts")
 
     def test_a_summary_that_comes_again_at_open_changes_nothing(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        known: dict[str | None, Mapping[str, Scalar]] = {None: {"best": 0.5, "word": "yes"}}
+        summaries: dict[str | None, Mapping[str, Scalar]] = {None: {"best": 0.5, "word": "yes"}}
         first = opened()
         if not isinstance(first, WritesSummary):
             first.close()
@@ -134,7 +132,7 @@ class LifeContract(ContractFixtures):
         deliver(first, samples.placed([samples.row(1)]))
         first.write_summary(None, {"best": 0.5, "word": "no"})
         first.close()
-        written(opened(summaries=known), samples.placed([samples.row(1), samples.row(2)]))
+        written(opened(summaries=summaries), samples.placed([samples.row(1), samples.row(2)]))
 
         contents = read_back(run)
         same(
@@ -144,25 +142,25 @@ class LifeContract(ContractFixtures):
 
     def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
         first = opened()
-        given = tracker_run_id_of(first)
-        if given is None:
+        run_id = tracker_run_id_of(first)
+        if run_id is None:
             pytest.skip("the writer says no id")
         written(first, samples.placed([samples.row(1)]))
 
-        again = opened()
+        second = opened()
 
-        same(tracker_run_id_of(again), given, "tracker_run_id")
-        again.close()
+        same(tracker_run_id_of(second), run_id, "tracker_run_id")
+        second.close()
 
     def test_what_this_folder_wrote_itself_is_not_said_as_found(self, opened: Open) -> None:
         first = opened()
         same(found_of(first), "", "found in an empty tracker")
         written(first, samples.placed([samples.row(1)]))
 
-        again = opened()
+        second = opened()
 
-        same(found_of(again), "", "found by a writer that goes on")
-        again.close()
+        same(found_of(second), "", "found by a writer that goes on")
+        second.close()
 
     def test_a_config_of_odd_keys_and_values_raises_no_error(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -242,17 +240,17 @@ class LifeContract(ContractFixtures):
         records = samples.placed(samples.rows(6))
         writer = opened()
 
-        seen = [writer.durable()]
+        answers = [writer.durable()]
         for record in records:
             writer.write_rows([record])
-            seen.append(writer.durable())
+            answers.append(writer.durable())
         writer.close()
 
-        if seen[0] is None:
-            same(seen, [None] * len(seen), "durable() of a writer that cannot tell")
+        if answers[0] is None:
+            same(answers, [None] * len(answers), "durable() of a writer that cannot tell")
         else:
-            given = [position for position in seen if position is not None]
-            same((given, max(given) <= 6), (sorted(given), True), "durable()")
+            positions = [position for position in answers if position is not None]
+            same((positions, max(positions) <= 6), (sorted(positions), True), "durable()")
 
     def test_the_url_is_text_or_nothing(self, opened: Open) -> None:
         writer = opened()
@@ -312,9 +310,9 @@ class LifeContract(ContractFixtures):
         run: RunInfo,
         tmp_path: Path,
     ) -> None:
-        again = exporter.read_settings(environment, tmp_path)
+        second_settings = exporter.read_settings(environment, tmp_path)
 
-        same(dict(again.destination), dict(settings.destination), "destination")
+        same(dict(second_settings.destination), dict(settings.destination), "destination")
         same(
             {type(value) for pair in settings.destination.items() for value in pair} <= {str},
             True,
@@ -322,6 +320,6 @@ class LifeContract(ContractFixtures):
         )
         same(
             settings.view(run),
-            again.view(run),
+            second_settings.view(run),
             "view() is the same each time; empty while the address is unknown",
         )

@@ -55,7 +55,7 @@ class RolloutContract(ContractFixtures):
         written(opened(), records)
 
         same(
-            {held.id for held in read_back(run).rollouts},
+            {shown_rollout.id for shown_rollout in read_back(run).rollouts},
             {record.id for record in records},
             "rollouts",
         )
@@ -71,21 +71,25 @@ class RolloutContract(ContractFixtures):
             samples.evaluation(rollout, 1.0, name="reward"),
             samples.evaluation(rollout, None, name="verdict", label="good"),
         ]
-        given: list[Record] = [rollout, *values]
-        records = samples.placed(given)
+        unplaced: list[Record] = [rollout, *values]
+        records = samples.placed(unplaced)
 
         writer = opened()
         refused = deliver(writer, records)
-        again = deliver(writer, records[1:]) if writer.durable() is None else refused
+        refused_again = deliver(writer, records[1:]) if writer.durable() is None else refused
         writer.close()
 
         same(
-            (set(refused) | set(again)) <= {2},
+            (set(refused) | set(refused_again)) <= {2},
             True,
-            f"records refused, of which only 2 may be: {refused} {again}",
+            f"records refused, of which only 2 may be: {refused} {refused_again}",
         )
         if self.keeps_evaluations:
-            held = sorted(
+            evaluations = sorted(
                 values for values in read_back(run).evaluations if values[0] == rollout.id
             )
-            same(held, [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)], "evaluations")
+            same(
+                evaluations,
+                [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)],
+                "evaluations",
+            )

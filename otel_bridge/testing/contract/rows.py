@@ -47,15 +47,15 @@ class RowContract(ContractFixtures):
         if not self.keeps_odd_keys:
             pytest.skip("the tracker does not keep odd keys")
         values = {key: float(n) for n, key in enumerate(samples.ODD_KEYS)}
-        again = {key: value + 0.5 for key, value in values.items()}
+        second = {key: value + 0.5 for key, value in values.items()}
 
-        written(opened(), samples.placed([samples.row(1, values), samples.row(2, again)]))
+        written(opened(), samples.placed([samples.row(1, values), samples.row(2, second)]))
 
-        held: dict[str, list[float]] = {}
+        shown: dict[str, list[float]] = {}
         for scalar in read_back(run).scalars:
-            held.setdefault(scalar.key, []).append(scalar.value)
+            shown.setdefault(scalar.key, []).append(scalar.value)
         same(
-            Counter(map(tuple, held.values())),
+            Counter(map(tuple, shown.values())),
             Counter((n, n + 0.5) for n in values.values()),
             "values by key",
         )
@@ -105,8 +105,8 @@ class RowContract(ContractFixtures):
 
         written(opened(), samples.placed(stepless))
 
-        held = [(scalar.key, scalar.value) for scalar in read_back(run).scalars]
-        same(held, [("trainer/cpu", float(n)) for n in range(4)], "values in order of time")
+        contents = [(scalar.key, scalar.value) for scalar in read_back(run).scalars]
+        same(contents, [("trainer/cpu", float(n)) for n in range(4)], "values in order of time")
 
     def test_a_thousand_rows_go_in_one_call(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -146,13 +146,13 @@ class RowContract(ContractFixtures):
         written(opened(), records)
 
         contents = read_back(run)
-        held = {
+        distribution = {
             (d.key, d.step, d.min, d.max)
             for d in contents.distributions
             if d.key != "trainer/empty"
         }
         same(
-            held,
+            distribution,
             {
                 ("trainer/grad", 1, 0.5, 5.5),
                 ("trainer/grad", 2, 0.5, 5.5),
@@ -206,8 +206,8 @@ class RowContract(ContractFixtures):
         same(set(refused) <= {4}, True, f"records refused, of which only 4 may be: {refused}")
         good = {HeldScalar(key, row.step, cast("float", value)).triple
                 for row in records if row.position != 4 for key, value in row.values.items()}  # fmt: skip
-        held = {scalar.triple for scalar in read_back(run).scalars}
-        same(good - held, set[object](), "values of good rows that are missing")
+        contents = {scalar.triple for scalar in read_back(run).scalars}
+        same(good - contents, set[object](), "values of good rows that are missing")
 
 
 def _hostile(kind: str) -> Row:

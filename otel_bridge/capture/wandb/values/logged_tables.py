@@ -108,16 +108,16 @@ class TableRecorder:
         """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
         options = self._run.rollout_options
         number = len(rollouts)
-        before_step, before = self._latest.get((role, split), (step, 0))
-        before = before if before_step == step else 0
-        self._latest[role, split] = step, before + number
+        earlier_step, earlier_number = self._latest.get((role, split), (step, 0))
+        earlier_number = earlier_number if earlier_step == step else 0
+        self._latest[role, split] = step, earlier_number + number
         limit = max(0, options.cap_of(split))
-        kept = min(number, max(0, limit - before))
-        if kept:
-            counts.captured(_CALL, kept, run=self._run)
-        if number > kept:
+        kept_number = min(number, max(0, limit - earlier_number))
+        if kept_number:
+            counts.captured(_CALL, kept_number, run=self._run)
+        if number > kept_number:
             of_eval = split == EVAL and options.cap_eval != options.cap
             setting = (
                 settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
             )
-            counts.not_captured(f"{_CALL} beyond {setting.name}={limit}", number - kept)
+            counts.not_captured(f"{_CALL} beyond {setting.name}={limit}", number - kept_number)

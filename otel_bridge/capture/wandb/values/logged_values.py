@@ -100,15 +100,15 @@ class ValueSorter:
         kind = cast("type[object]", type(value))
         if kind in {list, tuple}:
             return bool(value) and self._is_special(value[0])
-        known = self._special.get(kind)
-        if known is None:
+        is_special = self._special.get(kind)
+        if is_special is None:
             histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
-            known = (
+            is_special = (
                 f"{kind.__module__}.".startswith(_OBJECTS) and not histogram
             ) or kind.__name__ == _FRAME
             if len(self._special) < _MAX_TYPES:
-                self._special[kind] = known
-        return known
+                self._special[kind] = is_special
+        return is_special
 
 
 class LatestTexts:
@@ -136,9 +136,9 @@ class LatestTexts:
 
     def flush(self) -> None:
         """Record the texts that have changed."""
-        taken = self._pending
+        pending = self._pending
         self._pending = {}
-        changed = {key: text for key, text in taken.items() if self._recorded.get(key) != text}
+        changed = {key: text for key, text in pending.items() if self._recorded.get(key) != text}
         if changed:
             self._recorded.update(changed)
             self._record(changed)

@@ -19,21 +19,21 @@ class ShownSummaries:
         self._set: set[str] = set()
 
     def define(
-        self, name: str, kinds: Collection[str], shown: Mapping[str, Any], *, replace: bool
+        self, name: str, kinds: Collection[str], summary: Mapping[str, Any], *, replace: bool
     ) -> list[str]:
         """Note the summaries of a key or glob.
 
         Args:
             name: Key, or the beginning of keys with ``*``.
             kinds: As W&B names them.
-            shown: The summary, whose value of the key begins the new one.
+            summary: The summary, whose value of the key begins the new one.
             replace: Whether an earlier definition of *name* ends.
 
         Returns:
             Kinds that trackers cannot show.
         """
         self._set.discard(name)
-        value = shown.get(name)
+        value = summary.get(name)
         if kinds and name not in self._keys and value is not None and not isinstance(value, dict):
             self._keys[name] = KeySummary(value)
         return self._definitions.define(name, kinds, replace=replace)
@@ -78,10 +78,10 @@ class ShownSummaries:
         )
 
     def _added(self, key: str, value: Any) -> KeySummary:
-        known = self._keys.get(key)
-        if known is not None:
-            known.add(value)
-            return known
+        key_summary = self._keys.get(key)
+        if key_summary is not None:
+            key_summary.add(value)
+            return key_summary
         new = KeySummary(value)
         if len(self._keys) < _MAX_KEYS:
             self._keys[key] = new

@@ -89,7 +89,7 @@ def _described(value: Any) -> dict[str, Any] | None:
         fact: getattr(value, f"_{fact}", None) for fact in ("width", "height", "format", "caption")
     }
     return {"_type": str(kind)} | {
-        fact: shown for fact, shown in facts.items() if shown is not None
+        fact: fact_value for fact, fact_value in facts.items() if fact_value is not None
     }
 
 

@@ -57,9 +57,9 @@ class RecordedSummary(AttributeDict):
         """Let copies be plain dicts, which record nothing."""
         return dict, (self._as_dict(),)
 
-    def update(self, *given: Any, **named: Any) -> None:
+    def update(self, *mappings: Any, **entries: Any) -> None:
         """Set and record entries; a dict replaces the one of its key."""
-        new: dict[str, Any] = dict(*given, **named)
+        new: dict[str, Any] = dict(*mappings, **entries)
         for key, value in new.items():
             plain: Any = value if type(value) in _PLAIN else shown_value(value)
             super().__setitem__(
@@ -93,9 +93,9 @@ class RecordedSummary(AttributeDict):
         for key, value in values.items():
             if isinstance(value, dict):
                 entries: dict[str, Any] = shown_value(value)  # a dict that holds itself ends there
-                known = self.get(key)
-                if isinstance(known, RecordedSummary) and "_type" not in entries:
-                    known._set(entries, kinds)
+                inner = self.get(key)
+                if isinstance(inner, RecordedSummary) and "_type" not in entries:
+                    inner._set(entries, kinds)
                 else:
                     super().__setitem__(key, self._nested(key, entries))
 
