@@ -297,7 +297,7 @@ def older() -> str:
     found = revisions_of(
         Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__
     )
-    return min(found.known - {found.newest})
+    return min(found.names - {found.newest})
 
 
 @pytest.mark.parametrize("missing", ["", "DROP TABLE trace_tags"])
@@ -428,4 +428,4 @@ def test_the_newest_revision_is_the_one_that_alembic_finds() -> None:
     scripts = ScriptDirectory(str(package / "store/db_migrations"))
 
     assert [found.newest] == list(scripts.get_heads())
-    assert found.known == {script.revision for script in scripts.walk_revisions()}
+    assert found.names == {script.revision for script in scripts.walk_revisions()}
