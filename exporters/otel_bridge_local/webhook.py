@@ -135,8 +135,8 @@ class WebhookRunWriter:
         """Post *alert*, whose position is stored as begun; an unknown outcome is counted, and not an error.
 
         Raises:
-            ExporterError: The alert was certainly not accepted, at its position; it is no longer stored as begun, so
-                that the bridge may post it again.
+            ExporterError: The alert was certainly not accepted, at its position; it is no longer
+                stored as begun, so that the bridge may post it again.
         """
         try:
             status, retry_s = _answer(self._address, message(self._run, alert))

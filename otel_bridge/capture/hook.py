@@ -162,8 +162,9 @@ class _CaptureFinder:
     def _install_after(self, loader: Any, name: str) -> None:
         """Let *loader* install the capture after it has executed the module *name*, once.
 
-        One line names a loader that executes no modules (`load_module` alone) or takes no attribute: the program gets
-        the module without the capture. A module that raises is not captured, and its next import comes here again.
+        One line names a loader that executes no modules (`load_module` alone) or takes no
+        attribute: the program gets the module without the capture. A module that raises is not
+        captured, and its next import comes here again.
         """
 
         def exec_module(module: ModuleType) -> None:
@@ -182,7 +183,7 @@ class _CaptureFinder:
             _report(name, f"its loader is {type(loader).__name__}, which cannot be extended")
 
     def _install(self, module: ModuleType, name: str) -> None:
-        """Install the capture of the package *name* in *module*; one line names why it fails, and it never raises."""
+        """Install the capture of the package *name* in *module*; print one line if that fails."""
         try:
             importlib.import_module(_TARGETS[name][0]).install(module, self.modes[name])
         except Exception as exc:  # noqa: BLE001  # the program must continue

@@ -206,12 +206,19 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
 def _delete_of(
     folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int
 ) -> None:
-    """Delete the segments of one process before number *keep*."""
+    """Delete the segments of one process before number *keep*; forget it if it needs none any more.
+
+    The ledger is synced: what the segments held is on the disk. A file may be gone already.
+
+    Raises:
+        OSError: A segment cannot be deleted; those before it are.
+        JournalError: The ledger failed.
+    """
     tail = reader.tails[name]
     for number in sorted(number for number in tail.segments.numbers if number < keep):
         with contextlib.suppress(FileNotFoundError):
             folder.segment_path(name, number).unlink()
-        tail.segments.deleted_before(number + 1)
+        tail.segments.deleted_before(number + 1)  # one by one: the next may be undeletable
     tail.segments.deleted_before(keep)
     if keep > tail.segments.last_number and tail.used_up:
         # The files are deleted first: a source without files is harmless, files without a source
@@ -223,7 +230,13 @@ def _delete_of(
 
 
 def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None) -> int:
-    """Return the number of the first segment that is still needed."""
+    """Return the number of the first segment that is still needed; one past the last if none is.
+
+    Args:
+        tail: Segments of the process.
+        forwarded: Instance to the position up to which ``otlp`` forwarded it; ``None`` if ``otlp``
+            need not have it.
+    """
     if tail.segments.refused:
         return tail.segments.first_number
     keep = tail.source.number

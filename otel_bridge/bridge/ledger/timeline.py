@@ -101,6 +101,7 @@ class TimelineStore:
     def _insert(
         self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]
     ) -> None:
+        """Store *events*, at least one, as a part of the step; `_evict` restores the limit."""
         data = encode_value([list(event) for event in events])
         start_ns = min(event.start_ns for event in events)
         end_ns = max(event.end_ns for event in events)
@@ -130,9 +131,12 @@ class TimelineStore:
                 parts.setdefault((role, step), []).append(mark)
 
     def _rates_of(self, row: Row) -> dict[str, float]:
-        """Return the values of *row* whose keys name a rate, a queue or the use of a GPU."""
+        """Return the numbers of *row* whose keys name a rate, a queue or the use of a GPU.
+
+        At most `_MAX_RATES` keys of a run are rates: the first ones since the bridge began.
+        """
         values = row.values
-        if not self._known_keys.issuperset(values):
+        if not self._known_keys.issuperset(values):  # hot: each key meets the pattern once
             for key in values.keys() - self._known_keys:
                 if len(self._rates) < _MAX_RATES and _RATES.search(key):
                     self._rates.add(key)

@@ -46,7 +46,14 @@ _FILES_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """Holds a run whose writers were requested to close, and the function to call once they have."""
+    """Holds a run whose writers were requested to close.
+
+    Attributes:
+        run: The run, which is not active any more, and whose lock this process holds.
+        by_s: `time.monotonic` at which it is closed, even if its writers have not closed.
+        then: Closes the run, with its files, until the time in its second argument. It releases
+            the lock, or leaves it to the idle runs, and decides when the folder is looked at again.
+    """
 
     run: RunBridge
     by_s: float
@@ -338,6 +345,7 @@ class ActiveRuns:
             return False
 
     def _served(self, path: Path, run: RunBridge, has_more: bool) -> bool:
+        """Let a polled run leave if it ended or may sleep; return whether there is more to do."""
         self.failures.works(path)
         run.write_report()
         if run.outcome() is not Outcome.BUSY:
@@ -381,6 +389,7 @@ class ActiveRuns:
             self.rotation.wait(folder)
 
     def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
+        """Leave *folder* alone for *wait_s*, and report *reason* as what it waits for."""
         remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
         self._discovery.closed[folder.path] = ClosedRun(remaining, None, time.monotonic() + wait_s)
 
@@ -406,6 +415,11 @@ class ActiveRuns:
         self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S, then)
 
     def _close(self, leaving: _Leaving) -> None:
+        """Close a run that left, without a further wait for its writers.
+
+        If that fails, the run is closed as far as possible, its lock is released, and its folder is
+        tried again later.
+        """
         run = leaving.run
         del self._leaving[run.folder.path]
         self.rotation.ended(run.folder.path)
@@ -435,6 +449,7 @@ class ActiveRuns:
             self.rotation.wait(run.folder, first=True)
 
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
+        """Close a run. The idle runs take its lock, if they may hold one more, and wake it."""
         remaining = run.remaining()
         # A run that was about to sleep when the host began to drain was not drained: it wakes for
         # that.
@@ -471,6 +486,7 @@ class ActiveRuns:
         self._open(folder)
 
     def _close_run(self, run: RunBridge, deadline_s: float) -> None:
+        """Close a run and release its lock, in any case; an error is one line of the log."""
         self._idle_runs.forget(run.folder.path)
         self.rotation.ended(run.folder.path)
         try:

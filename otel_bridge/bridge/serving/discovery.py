@@ -32,6 +32,12 @@ class ClosedRun:
     """Describes a folder that was served before.
 
     Its run is released, because thousands would fill the memory.
+
+    Attributes:
+        remaining: Status of the run when it was closed.
+        read: What was read of its segments; ``None`` when it could not be opened.
+        again_s: `time.monotonic` from which it is looked at again. `IdleRuns.wakes` decides
+            instead for an idle run.
     """
 
     remaining: RunStatus

@@ -49,7 +49,12 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
 
 
 def _ranks(step: TimelineStep) -> list[RankTimes]:
-    """Return the ranks of the last attempt of *step*, which is what its row shows last."""
+    """Return the times of each process in the last attempt of *step*; empty without phases.
+
+    A restart repeats steps: the row of the last attempt is the last one of the step in a tracker
+    too. Each process is an entry of its own, because a forked child has the rank of its parent.
+    The fact ``attempt`` is stored above 1 only.
+    """
     phases = [event for event in step.events if event.kind == "phase"]
     attempt = max((event.facts.get("attempt", 1) for event in phases), default=1)
     ranks: dict[str, RankTimes] = {}

@@ -32,7 +32,7 @@ class _SdkState:
     """Holds the run of the process's SDK exporters.
 
     Attributes:
-        run: Run that the environment alone began; ``None`` before, or when the program began its own.
+        run: Run that the environment alone began; ``None`` before, or if the program began its own.
         appender: Appender to the run that records now, which all exporters share.
         exporter_by_signal: Signal to the one exporter that appends it, the first that asked.
         refused: Exporters that cannot deliver; each was named in a warning once.
@@ -58,7 +58,8 @@ def appender_for(name: str, signal: str) -> SdkAppender | None:
     """Return the appender for the exporter *name* of *signal*; never raises.
 
     Of several exporters named for a signal only one appends, since the bridge delivers each record to all of them.
-    ``None``: another exporter appends *signal*, no bridge here could load the exporter, or nothing is recorded.
+    ``None``: another exporter appends *signal*, no bridge here could load the exporter, or nothing
+    is recorded.
     """
     with _process.lock:
         if not _can_deliver(name):
@@ -79,8 +80,8 @@ def start() -> None:
 def _can_deliver(name: str) -> bool:
     """Return whether a bridge can load the exporter *name*; warn once if it cannot.
 
-    Its packages are in this Python, or in that of another environment. The bridge of a launcher, and the one that will
-    drain an offline run, check for themselves.
+    Its packages are in this Python, or in that of another environment. The bridge of a launcher,
+    and the one that will drain an offline run, check for themselves.
     """
     if name in _process.refused:
         return False
@@ -97,7 +98,7 @@ def _can_deliver(name: str) -> bool:
 
 
 def _appender() -> SdkAppender | None:
-    """Return the appender to the process's run, begun if there is none; ``None`` when nothing is recorded."""
+    """Return the appender to the process's run, begun if need be; ``None`` if nothing is recorded."""
     run = runs.current or _process.run or _begin()
     if run is None or not run.recording:
         return None
