@@ -125,11 +125,13 @@ class Drops:
     Attributes:
         counts: Reason to number of drops.
         first_keys: Reason to the first key dropped for this reason, in printable form.
+        has_new_reason: Whether a reason was counted for the first time since the counts were last asked for.
     """
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.first_keys: dict[str, str] = {}
+        self.has_new_reason = False
         self._printed: dict[str, int] = {}
         self._reported: dict[str, int] = {}
         self._notify_again_s = 0.0
@@ -138,6 +140,8 @@ class Drops:
         """Count *number* drops for *reason*; *key* is the first dropped key."""
         if key and reason not in self.first_keys:
             self.first_keys[reason] = shown_key(key)
+        if reason not in self.counts:
+            self.has_new_reason = True
         self.counts[reason] = self.counts.get(reason, 0) + number
 
     def count_after_end(self) -> None:
@@ -183,6 +187,7 @@ class Drops:
 
     def unreported(self) -> dict[str, int] | None:
         """Return all counts for the event ``rl.dropped``, when they changed since the last call."""
+        self.has_new_reason = False
         if self.counts == self._reported:
             return None
         self._reported = dict(self.counts)
@@ -192,3 +197,4 @@ class Drops:
         """Undo the last `unreported`: its event was not written, and was not a record of the program either."""
         self.counts = self._reported
         self._reported = {}
+        self.has_new_reason = False

@@ -152,6 +152,7 @@ class Recorder:
                 self._open_steps.discard(
                     role
                 )  # an empty row has no step, but ends one that is open, as in W&B
+                self._write_new_reasons()
                 return
             seq = self._seq
             now = _now or time_ns()
@@ -196,6 +197,8 @@ class Recorder:
                 )
             if self._waiting:
                 self._drain_queue()
+            if self.drops.has_new_reason:
+                self._write_new_reasons()
 
     log_row.__qualname__ = "Run.log"
 
@@ -219,6 +222,7 @@ class Recorder:
             elif not commits:
                 return
             (self._open_steps.discard if commits else self._open_steps.add)(other_role)
+            self._write_new_reasons()
 
     def append(
         self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False
@@ -240,6 +244,7 @@ class Recorder:
         """Count a drop; *key* is the dropped key."""
         with self.lock:
             self.drops.count(reason, number, key)
+            self._write_new_reasons()
 
     def last_step(self, role: str | None) -> int | None:
         """Return the last step of *role* in this process."""
@@ -313,6 +318,7 @@ class Recorder:
                 self._do(write, *arguments)
             elif self._waiting:
                 self._drain_queue()
+            self._write_new_reasons()
 
     def _log_open_or_timed_row(
         self, values: object, step: object, role: object, *, commits: bool, time_unix_ns: object
@@ -321,6 +327,7 @@ class Recorder:
         own_ns = unix_ns(time_unix_ns, self.drops.count)
         other_role = self._other_role(role)
         if not commits and step is None and holds_nothing(values, self.drops.count):
+            self._write_new_reasons()
             return
         self.log_row(values, step, role=other_role, _own=own_ns)
         if not commits:  # queued, like the row, inside another call
@@ -476,6 +483,14 @@ class Recorder:
             )
             if not self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns()):
                 self.drops.take_back_report()
+
+    def _write_new_reasons(self) -> None:
+        """Write the counts at once if a reason is new, unless the process has ended or is in another call.
+
+        A process that makes no further call before a kill would otherwise have lost something with empty counts.
+        """
+        if self.drops.has_new_reason and not self._busy and not self._ended:
+            self._do(self._write_drops)
 
     def _reopened_after(self, exc: Exception, payload: bytes | None = None) -> bool:
         """Return whether a new segment is open for the record that failed; otherwise the record is counted."""

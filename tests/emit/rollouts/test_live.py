@@ -278,7 +278,7 @@ def test_rollouts_that_never_close_are_counted_when_their_run_ends_and_the_first
 
         (seen,) = seen_in(tmp_path)
 
-    [dropped] = [event for event in seen.events if event.name == "rl.dropped"]
+    dropped = seen.event("rl.dropped")
     assert dropped.body == {"rollout_unfinished": 2}
     assert dropped.attributes["rl.dropped.keys"] == {"rollout_unfinished": "never entered"}
 

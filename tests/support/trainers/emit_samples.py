@@ -17,6 +17,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.resource.v1 import resource_pb2
 
 import otel_bridge
+from otel_bridge import semconv
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
@@ -70,8 +71,12 @@ class SegmentContents:
         return [row.step for row in self.rows]
 
     def event(self, name: str) -> SeenEvent:
-        (found,) = [event for event in self.events if event.name == name]
-        return found
+        """Return the only event of a name; of those of drops, which count all so far, the last."""
+        events = [event for event in self.events if event.name == name]
+        if name == semconv.EVENT_DROPPED:
+            return events[-1]
+        (event,) = events
+        return event
 
 
 def any_value(value: common_pb2.AnyValue) -> object:
