@@ -30,7 +30,7 @@ def file_name(item: MediaItem) -> str:
 
 
 def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
-    """Return the file of *item* in *folder*, which exists; its content is synced unless the file is there already.
+    """Return the file of *item* in *folder*, which exists; a new file is synced, then renamed.
 
     Args:
         folder: Where it lies.
@@ -41,10 +41,10 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
         OSError: It cannot be written; no part of it stays.
     """
     path = folder / file_name(item)
-    # The name has the digest of the content, so that equal size is equal content. Another size: a torn disk.
+    # The name has the digest of the content: the same size is the same content, another a torn file.
     if path.is_file() and path.stat().st_size == len(item.data):
         return path
-    # Several processes may write one medium at a time. What a kill left under this name is replaced.
+    # Several processes may write one medium at a time. A file that a kill left is replaced.
     unfinished = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
         with open(create_regular(unfinished, mode=mode), "wb") as file:

@@ -132,7 +132,7 @@ class WebhookRunWriter:
             self._post(alert)
 
     def _post(self, alert: Alert) -> None:
-        """Post *alert*, whose position is stored as begun; an unknown outcome is counted, and not an error.
+        """Post *alert*, whose position is stored as begun; an unknown outcome is not an error.
 
         Raises:
             ExporterError: The alert was certainly not accepted, at its position; it is no longer
@@ -154,7 +154,7 @@ class WebhookRunWriter:
         raise _error(status, retry_s, alert.position)
 
     def _give_up(self, alert: Alert, reason: str) -> None:
-        """Count *alert* as one that may not have arrived, warn, and pass it: it is never posted again."""
+        """Count *alert* as one that may not have arrived, warn, and never post it again."""
         self.left_out[UNKNOWN_OUTCOME] += 1
         _log.warning(
             "webhook: the alert %r may not have arrived (%s); it is not sent again",
@@ -285,7 +285,8 @@ class _Post:
 def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:
     """Return the error of an answer that refuses the alert at *position*.
 
-    Retryable: 429 and 5xx. Permanent, a dead letter: the message itself. Blocked, a person must act: any other.
+    Retryable: 429 and 5xx. Permanent, a dead letter: the message itself is refused. Blocked, a
+    person must act: any other.
     """
     message_ = f"the webhook answered HTTP {status}"
     if status == 429 or status >= 500:

@@ -61,6 +61,9 @@ class Staleness:
 class Statistics:
     """Holds the statistics of one step.
 
+    It has sums alone: an emitter does not send the rewards of the rollouts that it sampled out. So
+    a metric must follow from sums that can be merged; a quantile cannot.
+
     Attributes:
         total: Number of rollouts, with or without a reward.
         groups: Group id to the sums of its rewards.
