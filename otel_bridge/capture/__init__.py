@@ -1,7 +1,7 @@
 """Capture of programs that log to other trackers: ``otel_bridge.capture("trackio")``.
 
-The package is callable, because the function and its package share their name. Importing it imports no tracker and, so
-that programs start as fast as before, no other module of otel-bridge.
+The package is callable, because the function and its package share their name. Importing it imports
+no tracker and, so that programs start as fast as before, no other module of otel-bridge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Counts captured and not captured calls in one small file per process, for the launcher's table.
 
-The file is mapped into memory, so that each count is in it at once, a kill loses none, and nothing runs at the end of
-the process. A file has 256 records of 128 bytes: kind, length of the name, name, count.
+The file is mapped into memory, so that each count is in it at once, a kill loses none, and nothing
+runs at the end of the process. A file has 256 records of 128 bytes: kind, length of the name, name,
+count.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class CallCounts:
     def captured(self, call: str, number: int = 1, *, run: CapturedRun | None = None) -> None:
         """Count calls or values that *run* records; after its end they are counted as not captured.
 
-        Threads that outlive the main thread, and exit handlers registered early, call a tracker after the run's end.
+        Threads that outlive the main thread, and exit handlers registered early, call a tracker
+        after the run's end.
         """
         if run is not None and run.has_ended:
             self.not_captured(f"{call} after the end of the run", number)

@@ -1,7 +1,8 @@
 """Import hook of the capture: lets the real package load, then installs the capture in it.
 
-The module's own loader stays in its ``__spec__``. Reloads and lazy imports run the hook again. If the installation
-fails, one line on stderr names the reason and the program continues with the real package.
+The module's own loader stays in its ``__spec__``. Reloads and lazy imports run the hook again. If
+the installation fails, one line on stderr names the reason and the program continues with the real
+package.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def capture(*names: str, mode: str | None = None) -> None:
     Args:
         names: ``wandb``, ``trackio``, ``tensorboard``, ``open_instruct``, ``slime``; none: those of
             ``OTEL_BRIDGE_CAPTURE``.
-        mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
-            ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
+        mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything);
+            default: ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
 
     Raises:
         ConfigError: A name or the mode is unknown, or the name is captured in another mode already.

@@ -1,7 +1,8 @@
 """Media objects of W&B and of Trackio -> those of otel-bridge, with the files or values that they hold.
 
-W&B's objects have written their file by the time they are logged; Trackio's hold what they were given. Neither package
-is imported: objects are recognised by the names of their classes. Boxes and masks of an image are left out.
+W&B's objects have written their file by the time they are logged; Trackio's hold what they were
+given. Neither package is imported: objects are recognised by the names of their classes. Boxes and
+masks of an image are left out.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class MetricAxes:
     def _role(self, prefix: str, metric: str) -> str | None:
         """Return the role of the keys below *prefix*: only where the step metric is directly below it too.
 
-        ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an evaluation.
+        ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an
+        evaluation.
         """
         role = prefix.removesuffix("/")
         shared = (
@@ -103,8 +104,10 @@ class MetricAxes:
 
         Args:
             group: The group.
-            counter: Step of a group without a step metric, and where the metric has no whole number as its value.
-            row: Values of the row, which may hold the step metric; else its latest value is the step, as in W&B.
+            counter: Step of a group without a step metric, and where the metric has no whole number
+                as its value.
+            row: Values of the row, which may hold the step metric; else its latest value is the
+                step, as in W&B.
         """
         latest = whole(row[group.metric]) if group.metric in row else self._latest.get(group.metric)
         return counter if latest is None else latest

@@ -1,7 +1,8 @@
 """Rows by W&B's rules: ``log(step=)`` and ``commit=`` merge several calls into one row.
 
-Each call is appended before it returns, so that a kill loses nothing. The row is completed by a commit, by a call for
-another step, or by the end of the run. A step lower than the counter, which W&B drops, is a row of its own.
+Each call is appended before it returns, so that a kill loses nothing. The row is completed by a
+commit, by a call for another step, or by the end of the run. A step lower than the counter, which
+W&B drops, is a row of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class _PendingStep:
     Attributes:
         counter: Step of W&B's counter.
         values: Plain values of all of them.
-        axes: Values of step metrics in them: they are the steps of these rows only, not of the rows before and after.
+        axes: Values of step metrics in them: they are the steps of these rows only, not of the rows
+            before and after.
     """
 
     def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:

@@ -59,11 +59,13 @@ class SeenTables:
     ) -> NewRows:
         """Return the rows and cells that were not in the table logged before.
 
-        A row that was there stays the same row when it gets further columns, or values in empty cells.
+        A row that was there stays the same row when it gets further columns, or values in empty
+        cells.
 
         Args:
             key: Key of the table.
-            table: The table, with its ``columns``: rows of the very table that was logged before are the same rows.
+            table: The table, with its ``columns``: rows of the very table that was logged before
+                are the same rows.
             rows: Its rows, at most `MAX_ROWS`.
             step: Step at which it is logged.
             own_step: Whether the rows hold their step, so that equal rows are one row.
@@ -97,7 +99,8 @@ class SeenTables:
 def _start(earlier: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
     """Return which row of the table *earlier* is the first one now: 0 of a grown table, more of a window.
 
-    ``None`` when the tables have no rows in common. Rows are compared in the columns that both tables have.
+    ``None`` when the tables have no rows in common. Rows are compared in the columns that both
+    tables have.
     """
     if earlier.keys == keys[: len(earlier.keys)] and columns == earlier.columns:
         return 0
@@ -143,8 +146,8 @@ def _completed(
 def _key(cell: Any) -> int | float | None:
     """Return a key that is equal for cells of equal content; ``None`` for an empty cell.
 
-    A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its address, and that of an
-    array a part of its numbers, so of other cells the content counts.
+    A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its
+    address, and that of an array a part of its numbers, so of other cells the content counts.
     """
     if is_missing(cell):
         return None

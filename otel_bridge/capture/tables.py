@@ -86,12 +86,14 @@ class RolloutTable:
     ) -> RolloutTable | None:
         """Return the reader of a table; ``None`` when it is not one of prompts and responses.
 
-        Such a table has columns of these names, with texts or messages in them: pictures and numbers are not rollouts.
+        Such a table has columns of these names, with texts or messages in them: pictures and
+        numbers are not rollouts.
 
         Args:
             columns: Names of the columns.
             rows: All its rows.
-            logged: Keys that were logged before; ``rewards/<name>/mean`` names the column of a reward function.
+            logged: Keys that were logged before; ``rewards/<name>/mean`` names the column of a
+                reward function.
         """
         labels = _distinct([str(name) for name in columns])
         names = [label.strip().lower() for label in labels]
@@ -164,8 +166,10 @@ def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) 
 
     Args:
         key: Its key, which may name the split.
-        row: Keys logged with it, which name the split where *key* has no prefix: open-instruct logs its completions so.
-        row_before: Keys of the row logged before, which do so when *row* has none: TRL logs its completions so.
+        row: Keys logged with it, which name the split where *key* has no prefix: open-instruct logs
+            its completions so.
+        row_before: Keys of the row logged before, which do so when *row* has none: TRL logs its
+            completions so.
     """
     if key.lower().startswith(_EVAL) or key in _EVAL_TABLES:
         return "eval"

@@ -1,7 +1,8 @@
 """Capture of TensorBoard's event writers: each scalar becomes a row too; the event files are written as before.
 
-torch's ``SummaryWriter`` writes with TensorBoard's ``EventFileWriter``, tensorboardX's with its own. Both are extended
-where one event is written, so that key, step and value are those of the event file.
+torch's ``SummaryWriter`` writes with TensorBoard's ``EventFileWriter``, tensorboardX's with its
+own. Both are extended where one event is written, so that key, step and value are those of the
+event file.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def install(module: ModuleType, mode: str) -> None:
 def sync(run: Run) -> None:
     """Record the scalars of all event writers in *run* until it ends, as W&B's ``sync_tensorboard=True`` does.
 
-    Where nothing but such runs captures TensorBoard, scalars before and after them begin no run of their own.
+    Where nothing but such runs captures TensorBoard, scalars before and after them begin no run of
+    their own.
     """
     if _NAME not in hook.captured():
         hook.capture(_NAME, mode="replace")
@@ -71,7 +73,8 @@ def record_event(writer: Any, event: Any) -> None:
 
     Args:
         writer: The ``EventFileWriter``.
-        event: A TensorBoard ``Event``; those without a summary or graph, such as the file's version, are ignored.
+        event: A TensorBoard ``Event``; those without a summary or graph, such as the file's
+            version, are ignored.
     """
     try:
         summaries = list(event.summary.value)
@@ -197,8 +200,9 @@ class _FirstRun:
     def begin(self) -> Run | None:
         """Return a new run, if possible one that an adapter has announced.
 
-        After the first call return ``None``, and, with a message, where none can begin. So too when the program has
-        begun a run itself: its run has ended, and a scalar that follows belongs to no other.
+        After the first call return ``None``, and, with a message, where none can begin. So too when
+        the program has begun a run itself: its run has ended, and a scalar that follows belongs to
+        no other.
         """
         if runs.has_begun or not self._may_begin:
             return None

@@ -1,7 +1,7 @@
 """Capture of ``trackio``: its ``init()`` begins an otel-bridge run, and its traces become rollouts.
 
-The real package stays the surface: ``trackio.init`` returns a ``trackio.Run`` that starts no thread and opens no store
-and no Space. The package's own ``log``, ``finish`` and ``alert`` call that run.
+The real package stays the surface: ``trackio.init`` returns a ``trackio.Run`` that starts no thread
+and opens no store and no Space. The package's own ``log``, ``finish`` and ``alert`` call that run.
 """
 
 from __future__ import annotations

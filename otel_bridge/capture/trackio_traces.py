@@ -1,7 +1,7 @@
 """Turn a ``trackio.Trace`` (messages, metadata, spans) into a rollout.
 
-verl logs a trace for each call of a loop: its tools, its generations, and at last the loop itself (verl 0.9.1,
-``rollout_trace.py``). Those of one rollout share sample, step and number.
+verl logs a trace for each call of a loop: its tools, its generations, and at last the loop itself
+(verl 0.9.1, ``rollout_trace.py``). Those of one rollout share sample, step and number.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
 
     Args:
         trace: A ``trackio.Trace``.
-        key: The key under which it was logged; one that begins with ``val`` or ``eval`` means the split ``eval``.
+        key: The key under which it was logged; one that begins with ``val`` or ``eval`` means the
+            split ``eval``.
     """
     metadata: dict[str, Any] = dict(trace.metadata or {})
     spans: list[Mapping[str, Any]] = list(getattr(trace, "spans", None) or [])  # since Trackio 0.30

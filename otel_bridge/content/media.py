@@ -1,8 +1,8 @@
 """Media -> the same media with less text, and without secrets. Pure.
 
-Pictures, sounds and films are not text and stay. Text without a limit of characters is only redacted; with limit 0 no
-text stays: captions, texts and HTML go, cells of a table become empty. HTML is never cut, because half of it is not
-valid: what is longer than the limit goes.
+Pictures, sounds and films are not text and stay. Text without a limit of characters is only
+redacted; with limit 0 no text stays: captions, texts and HTML go, cells of a table become empty.
+HTML is never cut, because half of it is not valid: what is longer than the limit goes.
 """
 
 from __future__ import annotations

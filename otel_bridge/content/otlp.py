@@ -1,8 +1,9 @@
 """The policy on OTLP: spans, log records, resources and metrics, in place.
 
-Used before the segment, where a process appends records of its SDK, and at translation, for producers that apply no
-policy themselves. Below ``full`` only names keep their text; numbers and booleans stay. Each function returns the
-number of texts with unknown names of which less leaves. Pure, except for the user's own function.
+Used before the segment, where a process appends records of its SDK, and at translation, for
+producers that apply no policy themselves. Below ``full`` only names keep their text; numbers and
+booleans stay. Each function returns the number of texts with unknown names of which less leaves.
+Pure, except for the user's own function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The decision: which part of a text may leave, by the run's policy and by what the text is.
 
-What a text is follows from the name of its attribute in `otel_bridge.conventions`, and from nothing else. What counts
-as a secret is in `otel_bridge.text.secret_patterns`. Pure, except for the user's own function.
+What a text is follows from the name of its attribute in `otel_bridge.conventions`, and from nothing
+else. What counts as a secret is in `otel_bridge.text.secret_patterns`. Pure, except for the user's
+own function.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
     """Cut a rollout to about *limit_bytes*: first long texts, then all content, then its last spans.
 
     Returns:
-        The spans that remain, and the number of bytes cut. A rollout within the limit is returned unchanged, with 0.
+        The spans that remain, and the number of bytes cut. A rollout within the limit is returned
+        unchanged, with 0.
     """
     sizes = [span.ByteSize() for span in spans]
     total = sum(sizes)

@@ -1,6 +1,7 @@
 """One text -> its part within a limit of characters, with a mark at the cut. Pure.
 
-Text is cut inside message parts and string values, never inside JSON, and a mark states how much was cut.
+Text is cut inside message parts and string values, never inside JSON, and a mark states how much
+was cut.
 """
 
 from __future__ import annotations

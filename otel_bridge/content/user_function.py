@@ -50,11 +50,12 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
 def redact_with(redaction: Redaction | None) -> None:
     """Set a function that redacts every text of a rollout before it leaves the process; ``None`` removes the function.
 
-    It applies to all runs of this process, from the next text on. A text for which the function raises, or returns no
-    text, is left out and counted as ``rollout_redaction``.
+    It applies to all runs of this process, from the next text on. A text for which the function
+    raises, or returns no text, is left out and counted as ``rollout_redaction``.
 
     Args:
-        redaction: Function from text to text. The thread that records calls it, so it must be thread-safe.
+        redaction: Function from text to text. The thread that records calls it, so it must be
+            thread-safe.
     """
     _UserFunction.redaction = redaction
     _UserFunction.warned = False

@@ -22,14 +22,19 @@ class Convention:
     Attributes:
         title: Name of the convention, for the documentation.
         scopes: Prefixes of the names of its instrumentation scopes.
-        switch: Setting that makes its instrumentations record content; empty: they always record content.
-        names: Attributes whose texts are names, ids and enumerations, never input or output of a model.
+        switch: Setting that makes its instrumentations record content; empty: they always record
+            content.
+        names: Attributes whose texts are names, ids and enumerations, never input or output of a
+            model.
         span_words: Words in the names of its spans, beside the values of `names`.
         content: Attributes that hold input or output of a model, or a description of them.
         content_prefixes: Prefixes of the names of such attributes.
-        kinds: Attribute that names the kind of a span, to the meaning of its values, which are in lower case.
-        rollouts: Values of attributes in `kinds`, in lower case, that make the trace of their span a rollout.
-        flat: Prefixes of messages that are spread over attributes: prefixes of the input, prefixes of the output.
+        kinds: Attribute that names the kind of a span, to the meaning of its values, which are in
+            lower case.
+        rollouts: Values of attributes in `kinds`, in lower case, that make the trace of their span
+            a rollout.
+        flat: Prefixes of messages that are spread over attributes: prefixes of the input, prefixes
+            of the output.
         inputs: Attributes with the input of a span, messages or not.
         outputs: Attributes with the output of a span.
         arguments: Attributes with the arguments of a tool.

@@ -1,6 +1,7 @@
 """OpenTelemetry's GenAI conventions, and the attributes of earlier versions.
 
-Source: OpenTelemetry semantic conventions 1.41, ``gen-ai``; opentelemetry-instrumentation-openai-v2 2.4b0.
+Source: OpenTelemetry semantic conventions 1.41, ``gen-ai``; opentelemetry-instrumentation-openai-v2
+2.4b0.
 """
 
 from __future__ import annotations

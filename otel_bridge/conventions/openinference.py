@@ -1,6 +1,7 @@
 """OpenInference (Arize).
 
-Source: openinference-semantic-conventions 0.1.42, openinference-instrumentation-openai 0.1.66, -langchain 0.1.80.
+Source: openinference-semantic-conventions 0.1.42, openinference-instrumentation-openai 0.1.66,
+-langchain 0.1.80.
 """
 
 from __future__ import annotations

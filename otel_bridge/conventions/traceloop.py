@@ -1,6 +1,7 @@
 """OpenLLMetry (Traceloop), whose newer versions use the GenAI conventions too.
 
-Source: opentelemetry-semantic-conventions-ai 0.5.1, opentelemetry-instrumentation-openai and -langchain 0.62.4.
+Source: opentelemetry-semantic-conventions-ai 0.5.1, opentelemetry-instrumentation-openai and
+-langchain 0.62.4.
 """
 
 from __future__ import annotations

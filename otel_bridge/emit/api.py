@@ -57,8 +57,8 @@ def init(
     Args:
         project: Project (MLflow: experiment); default: environment, else the working folder's name.
         name: Run name, the same in every process of the job; default: environment, else generated.
-        role: Role of this process: ``trainer``, ``explorer``, …; each role has its own keys and step axis; default:
-            environment.
+        role: Role of this process: ``trainer``, ``explorer``, …; each role has its own keys and
+            step axis; default: environment.
         config: Hyperparameters, as for `Run.log_config`.
         exporters: Names, e.g. ``"trackio"`` or ``["wandb", "mlflow"]``; default: environment.
         id: Run id; default: environment, else derived from project and name.
@@ -68,14 +68,16 @@ def init(
         entity: W&B entity.
         job_type: Kind of job.
         rank: Rank of this process; default: ``RANK``, else 0.
-        dir: Directory of run folders; default: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder. If
-            that is on a network file system, a folder of this machine is used instead.
+        dir: Directory of run folders; default: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the
+            working folder. If that is on a network file system, a folder of this machine is used
+            instead.
         otel: Also record the metrics and spans of this process's stock OpenTelemetry instruments.
         system_metrics: Let the bridge measure this machine and its processes of the run every 15 s
             (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process runs.
-        handle: Return a further run, which is not the process's own: `current_run` and the functions of the package
-            stay with that one, children do not join this one, and variables that name a run do not apply to it. Call
-            its own methods, also `Run.finish`. A process may have 256 open handles.
+        handle: Return a further run, which is not the process's own: `current_run` and the
+            functions of the package stay with that one, children do not join this one, and
+            variables that name a run do not apply to it. Call its own methods, also `Run.finish`. A
+            process may have 256 open handles.
 
     Raises:
         ConfigError: A setting or an argument cannot be used.
@@ -115,7 +117,8 @@ def current_run() -> Run | None:
 def _in_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return the function that calls the method of the process's run with the name of *call*.
 
-    *call* is its signature and its text; its body is never run. The method counts what it does not know.
+    *call* is its signature and its text; its body is never run. The method counts what it does not
+    know.
     """
     name = call.__name__
 

@@ -36,8 +36,9 @@ DEFAULT_FINISH_S: Final = 30.0
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return the method *call*, which never raises; an argument that it does not know is dropped and counted.
 
-    A framework calls all its loggers alike, with keywords of its own choice. The object of the method has `count_drop`.
-    A call that fails, as where no file can be opened to import what it needs, is counted and returns ``None``.
+    A framework calls all its loggers alike, with keywords of its own choice. The object of the
+    method has `count_drop`. A call that fails, as where no file can be opened to import what it
+    needs, is counted and returns ``None``.
     """
     names_by_kind: defaultdict[object, list[str]] = defaultdict(list)
     for parameter in inspect.signature(call).parameters.values():

@@ -68,7 +68,8 @@ def _terminal() -> Console:
 def _write(text: str) -> None:
     """Write *text* to stderr; to the interpreter's own stderr without its buffer.
 
-    Text in the buffer of a full or broken stderr would be written again at exit, and Python would then exit with 120.
+    Text in the buffer of a full or broken stderr would be written again at exit, and Python would
+    then exit with 120.
     """
     stream = sys.stderr
     own_stderr = sys.__stderr__
@@ -93,7 +94,8 @@ def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: 
 
     Args:
         folder: The run folder.
-        exporters: Exporters that this environment could deliver to; empty: those of an earlier start apply.
+        exporters: Exporters that this environment could deliver to; empty: those of an earlier
+            start apply.
         delivered: Whether a bridge of another process delivers it.
     """
     if delivered:
@@ -153,7 +155,8 @@ def ended(
             if number
         ]
         if waiting:
-            # A finished rollout waits for the rest of its trace, or for the end of its step, and is written then.
+            # A finished rollout waits for the rest of its trace, or for the end of its step, and is
+            # written then.
             parts.append(f"waiting: {', '.join(waiting)}; delivery is automatic")
         if report.drops:
             parts.append(f"dropped: {', '.join(_drops(report))}")

@@ -1,6 +1,7 @@
 """Live rollouts and phases of this process: open rollouts by trace id, and those that never closed.
 
-Third-party spans mark their open rollout as instrumented. What is open when its run ends is counted.
+Third-party spans mark their open rollout as instrumented. What is open when its run ends is
+counted.
 """
 
 from __future__ import annotations

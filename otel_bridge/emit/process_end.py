@@ -1,9 +1,10 @@
 """How this process ends -> the status of the runs that it left open: the one rule for native and captured programs.
 
-The exit code decides, and an uncaught exception of the main thread. The interpreter shows an exit handler neither the
-argument of ``sys.exit()`` nor the exit code, so calls that raise ``SystemExit`` note it. A program may catch its own
-``SystemExit``; then its outermost frame returns, and the note means nothing. A worker of multiprocessing runs no exit
-handlers at all: it ends by ``os._exit()``, after the finalizers of its own package.
+The exit code decides, and an uncaught exception of the main thread. The interpreter shows an exit
+handler neither the argument of ``sys.exit()`` nor the exit code, so calls that raise ``SystemExit``
+note it. A program may catch its own ``SystemExit``; then its outermost frame returns, and the note
+means nothing. A worker of multiprocessing runs no exit handlers at all: it ends by ``os._exit()``,
+after the finalizers of its own package.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ def _call_at_worker_end(end: Callable[[], object], *, exitpriority: int = 0) -> 
 
 
 def _at_worker_end(end: Callable[[], object]) -> None:
-    # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py, `_bootstrap`), so that an
-    # exception that ends the worker is the one being handled here. A fork inside an `except` block inherits the
-    # parent's exception as well, and its noted exit code: neither has passed this worker's body.
+    # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py,
+    # `_bootstrap`), so that an exception that ends the worker is the one being handled here. A fork
+    # inside an `except` block inherits the parent's exception as well, and its noted exit code:
+    # neither has passed this worker's body.
     error = sys.exc_info()[1]
     traceback = None if error is None else error.__traceback__
     is_of_worker = traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap"
@@ -112,10 +114,11 @@ def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
 def _outermost_frame() -> FrameType | None:
     """Return the frame in which the main thread began; ``None`` if it is not that of a program.
 
-    A frame keeps its variables. Those of a module live until the exit anyway, those of a host's function do not.
+    A frame keeps its variables. Those of a module live until the exit anyway, those of a host's
+    function do not.
     """
-    # No variable may hold all frames: this one is among them, and such a cycle would keep the variables of every
-    # caller alive until a garbage collection, which trainers disable.
+    # No variable may hold all frames: this one is among them, and such a cycle would keep the
+    # variables of every caller alive until a garbage collection, which trainers disable.
     main_thread = threading.main_thread().ident or 0
     frame = sys._current_frames().get(main_thread)  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
     while frame is not None and frame.f_back is not None:

@@ -100,7 +100,7 @@ class ProcessRuns:
         """Return the environment without what the process's own run has set in it for children."""
         return self._child_env.before(environment())
 
-    # --- the answer to a request --------------------------------------------------------------------------------------
+    # --- the answer to a request ------------------------------------------------------------------
 
     def begin(self, request: RunRequest) -> Run:
         """Return the run that *request* asks for: the process's own, or one that begins now.
@@ -143,8 +143,8 @@ class ProcessRuns:
     def _completed(self, request: RunRequest) -> RunRequest:
         """Return the *request* of a captured tracker with the names that it lacks.
 
-        A captured tracker may record before an adapter that has announced its run. Without any name the run is a new
-        one, as in the trackers.
+        A captured tracker may record before an adapter that has announced its run. Without any name
+        the run is a new one, as in the trackers.
         """
         if request.project in DEFAULT_PROJECTS and is_chosen(PROJECT, self.environment_of_user()):
             request = replace(request, project=None)
@@ -165,8 +165,9 @@ class ProcessRuns:
     def _needs_name(self) -> bool:
         """Return whether a captured run without a name needs one of its own.
 
-        A name or id that the user's variables give applies. The name that a launcher generated is for the first run of
-        the program that the launcher started: there, what a stock SDK sends belongs to it.
+        A name or id that the user's variables give applies. The name that a launcher generated is
+        for the first run of the program that the launcher started: there, what a stock SDK sends
+        belongs to it.
         """
         env = self.environment_of_user()
         if is_chosen(RUN_ID, env) or is_chosen(RUN_NAME, env):
@@ -195,8 +196,8 @@ class ProcessRuns:
         ):
             return None
         differences = [*self._ignored(current, request), *self._replaced(current, request)]
-        # A captured tracker decides itself when its init() begins another run. The current run has removed the
-        # variable for its children.
+        # A captured tracker decides itself when its init() begins another run. The current run has
+        # removed the variable for its children.
         if differences and request.captured is None and NEW_RUN.read(self.environment_of_user()):
             return None
         for line in differences:
@@ -335,7 +336,7 @@ class ProcessRuns:
                 " on handles that are done"
             )
 
-    # --- runs that adapters have named, and that begin with their first record ----------------------------------------
+    # --- runs that adapters have named, and that begin with their first record --------------------
 
     def announce(self, run: AnnouncedRun) -> None:
         """Note *run*, which has not begun."""
@@ -354,7 +355,7 @@ class ProcessRuns:
                 return run
         return None
 
-    # --- the end of a run, of the process, and of a fork's copy -------------------------------------------------------
+    # --- the end of a run, of the process, and of a fork's copy -----------------------------------
 
     def _release(self, run: Run) -> None:
         """Forget *run*, which ends, so that another may begin; keep its last steps."""

@@ -52,7 +52,8 @@ class RecordedFacts(NamedRun):
         Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
 
         Args:
-            config: The hyperparameters. Later calls add entries to those of earlier calls, or replace them.
+            config: The hyperparameters. Later calls add entries to those of earlier calls, or
+                replace them.
             entries: Further entries.
         """
         if self._recorder is None or self.facts.identity.rank:
@@ -75,10 +76,12 @@ class RecordedFacts(NamedRun):
     ) -> None:
         """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
 
-        Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0 records them.
+        Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0
+        records them.
 
         Args:
-            values: Numbers, texts and bools by key; nested mappings are flattened with ``/``. Secrets are redacted.
+            values: Numbers, texts and bools by key; nested mappings are flattened with ``/``.
+                Secrets are redacted.
             role: Another role than the run's own.
             entries: Further entries.
         """
@@ -105,7 +108,8 @@ class RecordedFacts(NamedRun):
         Args:
             title: What happened, in a few words; equal titles are one alert in MLflow.
             text: Details. Secrets are redacted.
-            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Another is counted, and is ``warn``.
+            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Another is
+                counted, and is ``warn``.
             role: Another role than the run's own.
         """
         if self._recorder is None or self.facts.identity.rank:

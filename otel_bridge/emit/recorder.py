@@ -1,7 +1,8 @@
 """Recorder that numbers, encodes and appends the records of one process. No thread, no socket.
 
-Thread-safe by a re-entrant lock: a record that a signal handler or finaliser logs inside a call on its own thread is
-queued and written after the outer record. Fork-safe: a child begins as a new process with its first record.
+Thread-safe by a re-entrant lock: a record that a signal handler or finaliser logs inside a call on
+its own thread is queued and written after the outer record. Fork-safe: a child begins as a new
+process with its first record.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Recorder:
     ) -> None:
         """Append a row. This is `Run.log` itself, so one body, in which every call counts.
 
-        Args are those of `Run.log`; *_now*: the time of logging, if earlier than now; *_own*: the row's own time.
+        Args are those of `Run.log`; *_now*: the time of logging, if earlier than now; *_own*: the
+        row's own time.
         """
         with self.lock:
             if reduce is not None and self._merges_ranks:
@@ -170,7 +172,8 @@ class Recorder:
                 self._steps[role] = step
                 if self._open_steps:
                     self._open_steps.discard(role)
-                # Before the write: afterwards a signal handler may raise, and a number used twice would lose a row.
+                # Before the write: afterwards a signal handler may raise, and a number used twice
+                # would lose a row.
                 self._seq = seq + 1
                 payload = self._encoded(values, now, step, role, seq + 1, own=_own, media=media)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
@@ -473,7 +476,8 @@ class Recorder:
         self.starter.ensure()
         if self.drops.due():
             self.drops.notify()
-        # At each check, although printed once a minute: a kill loses the counts that were not written.
+        # At each check, although printed once a minute: a kill loses the counts that were not
+        # written.
         self._write_drops()
 
     def _write_drops(self) -> None:
@@ -506,8 +510,9 @@ class Recorder:
         return self._segment.reopen(forked=self.forked)
 
 
-# Rows that several calls fill, as those of W&B's ``commit=False``: each part is appended at once, the number last.
-# A kill therefore loses no part: the bridge completes a row without a number when its process has ended.
+# Rows that several calls fill, as those of W&B's ``commit=False``: each part is appended at once,
+# the number last. A kill therefore loses no part: the bridge completes a row without a number when
+# its process has ended.
 
 
 @dataclass(slots=True)

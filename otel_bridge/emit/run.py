@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Run(RecordedFacts):
     """Records this process's part of a training job; `otel_bridge.init` returns it.
 
-    Thread-safe; a forked child may continue to use it. As a context manager it ends the run, as ``failed`` after an
-    exception. When nothing is recorded, every method still works.
+    Thread-safe; a forked child may continue to use it. As a context manager it ends the run, as
+    ``failed`` after an exception. When nothing is recorded, every method still works.
     """
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
@@ -58,13 +58,15 @@ class Run(RecordedFacts):
         self._before_end: list[Callable[[Run], None]] = []
         self._rollout_options: RolloutOptions | None = None
         self._live_tracer: LiveTracer | None = None
-        # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
+        # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one
+        # over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) != "0"
         if recorder is not None:
-            # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
+            # Saves one call per row. The method `log` below is used by runs that record nothing,
+            # and documents it.
             self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[method-assign]
 
-    # --- which run ----------------------------------------------------------------------------------------------------
+    # --- which run --------------------------------------------------------------------------------
 
     @property
     def recording(self) -> bool:
@@ -84,8 +86,8 @@ class Run(RecordedFacts):
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
 
-        The call does not wait. MLflow assigns the id when the first row or rollout is written, so that the id is known
-        after `flush`.
+        The call does not wait. MLflow assigns the id when the first row or rollout is written, so
+        that the id is known after `flush`.
 
         Args:
             exporter: Name of the exporter, e.g. ``"mlflow"``.
@@ -95,7 +97,7 @@ class Run(RecordedFacts):
             exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank
         )
 
-    # --- rows and config ----------------------------------------------------------------------------------------------
+    # --- rows and config --------------------------------------------------------------------------
 
     @counts_unknown
     def log(
@@ -110,32 +112,36 @@ class Run(RecordedFacts):
     ) -> None:
         """Record one row. Once this returns, the row survives a kill of this process.
 
-        In a signal handler that interrupts another call, a row is appended when that call goes on, or by `finish`.
-        Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS`` is ``all`` or ``merge``.
+        In a signal handler that interrupts another call, a row is appended when that call goes on,
+        or by `finish`. Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS`` is ``all`` or
+        ``merge``.
 
         Args:
-            values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of numbers become
-                distributions. Any other value is dropped and counted.
+            values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of
+                numbers become distributions. Any other value is dropped and counted.
             step: Step of the role; ``None`` for its last step in this process + 1, from 0.
             commit: As in W&B: after ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
-            time_unix_ns: Wall time of a row that was logged before, e.g. in an import; ``None`` for now.
-            reduce: By key, with ``OTEL_BRIDGE_RANKS=merge``, the value shown for all ranks: ``"mean"`` (default),
-                ``"sum"``, ``"min"``, ``"max"``, or ``("mean", weight)`` with the weight of this rank.
+            time_unix_ns: Wall time of a row that was logged before, e.g. in an import; ``None`` for
+                now.
+            reduce: By key, with ``OTEL_BRIDGE_RANKS=merge``, the value shown for all ranks:
+                ``"mean"`` (default), ``"sum"``, ``"min"``, ``"max"``, or ``("mean", weight)`` with
+                the weight of this rank.
         """
 
-    # --- rollouts -----------------------------------------------------------------------------------------------------
+    # --- rollouts ---------------------------------------------------------------------------------
 
     @counts_unknown
     def rollout(self, **fields: object) -> AbstractContextManager[LiveRollout]:
         """Open a live rollout: model and tool calls within the ``with`` block become its children.
 
         Args:
-            fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``, ``policy_version``, …), and
-                ``role``; other keys become metadata.
+            fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``,
+                ``policy_version``, …), and ``role``; other keys become metadata.
 
         Returns:
-            The rollout, a `LiveRollout`, as a context manager. An exception of the block passes through.
+            The rollout, a `LiveRollout`, as a context manager. An exception of the block passes
+            through.
         """
         try:
             from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API
@@ -162,8 +168,8 @@ class Run(RecordedFacts):
             step: The consuming step of rollouts that name none; ``None`` for the role's last step.
             split: Split of rollouts that name none.
             role: Another role than the run's own.
-            state: Why the trainer does not use them, e.g. ``filtered``: they count under this name, apart from the
-                others of their split.
+            state: Why the trainer does not use them, e.g. ``filtered``: they count under this name,
+                apart from the others of their split.
         """
         from otel_bridge.emit.rollouts.batch import log_rollouts  # noqa: PLC0415  # few programs have rollouts
 
@@ -175,16 +181,17 @@ class Run(RecordedFacts):
     ) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.
 
-        Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One value in place of
-        a list applies to all samples.
+        Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One
+        value in place of a list applies to all samples.
 
         Args:
             prompts: Texts or messages.
             responses: Texts or messages.
             rewards: Numbers, a list of numbers for each sample, or ``{name: list}``.
-            columns: ``groups``, ``ids``, ``policy_versions``, ``advantages``,
-                ``finish_reasons``, ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
-                ``model``. The reference of the documentation has all of them. An unknown name is counted as a drop.
+            columns: ``groups``, ``ids``, ``policy_versions``, ``advantages``, ``finish_reasons``,
+                ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
+                ``model``. The reference of the documentation has all of them. An unknown name is
+                counted as a drop.
         """
         from otel_bridge.emit.rollouts.generations import log_generations  # noqa: PLC0415
 
@@ -250,14 +257,16 @@ class Run(RecordedFacts):
     ) -> None:
         """Record which rollouts a training step consumed: any process's, kept or sampled out, also more than once.
 
-        Trackers show the steps on each rollout, and one row a step: staleness, age, number of uses, reward of what was
-        consumed and of what was generated. A rollout is known by its `id`, so each needs one.
+        Trackers show the steps on each rollout, and one row a step: staleness, age, number of uses,
+        reward of what was consumed and of what was generated. A rollout is known by its `id`, so
+        each needs one.
 
         Args:
             step: The training step; ``None`` for that of the role's next row.
-            rollouts: `Rollout` objects, live rollouts, mappings with ``id``, ids, or the parallel lists of
-                `log_generations` as a mapping with ``ids``.
-            unused: Reason to rollouts that are left out for good: ``{"stale": […], "filtered": […]}``.
+            rollouts: `Rollout` objects, live rollouts, mappings with ``id``, ids, or the parallel
+                lists of `log_generations` as a mapping with ``ids``.
+            unused: Reason to rollouts that are left out for good: ``{"stale": […], "filtered":
+                […]}``.
             role: Another role than the run's own.
         """
         from otel_bridge.emit.lineage.train_on import train_on  # noqa: PLC0415  # rare: not on the way of `import`
@@ -276,22 +285,25 @@ class Run(RecordedFacts):
     ) -> None:
         """Record values of each sampled token of rollouts: any process's, kept or sampled out, before or after them.
 
-        Trackers show one row a step over all tokens: how far engine and trainer differ, entropy, what was masked.
+        Trackers show one row a step over all tokens: how far engine and trainer differ, entropy,
+        what was masked.
 
         Args:
-            rollouts: A `Rollout` or an id; many of them; or parallel lists as a mapping with ``ids``.
+            rollouts: A `Rollout` or an id; many of them; or parallel lists as a mapping with
+                ``ids``.
             step: The training step; ``None`` for that of the role's next row.
             role: Another role than the run's own.
             decode: Function from token ids to text, for the token view.
-            streams: ``logprobs`` (of the engine), ``trainer_logprobs``, ``entropies``, ``advantages``, ``is_masked``,
-                ``is_clipped``, ``token_ids``, ``tokens`` (texts), ``loss_mask``, or any other name. For one rollout an
-                array or list with an entry for each token, ``None`` for no value; for many one of these each.
+            streams: ``logprobs`` (of the engine), ``trainer_logprobs``, ``entropies``,
+                ``advantages``, ``is_masked``, ``is_clipped``, ``token_ids``, ``tokens`` (texts),
+                ``loss_mask``, or any other name. For one rollout an array or list with an entry for
+                each token, ``None`` for no value; for many one of these each.
         """
         from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415  # rare, as `train_on`
 
         annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
 
-    # --- phases -------------------------------------------------------------------------------------------------------
+    # --- phases -----------------------------------------------------------------------------------
 
     @counts_unknown
     def phase(
@@ -303,12 +315,13 @@ class Run(RecordedFacts):
 
         Args:
             name: Name of the phase; a name of few different texts, as it becomes a key of metrics.
-            step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
+            step: Step of the phase; ``None`` for that of the phase around it, else for that of the
+                role's next row.
             role: Another role than the run's own.
         """
         return phase_of(self, name, step, role)
 
-    # --- for the modules of emission ----------------------------------------------------------------------------------
+    # --- for the modules of emission --------------------------------------------------------------
 
     def append(
         self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
@@ -357,7 +370,7 @@ class Run(RecordedFacts):
         if self._recorder is not None:
             self._recorder.after_fork()
 
-    # --- end ----------------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     @counts_unknown
     def flush(self, timeout_s: float = DEFAULT_FLUSH_S) -> bool:
@@ -387,8 +400,8 @@ class Run(RecordedFacts):
 
         Args:
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
-            timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by then stays on the
-                disk, and one printed line names what delivers it.
+            timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by
+                then stays on the disk, and one printed line names what delivers it.
             exit_code: *status* by the name that it has in W&B.
         """
         end = status_of(exit_code if status is None else status)

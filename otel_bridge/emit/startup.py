@@ -178,7 +178,8 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     unchosen = not (facts.choice.names or launched or offline)
     hold = offline or unchosen
     folder = RunFolder(base.path, facts.identity.id)
-    # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started here.
+    # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started
+    # here.
     is_started_here = not (launched or hold)
     return _FolderState(
         base=base,
@@ -226,7 +227,8 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
         )
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc
-    # The segment first, the lock second: a bridge that ends checks for new segments once more after its unlock.
+    # The segment first, the lock second: a bridge that ends checks for new segments once more after
+    # its unlock.
     if (
         not state.launched
         and not state.hold

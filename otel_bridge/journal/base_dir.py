@@ -27,8 +27,10 @@ class BaseDir:
 
     Attributes:
         path: The base directory, absolute.
-        instead_of: The default directory, when `path` replaces it because it is on a network file system.
-        file_system: Type of that file system, e.g. ``nfs4``; also set when `path` itself had to be on one.
+        instead_of: The default directory, when `path` replaces it because it is on a network file
+            system.
+        file_system: Type of that file system, e.g. ``nfs4``; also set when `path` itself had to be
+            on one.
     """
 
     path: Path
@@ -44,8 +46,9 @@ def base_dir(env: Mapping[str, str], cwd: Path) -> Path:
 def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None) -> BaseDir:
     """Choose the base directory; nothing is created.
 
-    A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. A default directory on a network file system is
-    replaced by one on a local disk, because record locks and SQLite need a local disk.
+    A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. A default directory on a
+    network file system is replaced by one on a local disk, because record locks and SQLite need a
+    local disk.
 
     Args:
         env: The environment.
@@ -110,13 +113,13 @@ def _key(path: Path) -> str:
     return f"{parent[:60]}-{sha256(os.fsencode(path)).hexdigest()[:16]}"
 
 
-# The owner of a folder is checked before anything is written into it: another user's folder could hold links that
-# redirect the writes.
+# The owner of a folder is checked before anything is written into it: another user's folder could
+# hold links that redirect the writes.
 #
-# A folder of this user or of root is used (``/var/lib``, an ``emptyDir`` of Kubernetes). Root uses a folder of any
-# user, as a container does with a mounted one. It does not use a folder that another user created in a directory to
-# which everyone may write (``/tmp``). Some file systems give every file to one user (``all_squash``, a user
-# namespace): a file that is created there shows it.
+# A folder of this user or of root is used (``/var/lib``, an ``emptyDir`` of Kubernetes). Root uses
+# a folder of any user, as a container does with a mounted one. It does not use a folder that
+# another user created in a directory to which everyone may write (``/tmp``). Some file systems give
+# every file to one user (``all_squash``, a user namespace): a file that is created there shows it.
 
 
 def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:

@@ -111,8 +111,8 @@ def receive_control(
 
     Args:
         folder: The run folder.
-        malformed: Called with the file name and what is wrong, for each file that is not a control request. Such a
-            file is deleted.
+        malformed: Called with the file name and what is wrong, for each file that is not a control
+            request. Such a file is deleted.
         read_before: Names of files that were read before.
     """
     try:

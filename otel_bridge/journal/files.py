@@ -1,7 +1,8 @@
 """Opens the files of a run folder safely: nothing that is stored there can stall or misdirect the process.
 
-A name in a run folder may be a FIFO (opening it waits for a writer forever), a directory, a device or a symbolic link.
-Only regular files are opened, without waiting, and never through a link at the last name. Reads are bounded.
+A name in a run folder may be a FIFO (opening it waits for a writer forever), a directory, a device
+or a symbolic link. Only regular files are opened, without waiting, and never through a link at the
+last name. Reads are bounded.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> i
 def to_high_number(descriptor: int) -> int:
     """Move a descriptor that stays open to a high number, and return that number.
 
-    A program may close all descriptors of its process. The numbers of its next files begin at the lowest, so that none
-    of them gets this one, and a write fails instead of going into a file of the program.
+    A program may close all descriptors of its process. The numbers of its next files begin at the
+    lowest, so that none of them gets this one, and a write fails instead of going into a file of
+    the program.
     """
     for lowest in _HIGH_NUMBERS:
         try:
@@ -115,9 +117,11 @@ def _irregular(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "it is not a regular file; remove it", os.fspath(path))
 
 
-# Values read from files. Each is kept until its files change, so that an unchanged file is read once.
+# Values read from files. Each is kept until its files change, so that an unchanged file is read
+# once.
 #
-# A file is identified by its stamp: time of change, size and inode (a file replaced by rename has another inode).
+# A file is identified by its stamp: time of change, size and inode (a file replaced by rename has
+# another inode).
 
 _SETTLED_NS: Final = 100_000_000
 """Age of a change from which a stamp is trusted: a file may change twice within one tick of a file system's clock."""
@@ -160,8 +164,8 @@ class StampedCache(Generic[K, V]):
     """Keeps values by key while the stamps of their files stay the same. Thread-safe; reading is not serialised.
 
     Args:
-        limit_bytes: Approximate sum of the sizes of the files whose values are kept. The least recently used value is
-            evicted first.
+        limit_bytes: Approximate sum of the sizes of the files whose values are kept. The least
+            recently used value is evicted first.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -177,7 +181,8 @@ class StampedCache(Generic[K, V]):
 
         Args:
             key: Name of the value.
-            stamps: Stamps of its files, taken before this call, so that the next call detects a later change.
+            stamps: Stamps of its files, taken before this call, so that the next call detects a
+                later change.
             read: Reads the value.
             cost_bytes: Size to count against the limit.
         """

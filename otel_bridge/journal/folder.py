@@ -170,8 +170,9 @@ class RunFolder:
     def check_owner(self) -> None:
         """Raise `JournalError` when the folder or its base belongs to another user, or the folder is or has a link.
 
-        Through a link at the name of one of its folders, such as ``segments``, a bridge of root would deliver and then
-        delete the records of another user. Links at names of files are not followed.
+        Through a link at the name of one of its folders, such as ``segments``, a bridge of root
+        would deliver and then delete the records of another user. Links at names of files are not
+        followed.
         """
         for path, may_be_link in ((self.base, True), (self.path, False)):
             if reason := why_not_ours(path, may_be_link=may_be_link):
@@ -191,7 +192,8 @@ class RunFolder:
                 f"{self.path} has format {version}, this version knows up to {FORMAT}; upgrade otel-bridge"
             )
         if isinstance(run_id, str) and run_id != _utf8(self.run_id):
-            # A renamed or copied folder: its records name their run, and would be dropped as those of another one.
+            # A renamed or copied folder: its records name their run, and would be dropped as those
+            # of another one.
             raise FormatVersionError(
                 f"{self.path} holds the run {printable(run_id)}; rename the folder to {_folder_name(run_id)}, which no"
                 " other folder next to it may have"
@@ -200,13 +202,15 @@ class RunFolder:
     def ledger_problem(self) -> str:
         """Return why bridges of this version refuse the ledger, with what to do; empty when they do not.
 
-        Only for a process that never opens the ledger: closing the file would release SQLite's locks.
+        Only for a process that never opens the ledger: closing the file would release SQLite's
+        locks.
         """
         try:
             with open(open_regular(self.ledger_path), "rb") as ledger:
                 head = ledger.read(_SQLITE_HEAD_BYTES)
             if len(head) == _SQLITE_HEAD_BYTES:
-                # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at offset 60.
+                # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at
+                # offset 60.
                 refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
         except FormatVersionError as exc:
             return str(exc)

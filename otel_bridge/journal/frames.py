@@ -1,8 +1,8 @@
 """Converts frames to the bytes of a segment and back. Pure: no I/O.
 
-A frame is a head of 30 bytes and the payload. The head has its own CRC-32, so that an unfinished payload can be
-distinguished from a damaged length. The head also names its *stream* (one per segment), so that a payload that contains
-frames of another segment is never read as frames.
+A frame is a head of 30 bytes and the payload. The head has its own CRC-32, so that an unfinished
+payload can be distinguished from a damaged length. The head also names its *stream* (one per
+segment), so that a payload that contains frames of another segment is never read as frames.
 
 ===========  =====  ===============================================================
 bytes        type   meaning
@@ -66,9 +66,11 @@ class Frame(NamedTuple):
     """Holds one frame of a segment.
 
     Attributes:
-        signal: Kind of the payload; ``CONTROL`` with an empty payload requests to write and retry now.
-        whole: Whether the payload is a whole ``Export…ServiceRequest`` with its own resources. Otherwise it is one
-            ``ScopeMetrics``, ``ScopeSpans`` or ``ScopeLogs``, and the resource is in the segment's header.
+        signal: Kind of the payload; ``CONTROL`` with an empty payload requests to write and retry
+            now.
+        whole: Whether the payload is a whole ``Export…ServiceRequest`` with its own resources.
+            Otherwise it is one ``ScopeMetrics``, ``ScopeSpans`` or ``ScopeLogs``, and the resource
+            is in the segment's header.
         offset: Offset of the frame in the segment.
         end: Offset of the next frame.
     """
@@ -94,7 +96,8 @@ class ScanResult:
         end: Offset at which reading continues.
         gap_bytes: Bytes before `end` that belong to no readable frame.
         gaps: Number of contiguous gaps that those bytes form.
-        torn: Whether the last of the gaps is the beginning of a frame, whose process died during the write.
+        torn: Whether the last of the gaps is the beginning of a frame, whose process died during
+            the write.
     """
 
     frames: list[Frame]
@@ -143,8 +146,9 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
     Args:
         buffer: Bytes of a segment. At offset 0 they may begin with its header, which is skipped.
         base: Offset of the buffer in the segment.
-        final: Whether nothing more will be appended, so that an unfinished tail is a gap. Otherwise damaged bytes at
-            the very end are left for the next call, and `ScanResult.end` is before them.
+        final: Whether nothing more will be appended, so that an unfinished tail is a gap. Otherwise
+            damaged bytes at the very end are left for the next call, and `ScanResult.end` is before
+            them.
         stream: Stream of the segment; ``None`` for that of the first valid frame.
 
     Returns:

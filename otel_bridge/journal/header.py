@@ -1,8 +1,8 @@
 """Converts segment headers to bytes and back. A header is the first frame of every segment.
 
-It has the process, its run and its destinations. The prefix (magic, format, length, CRC-32) is the same in all formats,
-so that an older reader can distinguish a newer segment from a damaged one. The body is JSON; fields that this version
-does not know are ignored.
+It has the process, its run and its destinations. The prefix (magic, format, length, CRC-32) is the
+same in all formats, so that an older reader can distinguish a newer segment from a damaged one. The
+body is JSON; fields that this version does not know are ignored.
 """
 
 from __future__ import annotations
@@ -38,20 +38,26 @@ class SegmentHeader:
 
     Attributes:
         instance_id: The writing process (a forked child has its own).
-        kind: ``process`` (emission), ``receiver``, ``bridge`` (the bridge's own records) or ``launcher``.
-        resource: Serialised ``opentelemetry.proto.resource.v1.Resource`` of the records; empty for receivers.
+        kind: ``process`` (emission), ``receiver``, ``bridge`` (the bridge's own records) or
+            ``launcher``.
+        resource: Serialised ``opentelemetry.proto.resource.v1.Resource`` of the records; empty for
+            receivers.
         exporters: Signal (``metrics``, ``traces``, ``logs``) to the requested exporters.
-        destinations: Exporter to the variables that define where it delivers: absolute, no credentials.
+        destinations: Exporter to the variables that define where it delivers: absolute, no
+            credentials.
         start_ticks: Start of the process, as `otel_bridge.journal.liveness.start_ticks` returns it.
-        started_unix_ns: Time at which the process joined the run, by the wall clock; the same in all of its segments.
-        started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one *boot_id* only; 0:
-            unknown.
+        started_unix_ns: Time at which the process joined the run, by the wall clock; the same in
+            all of its segments.
+        started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one
+            *boot_id* only; 0: unknown.
         number: Number among the segments of its process, from 0.
         hold: Whether no bridge shall be started for it; ``otel-bridge drain`` delivers.
-        system_metrics_s: Interval at which the bridge of this machine measures the system, in seconds; 0 for never.
+        system_metrics_s: Interval at which the bridge of this machine measures the system, in
+            seconds; 0 for never.
         scrape: Addresses of engines whose metrics the bridge of this machine reads.
         scrape_s: Interval of that, in seconds.
-        message_content: Exporter to its content policy, where that is less than all text: ``{"wandb": "off"}``.
+        message_content: Exporter to its content policy, where that is less than all text:
+            ``{"wandb": "off"}``.
         generated: Those of ``project`` and ``run_name`` that were generated.
         launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
     """

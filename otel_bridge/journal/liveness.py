@@ -1,10 +1,11 @@
 """Determines which processes are alive: a process is alive while it holds the record lock on its life file.
 
-Without record locks or a life file, pid, start ticks and boot id are compared instead. A process of another boot
-(another host on a shared file system) counts as alive until its segments have not grown for ten minutes.
+Without record locks or a life file, pid, start ticks and boot id are compared instead. A process of
+another boot (another host on a shared file system) counts as alive until its segments have not
+grown for ten minutes.
 
-The report of a bridge that was killed may show processes as alive that died together with the bridge.
-`judge_processes` corrects that.
+The report of a bridge that was killed may show processes as alive that died together with the
+bridge. `judge_processes` corrects that.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def alive(
         folder: Its run folder.
         header: Header of one of its segments.
         now_unix_ns: The time now.
-        liveness_timeout_ns: Time that a process of another boot may append nothing and still count as alive.
+        liveness_timeout_ns: Time that a process of another boot may append nothing and still count
+            as alive.
         appended_ns: When the process last appended; ``None`` to search its segments.
     """
 
@@ -172,8 +174,9 @@ class JudgedReport(NamedTuple):
 
     Attributes:
         report: The report.
-        unseen_senders: Whether a receiver that has exited got data from processes elsewhere. The folder does not show
-            whether these are alive, so that their roles have the counts of the last bridge.
+        unseen_senders: Whether a receiver that has exited got data from processes elsewhere. The
+            folder does not show whether these are alive, so that their roles have the counts of the
+            last bridge.
     """
 
     report: Report
@@ -275,7 +278,8 @@ def _roles(
     roles: dict[str, RoleReport] = {}
     for role in dict.fromkeys([*report.roles, *new_counts]):
         reported = report.roles.get(role, RoleReport())
-        # A process that has ended and goes on is reported as alive for a moment, but its role does not count it.
+        # A process that has ended and goes on is reported as alive for a moment, but its role does
+        # not count it.
         remaining = (
             min(
                 reported.alive,

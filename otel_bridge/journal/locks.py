@@ -1,9 +1,9 @@
 """Provides POSIX record locks, which show that a process is alive and which process is the bridge.
 
-``fcntl.lockf``, not ``flock``: a forked child does not inherit the lock, SIGKILL frees it at once, exec frees it too,
-and other pid namespaces see it. Its trap is that it belongs to the process. Opening and closing the file a second time
-*anywhere in the process* drops the lock, and a second holder in the same process is admitted. Hence the registry of
-the locks that this process holds.
+``fcntl.lockf``, not ``flock``: a forked child does not inherit the lock, SIGKILL frees it at once,
+exec frees it too, and other pid namespaces see it. Its trap is that it belongs to the process.
+Opening and closing the file a second time *anywhere in the process* drops the lock, and a second
+holder in the same process is admitted. Hence the registry of the locks that this process holds.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _lock_error(exc: OSError, path: Path) -> JournalError:
     return JournalError(f"{path} cannot be locked: {exc.strerror}")
 
 
-# struct flock. F_GETLK only queries the lock; locking and unlocking would shut out another process for a moment.
+# struct flock. F_GETLK only queries the lock; locking and unlocking would shut out another process
+# for a moment.
 _FLOCK: Final = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
 
 

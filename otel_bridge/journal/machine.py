@@ -35,7 +35,8 @@ def start_ticks(pid: int) -> int:
     if sys.platform != "linux":
         return _start_ticks_elsewhere(pid)
     try:
-        # The name in parentheses may hold anything, parentheses too: proc_pid_stat(5), fields 3 and 22.
+        # The name in parentheses may hold anything, parentheses too: proc_pid_stat(5), fields 3 and
+        # 22.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return 0

@@ -31,8 +31,9 @@ _NOTHING_MEASURED: Final[Mapping[str, int]] = MappingProxyType({})
 class Quota:
     """Limits the size of a base directory. Not thread-safe: its owner locks.
 
-    Between two counts, `took` adds what the owner appends. So the owner exceeds the limit by at most one record,
-    however fast it appends. Bytes that other processes append are included at the next count.
+    Between two counts, `took` adds what the owner appends. So the owner exceeds the limit by at
+    most one record, however fast it appends. Bytes that other processes append are included at the
+    next count.
 
     Args:
         base: The base directory.
@@ -41,8 +42,8 @@ class Quota:
         run_bytes: That limit.
 
     Attributes:
-        reason: Which limit was the nearest at the last count: ``directory_full`` for *max_bytes*, ``disk_half_full``
-            for the free disk, ``run_full`` for *run_bytes*.
+        reason: Which limit was the nearest at the last count: ``directory_full`` for *max_bytes*,
+            ``disk_half_full`` for the free disk, ``run_full`` for *run_bytes*.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class Quota:
     def full(self) -> bool:
         """Return whether the limit is reached.
 
-        It counts at most once a second, and less often when counting takes long or the limit is far. It counts early
-        when the owner has used up the room of the last count.
+        It counts at most once a second, and less often when counting takes long or the limit is
+        far. It counts early when the owner has used up the room of the last count.
         """
         if self.is_due():
             now = time.monotonic()
@@ -114,7 +115,8 @@ class Quota:
             ):
                 room = of_run
                 self.reason = "run_full"
-            # Another thread may append during the count: what it appends counts twice until the next one.
+            # Another thread may append during the count: what it appends counts twice until the
+            # next one.
             self._full_at = taken_before + room
             counted_s = time.monotonic()
             pause_s = max(

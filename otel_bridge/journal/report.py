@@ -45,7 +45,8 @@ class ProcessReport:
         role: Role of the sender in it.
         alive: Whether the process may append more.
         bridge: Whether it is the bridge itself, which sends for others and is not counted.
-        waiting_rows: Rows that the bridge has read and holds back, so that they have no position yet.
+        waiting_rows: Rows that the bridge has read and holds back, so that they have no position
+            yet.
     """
 
     segment: int = 0
@@ -86,10 +87,12 @@ class ExporterReport:
         upload: Command that uploads the run from this machine.
         tracker_run_id: The tracker's own id of the run, once its writer has reported it.
         missed: Records that were deleted before this exporter was first named, which it never gets.
-        found: One line about what the tracker already held of the run when this bridge first opened it.
+        found: One line about what the tracker already held of the run when this bridge first opened
+            it.
         rows_per_s: Rows written per second, over the last half minute.
         degraded: One sentence for each ability that the installed version of the tracker lacks.
-        left_out: Records that were not written because the tracker lacks an ability: reason to count.
+        left_out: Records that were not written because the tracker lacks an ability: reason to
+            count.
     """
 
     written: int = 0
@@ -121,31 +124,40 @@ class Report:
         roles: Processes of the run by role, those without a role under an empty one.
         generated: Those of ``project`` and ``name`` that were generated, separated by commas.
         position: Last position of the ledger.
-        former: Last report of each exporter that is no longer named, so that the run's address there stays known.
+        former: Last report of each exporter that is no longer named, so that the run's address
+            there stays known.
         drops: Reason to count.
         drop_keys: Reason to the first key that was dropped for it.
-        bare_scopes: Instrumentation whose rollouts have no messages, to the setting that makes it record some.
+        bare_scopes: Instrumentation whose rollouts have no messages, to the setting that makes it
+            record some.
         missing_rows: Number of rows that are missing by their sequence numbers.
-        steps: Axis to the highest step of its role's current attempt; a row that arrives late does not lower it.
-        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows without a step.
+        steps: Axis to the highest step of its role's current attempt; a row that arrives late does
+            not lower it.
+        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows
+            without a step.
         row_times: Axis to the time of its last row, in ns.
-        derived_rows: Number of rows that the bridge made, by the data they are made of, e.g. ``rollout statistics``.
+        derived_rows: Number of rows that the bridge made, by the data they are made of, e.g.
+            ``rollout statistics``.
         rows_per_s: Rows read per second, over the last half minute.
-        waiting: Numbers of ``rows``, ``traces`` and ``rollouts`` that are incomplete or wait for their step.
+        waiting: Numbers of ``rows``, ``traces`` and ``rollouts`` that are incomplete or wait for
+            their step.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
         ended: Whether everything of the run is delivered and the run is ended in every tracker.
-        owed: Exporters that the run's processes requested and this bridge was not given, to the number of records that
-            they lack; for ``otlp``, of segments.
-        unchosen: Whether no exporter is chosen for the run's records. The webhook, which takes alerts only, may be
-            given all the same.
-        destinations: Number of destinations in the ledger, including those of exporters that are no longer named.
+        owed: Exporters that the run's processes requested and this bridge was not given, to the
+            number of records that they lack; for ``otlp``, of segments.
+        unchosen: Whether no exporter is chosen for the run's records. The webhook, which takes
+            alerts only, may be given all the same.
+        destinations: Number of destinations in the ledger, including those of exporters that are no
+            longer named.
         discarded: Exporter to the number of records that a person gave up with ``drain --discard``.
-        evicted: Exporter to the number of records that were deleted to free space before it had them.
+        evicted: Exporter to the number of records that were deleted to free space before it had
+            them.
         launcher: Whether the bridge is ``otel-bridge run``.
-        media: Number of images, tables, texts, sounds and films so far, those in cells of a table left aside.
+        media: Number of images, tables, texts, sounds and films so far, those in cells of a table
+            left aside.
         alerts: Number of alerts so far.
-        awaited_ranks: Role to the rank that all others of the role wait for: ``rank``, ``phase``, ``step``,
-            ``since_unix_ns`` and the number of ``others``.
+        awaited_ranks: Role to the rank that all others of the role wait for: ``rank``, ``phase``,
+            ``step``, ``since_unix_ns`` and the number of ``others``.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
         featured: The keys that are watched, each to its last values.
     """
@@ -366,7 +378,8 @@ def links_of(name: str, *, view: str, url: str | None = None, upload: str = "") 
     return [Link(label, runnable(text)) for label, text in links if text]
 
 
-# The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may serve the run meanwhile.
+# The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may
+# serve the run meanwhile.
 
 
 def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:

@@ -1,8 +1,8 @@
 """Writes and reads segments: append-only files of frames, with one writer and any number of concurrent readers.
 
-A frame is written by one ``os.write`` to a file opened with ``O_APPEND``. Once the call has returned, the kernel has
-the frame, and no crash of the process can lose it. A reader sees whole frames and at most one unfinished frame at the
-end.
+A frame is written by one ``os.write`` to a file opened with ``O_APPEND``. Once the call has
+returned, the kernel has the frame, and no crash of the process can lose it. A reader sees whole
+frames and at most one unfinished frame at the end.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class SegmentWriter:
     @property
     def offset(self) -> int:
         """Return the offset of the next frame, if it does not begin a new segment."""
-        # The kernel keeps it, so that a signal handler that raises right after the write cannot make it wrong.
+        # The kernel keeps it, so that a signal handler that raises right after the write cannot
+        # make it wrong.
         return os.lseek(self._fd, 0, os.SEEK_CUR) if self._fd >= 0 else self._closed_at
 
     @property
@@ -135,7 +136,8 @@ class SegmentWriter:
 
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
-            SegmentClosedError: The descriptor was closed, or the folder moved or deleted; the frame was not written.
+            SegmentClosedError: The descriptor was closed, or the folder moved or deleted; the frame
+                was not written.
             JournalError: Anything else; the frame was not written.
         """
         # Each row passes here, so the code of `encode_frame` is repeated instead of called.
@@ -154,7 +156,8 @@ class SegmentWriter:
             if written != size:
                 self._write_rest(frame, written)
         except OSError as exc:
-            # A segment that has reached the limit of a file's size (ulimit -f) is replaced by a new one.
+            # A segment that has reached the limit of a file's size (ulimit -f) is replaced by a new
+            # one.
             if exc.errno != errno.EFBIG or self._size <= self._header_size:
                 raise _error(exc, self._path, "cannot be appended to") from exc
             self._roll(append_unix_ns)
@@ -280,12 +283,14 @@ def read_segment(
     Args:
         path: The segment.
         offset: 0, or `ScanResult.end` of the call before.
-        limit_bytes: Approximate number of bytes to read; more when one frame, or one gap, is larger.
-        final: Whether nothing more will be appended, because *before* this call its process was dead or its next
-            segment existed. An unfinished tail then counts as a gap.
+        limit_bytes: Approximate number of bytes to read; more when one frame, or one gap, is
+            larger.
+        final: Whether nothing more will be appended, because *before* this call its process was
+            dead or its next segment existed. An unfinished tail then counts as a gap.
 
     Returns:
-        The header when *offset* is 0 and the header can be read, else ``None``; and the result of the scan.
+        The header when *offset* is 0 and the header can be read, else ``None``; and the result of
+        the scan.
 
     Raises:
         FormatVersionError: A newer version wrote the segment.
@@ -383,7 +388,8 @@ def _error(exc: OSError, path: Path, failure: str) -> JournalError:
     )
 
 
-# Disk space reserved for the last records of a process, released when the disk has no room for them.
+# Disk space reserved for the last records of a process, released when the disk has no room for
+# them.
 #
 # The file has no name, so that its space is free as soon as the process has ended, however it ends.
 

@@ -2,8 +2,10 @@
 
 ``init()`` and the launcher read it to refuse what can never work; the bridge, to send.
 
-Source: opentelemetry-specification, protocol/exporter.md. A variable of one signal overrides the variable of all
-    signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed; else ``http/protobuf``.
+Source: opentelemetry-specification, protocol/exporter.md. A variable of one signal overrides the
+variable of all
+    signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed; else
+    ``http/protobuf``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Endpoint:
         gzip: Whether bodies are compressed.
         timeout_s: Timeout of one request.
         secure: Whether TLS is used.
-        certificate: File of certificates to check the server's certificate; ``None`` for the system's.
+        certificate: File of certificates to check the server's certificate; ``None`` for the
+            system's.
         client_certificate: File of the client's own certificate.
         client_key: File of the key of that certificate.
     """
@@ -76,7 +79,8 @@ class Endpoint:
 def signals_sent(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the signals that have an endpoint; all of them, to the default endpoint, when no endpoint is set.
 
-    A backend that takes traces only is named by the endpoint of traces alone: then nothing else is sent anywhere.
+    A backend that takes traces only is named by the endpoint of traces alone: then nothing else is
+    sent anywhere.
     """
     with_endpoint = signals_with_endpoint(env)
     return with_endpoint or _SIGNALS
@@ -116,7 +120,8 @@ def check(signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = F
     Args:
         signals: Signals for which ``otlp`` is chosen.
         env: The environment.
-        elsewhere: Whether the bridge may run in another environment, so that grpcio is not required here.
+        elsewhere: Whether the bridge may run in another environment, so that grpcio is not required
+            here.
 
     Raises:
         ConfigError: A variable can never work.
@@ -329,7 +334,8 @@ def _check_certificates(endpoint: Endpoint) -> None:
         if endpoint.certificate:
             context.load_verify_locations(endpoint.certificate)
         if endpoint.client_certificate and endpoint.client_key:
-            # An empty passphrase: else OpenSSL asks for one on the terminal, which a bridge does not have.
+            # An empty passphrase: else OpenSSL asks for one on the terminal, which a bridge does
+            # not have.
             context.load_cert_chain(endpoint.client_certificate, endpoint.client_key, password="")
     except (ssl.SSLError, ValueError) as exc:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """Variables by which HTTP and gRPC clients reach this machine without the proxy that the environment names. Pure.
 
-A proxy elsewhere takes ``127.0.0.1`` for itself: requests to a receiver of this machine would reach another server,
-with their token. Only some clients (Go's, curl for some names) leave this machine out by themselves; requests,
-urllib, httpx and gRPC do not.
+A proxy elsewhere takes ``127.0.0.1`` for itself: requests to a receiver of this machine would reach
+another server, with their token. Only some clients (Go's, curl for some names) leave this machine
+out by themselves; requests, urllib, httpx and gRPC do not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many items go into one request: fewer after one that timed out, more again after requests that went through.
 
-A server that needs longer than the time-out for a full request would get the same request for ever. No I/O besides the
-writer's memory, which keeps the size when a writer is opened anew.
+A server that needs longer than the time-out for a full request would get the same request for ever.
+No I/O besides the writer's memory, which keeps the size when a writer is opened anew.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class RequestSize:
             self._memory.put(self._key, str(size).encode())
 
 
-# The header ``Retry-After`` of a server that is busy -> how long to wait. Source: RFC 9110, section 10.2.3.
+# The header ``Retry-After`` of a server that is busy -> how long to wait. Source: RFC 9110, section
+# 10.2.3.
 
 _SECONDS: Final = re.compile(r"[0-9]{1,10}")
 

@@ -1,7 +1,8 @@
 """A process that opens a writer, writes, and is killed: ``python -m otel_bridge.testing.child <job file>``.
 
-What a real kill leaves behind (locks, half a transaction, threads that never ended) cannot be had in the process of
-the test. The memory table lies in a SQLite file, as a bridge's does, so that it survives.
+What a real kill leaves behind (locks, half a transaction, threads that never ended) cannot be had
+in the process of the test. The memory table lies in a SQLite file, as a bridge's does, so that it
+survives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a tracker holds of one run, in one shape for all trackers, so that two of them can be compared.
 
-Filled by the reading function of a tracker's own tests (its own API, never the writer's memory), compared by the
-contract in `otel_bridge.testing.contract`.
+Filled by the reading function of a tracker's own tests (its own API, never the writer's memory),
+compared by the contract in `otel_bridge.testing.contract`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class HeldRollout:
         reward: As the tracker has it.
         messages: Number of messages of the conversation.
         spans: Number of spans, the root included.
-        parts: Named parts of the reward; values that arrived before the rollout was written are among them.
+        parts: Named parts of the reward; values that arrived before the rollout was written are
+            among them.
     """
 
     id: str
@@ -73,12 +74,15 @@ class Contents:
     """Holds all that a tracker has of one run; doubles are listed as often as they exist.
 
     Attributes:
-        scalars: In the tracker's own order of each key (by step where it orders by step, else by time).
+        scalars: In the tracker's own order of each key (by step where it orders by step, else by
+            time).
         evaluations: Evaluations, ``(rollout id, name, value)``.
         config: As `flat_config` makes it, e.g. ``{"trainer/actor/lr": "0.1"}``.
         alerts: Title and level of each alert, doubles as often as they are there.
-        summary: Last values of keys beside the rows, as `scalar_text` makes them; a tracker may add others.
-        status: How the run ended; ``None`` while it is running, or when the tracker keeps no status.
+        summary: Last values of keys beside the rows, as `scalar_text` makes them; a tracker may add
+            others.
+        status: How the run ended; ``None`` while it is running, or when the tracker keeps no
+            status.
     """
 
     scalars: list[HeldScalar] = field(default_factory=list[HeldScalar])

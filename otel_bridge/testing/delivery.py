@@ -1,7 +1,8 @@
 """Give records to a writer as the bridge's delivery does, in the caller's thread: for tests of writers.
 
-Consecutive records of one kind go in one call; a permanent error costs the record it names and the rest goes on; a
-retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent.
+Consecutive records of one kind go in one call; a permanent error costs the record it names and the
+rest goes on; a retryable one is tried again; configs of `RunInfo` come right after open; what the
+writer says it holds is not sent.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def deliver(
     Args:
         writer: An open writer.
         records: With positions, increasing.
-        held: What `RunWriter.durable` said right after open: records up to it are left out; ``None``: none are.
+        held: What `RunWriter.durable` said right after open: records up to it are left out;
+            ``None``: none are.
         tries: How often a call that may be repeated is made before its error is raised.
 
     Returns:

@@ -8,7 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
-# Assignments before the program (their values as `shlex.quote` writes them), the program, its arguments; no address.
+# Assignments before the program (their values as `shlex.quote` writes them), the program, its
+# arguments; no address.
 _COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
 
 
@@ -24,8 +25,8 @@ def command_line(command: str, *arguments: str | os.PathLike[str]) -> str:
 def runnable(command: str) -> str:
     """Return *command*, with the path of its program if only the folder of this Python has it.
 
-    A program that was started by its path (``.venv/bin/python train.py``) has no activated environment, in which a
-    shell would find ``trackio show …``. An address is returned as it is.
+    A program that was started by its path (``.venv/bin/python train.py``) has no activated
+    environment, in which a shell would find ``trackio show …``. An address is returned as it is.
     """
     match = _COMMAND.fullmatch(command)
     if match is None:

@@ -1,7 +1,8 @@
 """External text -> text for terminals and logs, without control characters and secrets. Pure.
 
-Names arrive over the wire, and models and trackers may answer anything. An escape sequence or a C1 control could move
-the cursor, write the clipboard (OSC 52) or hide a line. A bidirectional override could reverse the text.
+Names arrive over the wire, and models and trackers may answer anything. An escape sequence or a C1
+control could move the cursor, write the clipboard (OSC 52) or hide a line. A bidirectional override
+could reverse the text.
 """
 
 from __future__ import annotations

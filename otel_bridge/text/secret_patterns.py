@@ -1,8 +1,8 @@
 """Finds secrets by the name of their key and by their shape, and replaces them.
 
-Which texts are searched is decided in `otel_bridge.content.policy`. Shapes follow the issuers' documentation (Hugging
-Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, Groq, xAI, npm, PyPI, JWT, PEM).
-E-mail addresses are redacted on request. Pure.
+Which texts are searched is decided in `otel_bridge.content.policy`. Shapes follow the issuers'
+documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA,
+W&B, Groq, xAI, npm, PyPI, JWT, PEM). E-mail addresses are redacted on request. Pure.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _IN_LINK: Final = re.compile(
     r"(\b(?:Account|SharedAccess)Key=|\bX-(?:Amz|Goog)-Signature=|\bhooks\.slack\.com/services/)[^\s&\"',;]{6,}"
 )
 
-# A name and its text in JSON within a text, plain or escaped like JSON within JSON; the last text may be cut.
+# A name and its text in JSON within a text, plain or escaped like JSON within JSON; the last text
+# may be cut.
 _IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
 _IN_ESCAPED_JSON: Final = re.compile(
     r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL
@@ -120,8 +121,8 @@ def _known_name(key: str) -> _Name:
 def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
     """Return plain *value*, named *key*, without its secrets.
 
-    A name also applies to every text of a list or map below it. A flag in a list of arguments (``--api-key``) applies
-    to the next argument.
+    A name also applies to every text of a list or map below it. A flag in a list of arguments
+    (``--api-key``) applies to the next argument.
 
     Args:
         value: JSON data.

@@ -10,8 +10,8 @@ from typing import Final
 
 from otel_bridge.text.secret_patterns import may_name_secret
 
-# Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while the expressions
-# themselves take a millisecond.
+# Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while
+# the expressions themselves take a millisecond.
 _LOOKS: Final = tuple(
     (anchor, re.compile(literals))
     for anchor, literals in (
@@ -66,8 +66,8 @@ def _may_have_shape(data: bytes) -> bool:
 
 def _may_assign(data: bytes) -> bool:
     """Return whether a name of a secret stands before a ``=`` or ``:``, or a password in a URL."""
-    # JSON has a separator for each key: a look at what stands before each takes a tenth of a search for the names, and
-    # find() of one byte a tenth of split() or of a search for "://".
+    # JSON has a separator for each key: a look at what stands before each takes a tenth of a search
+    # for the names, and find() of one byte a tenth of split() or of a search for "://".
     url = False
     for separator in (b":", b"="):
         index = data.find(separator)

@@ -1,6 +1,7 @@
 """Shows a wait: what is waited for, and how much of it is done.
 
-The training process waits too: rich is imported only when a bar is drawn, no thread refreshes it, and the cursor stays.
+The training process waits too: rich is imported only when a bar is drawn, no thread refreshes it,
+and the cursor stays.
 """
 
 from __future__ import annotations

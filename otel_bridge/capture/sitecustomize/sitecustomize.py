@@ -1,7 +1,7 @@
 """Begin the capture in each Python program that `otel-bridge run --capture` starts.
 
-Loads nothing until the program imports a captured package. It runs in every Python of the command, also in old ones
-and those without otel-bridge, so that it is plain code.
+Loads nothing until the program imports a captured package. It runs in every Python of the command,
+also in old ones and those without otel-bridge, so that it is plain code.
 """
 
 import os
@@ -49,7 +49,8 @@ class _FirstImport:
 
 
 def _begin() -> None:
-    # The settings are read here without otel_bridge.settings, which is not loaded before it is needed.
+    # The settings are read here without otel_bridge.settings, which is not loaded before it is
+    # needed.
     setting = os.environ.get("OTEL_BRIDGE_CAPTURE", "")
     names = [name.strip() for name in setting.split(",") if name.strip()]
     if names and not os.environ.get("OTEL_BRIDGE_NO_BRIDGE"):

@@ -29,7 +29,8 @@ class AlertWaits:
 
         Args:
             title: Its title.
-            wait_duration: Seconds or a ``timedelta`` until the next one of this title; otherwise a minute, as in W&B.
+            wait_duration: Seconds or a ``timedelta`` until the next one of this title; otherwise a
+                minute, as in W&B.
         """
         now = self._clock()
         key = str(title)

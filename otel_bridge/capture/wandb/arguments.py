@@ -233,7 +233,8 @@ def _printable(text: Any) -> str | None:
 def goes_on(current: WandbRecording, facts: RunFacts, arguments: WandbArguments) -> bool:
     """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
 
-    In a forked child the current run is the parent's: the child continues it, unless it asks for another one.
+    In a forked child the current run is the parent's: the child continues it, unless it asks for
+    another one.
     """
     recorder = current.run.recorder
     reinit = arguments["reinit"]

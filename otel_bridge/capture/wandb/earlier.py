@@ -1,7 +1,8 @@
 """Saves and restores config, summary and step for a program that resumes its run, in a file in the run folder.
 
-W&B gives them from its server. Here each process saves what it has given, at most every 10 s and at its end, without
-secrets. A folder on another machine holds no such file: its run is resumed without them.
+W&B gives them from its server. Here each process saves what it has given, at most every 10 s and at
+its end, without secrets. A folder on another machine holds no such file: its run is resumed without
+them.
 """
 
 from __future__ import annotations

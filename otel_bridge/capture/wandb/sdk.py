@@ -1,8 +1,9 @@
 """Capture of ``wandb``: its ``init()`` begins an otel-bridge run, and ``log()`` becomes rows and rollouts.
 
-The real package stays the surface: ``wandb.init`` returns a ``wandb.Run`` that starts no service process, makes no
-folder and reaches no network. ``wandb.Api`` stays as it is. Runs that the program disables are W&B's own, and are not
-recorded. A trial of a sweep is recorded as the run that the sweep's agent names.
+The real package stays the surface: ``wandb.init`` returns a ``wandb.Run`` that starts no service
+process, makes no folder and reaches no network. ``wandb.Api`` stays as it is. Runs that the program
+disables are W&B's own, and are not recorded. A trial of a sweep is recorded as the run that the
+sweep's agent names.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class _Capture:
             if getattr(holder, name, None) is real:
                 setattr(holder, name, replaced)
 
-    # --- what the program calls ---------------------------------------------------------------------------------------
+    # --- what the program calls -------------------------------------------------------------------
 
     def init(self, *positional: Any, **keywords: Any) -> Any:
         """Begin a run of otel-bridge in place of W&B's, or next to it."""
@@ -152,7 +153,8 @@ class _Capture:
             os.environ[_API_KEY] = key
         env = environment()
         if launcher_alive(env) and "wandb" in _exporters():
-            # The launcher has another environment. It reads the files in which W&B's own call stores both.
+            # The launcher has another environment. It reads the files in which W&B's own call
+            # stores both.
             with suppress(
                 AttributeError, OSError
             ):  # of a W&B below 0.25, which stores them by other functions
@@ -178,7 +180,7 @@ class _Capture:
             self._package.run.finish(exit_code=exit_code)
         self._real_teardown(exit_code=exit_code)
 
-    # --- a run --------------------------------------------------------------------------------------------------------
+    # --- a run ------------------------------------------------------------------------------------
 
     def _arguments(self, arguments: dict[str, Any]) -> WandbArguments:
         if arguments.get("tensorboard") is not None:  # its older name
@@ -272,7 +274,8 @@ class _Capture:
             name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)
         }
         try:
-            # Without the config, whose entries a disabled run refuses where `config-defaults.yaml` has them too.
+            # Without the config, whose entries a disabled run refuses where `config-defaults.yaml`
+            # has them too.
             disabled = self._real_init(**{**kept_arguments, "mode": "disabled"})
         finally:  # the disabled run has become the program's
             package.__dict__.update(package_globals)

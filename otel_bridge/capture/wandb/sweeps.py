@@ -1,7 +1,8 @@
 """Trials of a W&B sweep: which run the sweep's agent names, and with which config, by wandb's settings.
 
-The agent sets ``WANDB_SWEEP_ID``, ``WANDB_RUN_ID`` and ``WANDB_SWEEP_PARAM_PATH`` for each trial (agents/pyagent.py,
-wandb_agent.py). The server already has the trial's run, and decides the next trials by the metrics of that run.
+The agent sets ``WANDB_SWEEP_ID``, ``WANDB_RUN_ID`` and ``WANDB_SWEEP_PARAM_PATH`` for each trial
+(agents/pyagent.py, wandb_agent.py). The server already has the trial's run, and decides the next
+trials by the metrics of that run.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class SweepTrial:
 def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
     """Return *log* for a trial, which the agent may stop by an exception in the trial's thread.
 
-    ``_terminate_thread`` of wandb/agents/pyagent.py raises it once, wherever the thread is. Inside *log* it would only
-    be counted as a drop, and the trial would continue.
+    ``_terminate_thread`` of wandb/agents/pyagent.py raises it once, wherever the thread is. Inside
+    *log* it would only be counted as a drop, and the trial would continue.
 
     Args:
         log: Records one row.

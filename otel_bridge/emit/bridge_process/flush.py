@@ -33,7 +33,8 @@ class FlushOutcome:
     Attributes:
         written: Whether every exporter that is neither blocked nor retrying has all records.
         report: The last report with this process, if any.
-        remains: Statements on records that are not written, blocked and retrying exporters included.
+        remains: Statements on records that are not written, blocked and retrying exporters
+            included.
     """
 
     written: bool
@@ -64,7 +65,8 @@ class DeliveryWaiter:
         exporters: Names that the report must list before it counts.
         checkpoint: End of this process's records.
         end: Whether to wait also for the run's end, if this process is its last.
-        launched: Whether a launcher keeps the run open until its command ends, so that its end is not awaited.
+        launched: Whether a launcher keeps the run open until its command ends, so that its end is
+            not awaited.
     """
 
     def __init__(
@@ -145,7 +147,8 @@ class DeliveryWaiter:
         instance_id = self._checkpoint.instance_id
         if any(file.instance_id == instance_id for file in self._folder.segments()):
             return False
-        # Read and deleted. A bridge reports its reading before it deletes, so any report from now on includes this.
+        # Read and deleted. A bridge reports its reading before it deletes, so any report from now
+        # on includes this.
         was_gone = self._gone
         self._gone = True
         return was_gone
@@ -172,7 +175,8 @@ class DeliveryWaiter:
             return True
         for name, process in report.processes.items():
             is_other = name != self._checkpoint.instance_id
-            # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
+            # The bridge writes the end of a process that died without one; such a process may be
+            # restarted, or not.
             if is_other and (process.alive or process.bridge):
                 return True
         states = {exporter.state for exporter in report.exporters.values()}

@@ -1,6 +1,7 @@
 """Checks the interpreter of another environment that the user names, with otel-bridge and the trackers.
 
-The bridge runs there, so that a framework's pins do not matter. Each process queries the interpreter once.
+The bridge runs there, so that a framework's pins do not matter. Each process queries the
+interpreter once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ HINT: Final = (
 _ASK_S: Final = 20.0
 _FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
 
-# Code that runs there. It imports only modules of every version; -I keeps the training program's modules away.
+# Code that runs there. It imports only modules of every version; -I keeps the training program's
+# modules away.
 _QUESTION: Final = """
 import json
 from importlib import import_module, metadata, util
@@ -72,7 +74,8 @@ def find_python(
     Args:
         env: The environment.
         names: The exporters of the run.
-        missing: Exporter to the message about its package, for packages that this environment lacks.
+        missing: Exporter to the message about its package, for packages that this environment
+            lacks.
 
     Raises:
         ConfigError: The interpreter that the user names cannot run the bridge.

@@ -1,8 +1,9 @@
 """One bridge process for many runs of this process: handles that have the same directory and environment.
 
-The folder of the first run keeps a note for each run (`RunFolder.companions_dir`). Its bridge holds the lock beside the
-notes, and serves each run that is noted. A note is written before the lock is probed, and the bridge looks for notes
-once more after it has released the lock, so that no run is left without a bridge.
+The folder of the first run keeps a note for each run (`RunFolder.companions_dir`). Its bridge holds
+the lock beside the notes, and serves each run that is noted. A note is written before the lock is
+probed, and the bridge looks for notes once more after it has released the lock, so that no run is
+left without a bridge.
 """
 
 from __future__ import annotations

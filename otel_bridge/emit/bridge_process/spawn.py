@@ -1,7 +1,8 @@
 """Start of the bridge of a run folder: detached, with only a cleaned environment of the training process.
 
-A short intermediate process starts its own session, forks and ends; the trainer waits for it (about 15 ms). So the
-bridge is never the trainer's child, whatever children the trainer waits for or drops.
+A short intermediate process starts its own session, forks and ends; the trainer waits for it (about
+15 ms). So the bridge is never the trainer's child, whatever children the trainer waits for or
+drops.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _AUTO_INSTRUMENTATION: Final = os.path.join(
 _LONGEST_START_S: Final = 10.0
 _NICE: Final = 5
 
-# Variables of the training process that would affect the bridge, which is an isolated interpreter with its own SDKs,
-# without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint and headers of `otlp`.
+# Variables of the training process that would affect the bridge, which is an isolated interpreter
+# with its own SDKs, without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint
+# and headers of `otlp`.
 _DROPPED: Final = frozenset(
     {"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
 _DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
 _KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
 
-# -S: site is imported after the fork, where no process waits. It finds editable installs and virtual environments.
+# -S: site is imported after the fork, where no process waits. It finds editable installs and
+# virtual environments.
 _BOOTSTRAP: Final = f"""
 import os, sys
 os.setsid()
@@ -77,8 +80,10 @@ def start_bridge(
     Args:
         folder: An existing run folder; the bridge's output goes to its log file.
         env: Environment for the bridge; it is cleaned first.
-        python: Interpreter of another environment, which does not get this process's module search path.
-        companions: Mark of the process whose other runs the bridge serves too; see `RunFolder.companions_dir`.
+        python: Interpreter of another environment, which does not get this process's module search
+            path.
+        companions: Mark of the process whose other runs the bridge serves too; see
+            `RunFolder.companions_dir`.
 
     Raises:
         JournalError: There is no interpreter to start, or the system refused.
@@ -138,7 +143,8 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:
     """Return the module search path for the bridge: this process's path without the folders of the user's scripts.
 
-    A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of editable installs again.
+    A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of
+    editable installs again.
     """
     left_out = {"", *_script_folders()}
     entries: list[str] = []

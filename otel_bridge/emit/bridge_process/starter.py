@@ -71,8 +71,8 @@ class BridgeStarter:
     def goes_on(self) -> str | None:
         """Return the process that continues to deliver after this one ends: ``launcher``, ``bridge``, or ``None``.
 
-        A bridge that was started here and is still loading counts. A bridge that has written to its log without holding
-        the lock has ended.
+        A bridge that was started here and is still loading counts. A bridge that has written to its
+        log without holding the lock has ended.
         """
         deadline = time.monotonic() + _LOCK_S
         while (
@@ -88,7 +88,8 @@ class BridgeStarter:
     def ensure(self) -> bool:
         """Start a bridge if no process delivers; return whether a process delivers or will deliver.
 
-        A bridge that repeatedly ends within a minute is restarted at growing intervals of at most a minute.
+        A bridge that repeatedly ends within a minute is restarted at growing intervals of at most a
+        minute.
         """
         if self.delivered_by() is not None:
             self._shared_s = float("-inf")

@@ -1,7 +1,8 @@
 """Environment variables by which children of ``otel-bridge run --capture`` are captured, and their removal.
 
-A folder in front of ``PYTHONPATH`` holds a ``sitecustomize`` that installs the import hook of `otel_bridge.capture`.
-The bridge imports the trackers in order to write, so that it never gets these variables.
+A folder in front of ``PYTHONPATH`` holds a ``sitecustomize`` that installs the import hook of
+`otel_bridge.capture`. The bridge imports the trackers in order to write, so that it never gets
+these variables.
 """
 
 from __future__ import annotations

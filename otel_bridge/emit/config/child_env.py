@@ -1,6 +1,7 @@
 """Environment variables through which children of this process join its run.
 
-The next ``init()`` of this process must not mistake them for the user's settings, so `restore` reverts `set`.
+The next ``init()`` of this process must not mistake them for the user's settings, so `restore`
+reverts `set`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
     Args:
         env: This process's environment.
-        names: Exporters of this process. Under ``otel-bridge run --listen`` the endpoint is the launcher's receiver.
+        names: Exporters of this process. Under ``otel-bridge run --listen`` the endpoint is the
+            launcher's receiver.
     """
     launched = launcher_alive(env)
     if not launched and OTLP not in names:
@@ -102,11 +104,13 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     return {**variables, EXPORTERS.name: OTLP} if launched else variables
 
 
-# The launcher ``otel-bridge run``: while the launcher of this process lives, it is the bridge and chose the exporters.
+# The launcher ``otel-bridge run``: while the launcher of this process lives, it is the bridge and
+# chose the exporters.
 
 NO_SYSTEM_METRICS: Final = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
 """Default that disables system metrics in programs. The extra ``system`` installs this instrumentation for the bridge;
-``opentelemetry-instrument`` would record 150 keys of the machine and interpreter inside each program."""
+``opentelemetry-instrument`` would record 150 keys of the machine and interpreter inside each
+program."""
 
 
 def launcher_mark(pid: int | None = None) -> str:

@@ -1,6 +1,7 @@
 """Arguments and environment -> the exporters of each signal, and their destinations.
 
-The exporters are checked when a run begins: an unknown name or a missing package is an error then, never later.
+The exporters are checked when a run begins: an unknown name or a missing package is an error then,
+never later.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class RequestedDestinations:
 
     Attributes:
         by_signal: ``metrics``, ``traces``, ``logs`` to names.
-        destinations: Exporter to the variables that name its destination, made absolute, without credentials.
+        destinations: Exporter to the variables that name its destination, made absolute, without
+            credentials.
         refused: Whether ``none`` was requested by name.
         settings: Exporter to its settings.
         message_content: Exporter to its limit of message text, where there is one.
@@ -87,7 +89,8 @@ def choose(
         env: The environment.
         cwd: The working folder: relative destinations are below it.
         launched: Whether a launcher lives, whose choice applies.
-        elsewhere: Whether the bridge may run in another environment, so that packages are not required here.
+        elsewhere: Whether the bridge may run in another environment, so that packages are not
+            required here.
 
     Raises:
         ConfigError: A name is unknown, or a setting of an exporter cannot be used.

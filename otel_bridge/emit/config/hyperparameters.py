@@ -27,8 +27,10 @@ def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str
     """Return *config* as nested plain values.
 
     Args:
-        config: A mapping, dataclass, attrs class, namespace, or an object with ``to_dict()`` or ``model_dump()``.
-        drop: Called with the reason, the number and the first key when *config* cannot be recorded in full.
+        config: A mapping, dataclass, attrs class, namespace, or an object with ``to_dict()`` or
+            ``model_dump()``.
+        drop: Called with the reason, the number and the first key when *config* cannot be recorded
+            in full.
     """
     mapping = mapping_of(config)
     if mapping is None:

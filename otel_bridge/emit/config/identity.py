@@ -1,7 +1,7 @@
 """Arguments and environment -> identity of the run, and the role of this process.
 
-Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure, except
-for the four random digits of a generated name, which come from the kernel.
+Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables,
+defaults. Pure, except for the four random digits of a generated name, which come from the kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Identity:
     ) -> bool:
         """Return whether names that a program gives lead to this run; a name that it does not give does.
 
-        A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began.
+        A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that
+        it began.
         """
         first_name = self.request.name
         return (
@@ -114,7 +115,8 @@ def identify(
         request: What the entry asks for.
         env: The environment.
         cwd: The working folder.
-        launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs and not read.
+        launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs
+            and not read.
 
     Raises:
         ConfigError: A name, id or rank cannot be used.
@@ -195,7 +197,8 @@ def _completed_name(name: str, run_id: str, env: Mapping[str, str], *, launcher_
         name: The name that is given, or empty.
         run_id: The id that is given, or empty.
         env: The environment.
-        launcher_end: End of the name of a new run, from ``otel-bridge run --new``; it applies to any name.
+        launcher_end: End of the name of a new run, from ``otel-bridge run --new``; it applies to
+            any name.
     """
     is_new = NEW_RUN.read(env)
     if run_id and not name and not is_new:
@@ -268,7 +271,8 @@ def _job_name(env: Mapping[str, str]) -> str:
     elastic = env.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":  # torchrun's default, the same for every job
         return _first(("TORCHELASTIC_RUN_ID", elastic))
-    # All scripts of an interactive allocation share one SLURM_JOB_ID; slurmstepd marks batch jobs (src/common/env.c).
+    # All scripts of an interactive allocation share one SLURM_JOB_ID; slurmstepd marks batch jobs
+    # (src/common/env.c).
     if env.get("ENVIRONMENT") == "BATCH" and env.get("SLURM_JOB_ID"):
         return _first(("SLURM_JOB_ID", env["SLURM_JOB_ID"]))
     return ""

@@ -21,7 +21,8 @@ def all_settings() -> list[Setting[Any]]:
 def misspelt(env: Mapping[str, str]) -> list[str]:
     """Return a line for each variable of *env* whose name looks like a setting of otel-bridge and is not one.
 
-    Variables named after an exporter that declares no settings, or cannot be loaded, are not reported.
+    Variables named after an exporter that declares no settings, or cannot be loaded, are not
+    reported.
     """
     core_names = {setting.name for setting in declared()}
     suspects = [name for name in sorted(env) if name.startswith(_PREFIX) and name not in core_names]

@@ -33,7 +33,8 @@ class NamedRun:
         return self
 
     def __reduce__(self) -> NoReturn:
-        # A pickle that joins the run would hold `env()` and so the token, which must not be in a checkpoint.
+        # A pickle that joins the run would hold `env()` and so the token, which must not be in a
+        # checkpoint.
         raise TypeError(
             "a run cannot be pickled; another process joins it by otel_bridge.init() with the variables of run.env()"
         )
@@ -66,7 +67,8 @@ class NamedRun:
     def env(self, role: str | None = None) -> dict[str, str]:
         """Return the environment variables that let a worker on another machine join this run.
 
-        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and token: do not print them.
+        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and
+        token: do not print them.
 
         Args:
             role: Role of the worker; ``None``: the worker names its role itself.

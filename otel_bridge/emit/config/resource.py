@@ -18,7 +18,8 @@ from otel_bridge.emit.encode.protobuf import Attribute, attributes
 from otel_bridge.settings import ATTEMPT, RANKS, Setting, non_negative_int
 from otel_bridge.text.secret_patterns import redact_text
 
-# A service reads the trackers' identity only from here: the service's own environment belongs to another job.
+# A service reads the trackers' identity only from here: the service's own environment belongs to
+# another job.
 _TRACKER_VARIABLES: Final = {
     semconv.WANDB_RUN_ID: "WANDB_RUN_ID",
     semconv.WANDB_ENTITY: "WANDB_ENTITY",
@@ -85,7 +86,8 @@ def encode_resource(
         identity: Run and role.
         env: Environment with the trackers' identity.
         instance_id: Id of this process, new in a fork.
-        source: Source of the process, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` takes precedence.
+        source: Source of the process, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` takes
+            precedence.
         forked: Whether the process is a forked child.
         started_unix_ns: Time at which this process joined the run.
     """
@@ -141,7 +143,8 @@ def _attempt(env: Mapping[str, str]) -> int | None:
     return None
 
 
-# Source of a process: host, script, user and the commit of its repository. Reads three small files, starts nothing.
+# Source of a process: host, script, user and the commit of its repository. Reads three small files,
+# starts nothing.
 #
 # Source: OpenTelemetry semantic conventions (host, process, vcs); gitrepository-layout(5).
 

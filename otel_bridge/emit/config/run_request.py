@@ -22,7 +22,8 @@ class RunRequest:
     Attributes:
         captured: Package whose calls begin the run, instead of ``init()``.
         adapter: Framework whose adapter begins the run, instead of ``init()``.
-        generated_name: Name of a run that is another one than the process's; it counts as generated.
+        generated_name: Name of a run that is another one than the process's; it counts as
+            generated.
 
     Raises:
         ConfigError: The tags are not texts.

@@ -1,8 +1,9 @@
 """Counts and edges of a histogram that is already counted -> one explicit-bucket histogram point. Pure.
 
-``numpy.histogram``, ``wandb.Histogram`` and ``trackio.Histogram`` have one more edge than counts. In OTLP the outer
-buckets are open: the outer edges travel as minimum and maximum, from which the reader closes these buckets again.
-Source: opentelemetry-proto, metrics.proto, ``HistogramDataPoint``.
+``numpy.histogram``, ``wandb.Histogram`` and ``trackio.Histogram`` have one more edge than counts.
+In OTLP the outer buckets are open: the outer edges travel as minimum and maximum, from which the
+reader closes these buckets again. Source: opentelemetry-proto, metrics.proto,
+``HistogramDataPoint``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def point_of_buckets(
 
     Args:
         counts: Numbers in each bucket, shape (n,): integers, not negative.
-        edges: Bucket edges, shape (n + 1,): finite, not decreasing. A bucket of no width is joined to a neighbour.
+        edges: Bucket edges, shape (n + 1,): finite, not decreasing. A bucket of no width is joined
+            to a neighbour.
         drop: Callable that counts a histogram that is left out, by reason.
     """
     try:

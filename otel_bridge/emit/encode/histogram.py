@@ -1,7 +1,7 @@
 """Numbers -> one exponential histogram point: at most 160 buckets per sign, at the finest scale that fits.
 
-Bucket ``i`` of scale ``s`` holds ``(base**i, base**(i + 1)]`` with ``base = 2 ** 2**-s``.
-Source: OpenTelemetry metrics data model, "ExponentialHistogram"; opentelemetry-proto, metrics.proto,
+Bucket ``i`` of scale ``s`` holds ``(base**i, base**(i + 1)]`` with ``base = 2 ** 2**-s``. Source:
+OpenTelemetry metrics data model, "ExponentialHistogram"; opentelemetry-proto, metrics.proto,
 ``ExponentialHistogramDataPoint``. Pure.
 """
 
@@ -27,7 +27,8 @@ MAX_BUCKETS: Final = 160
 class Histogram:
     """Holds numbers to be logged as a distribution: ``run.log({"advantage": Histogram(values)})``.
 
-    Give the numbers, or a histogram of them that is already counted. What cannot be used is counted when it is logged.
+    Give the numbers, or a histogram of them that is already counted. What cannot be used is counted
+    when it is logged.
 
     Attributes:
         values: An array or any iterable of numbers; read once, when the histogram is logged.

@@ -1,6 +1,7 @@
 """Events on the wire: one log record in a ``ScopeLogs`` message.
 
-Source: opentelemetry-proto, logs.proto; event name in ``event_name``, attributes and body as any value. Pure.
+Source: opentelemetry-proto, logs.proto; event name in ``event_name``, attributes and body as any
+value. Pure.
 """
 
 from __future__ import annotations

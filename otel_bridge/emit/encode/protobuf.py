@@ -1,9 +1,9 @@
 """Protobuf wire format by hand: the few shapes that emission writes.
 
-Hand-packed so that a training process need not import protobuf, and so that a row costs microseconds. Bytes equal those
-of protobuf for the same message: fields in order of number, default values left out
-(tests/emit/encode/test_protobuf.py).
-Source: protobuf.dev/programming-guides/encoding; opentelemetry-proto, common.proto, ``AnyValue``.
+Hand-packed so that a training process need not import protobuf, and so that a row costs
+microseconds. Bytes equal those of protobuf for the same message: fields in order of number, default
+values left out (tests/emit/encode/test_protobuf.py). Source:
+protobuf.dev/programming-guides/encoding; opentelemetry-proto, common.proto, ``AnyValue``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One ``log()`` call -> one ``ScopeMetrics`` message: a gauge point for each value, and ``rl.row``.
 
-A row is joined from a cache of each key's constant bytes, which is bounded and emptied when full. Not thread-safe: its
-owner locks. Source: opentelemetry-proto, metrics.proto; bytes equal those of
+A row is joined from a cache of each key's constant bytes, which is bounded and emptied when full.
+Not thread-safe: its owner locks. Source: opentelemetry-proto, metrics.proto; bytes equal those of
 opentelemetry-exporter-otlp-proto-common (tests/emit/encode/test_rows.py).
 """
 
@@ -103,7 +103,8 @@ class RowEncoder:
             step: Step, masked to 64 bits.
             role: Role, when it differs from the resource's.
             seq: Number of the row in this process.
-            own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go back.
+            own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go
+                back.
         """
         suffix = self._suffix(step, role)
         points = self._points(values, time_unix_ns, step, role, suffix)
@@ -138,7 +139,8 @@ class RowEncoder:
         prefixes = self._prefixes.setdefault(len(suffix), {})
         pieces: list[bytes] = []
         for name, value in values.items():
-            # Nearly all values are numbers, most of them floats, so that their bytes are joined here without a call.
+            # Nearly all values are numbers, most of them floats, so that their bytes are joined
+            # here without a call.
             if type(value) is float:
                 prefix = prefixes.get(name) or self._learn(name, len(suffix))
                 pieces += (prefix, _timed_double(time_unix_ns, _AS_DOUBLE, value), suffix)

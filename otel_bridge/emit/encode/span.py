@@ -1,8 +1,9 @@
 """Spans and their attributes -> OTLP protobuf, packed by hand on the caller's thread.
 
-The bytes equal those of ``opentelemetry-exporter-otlp-proto-common`` for the same data. Pure: no I/O, no clock.
-Messages stay in pieces until the record is joined, once: copying 48 KB at each level costs more than everything else.
-Fields are in the order of their numbers. Source: opentelemetry-proto, ``trace.proto``.
+The bytes equal those of ``opentelemetry-exporter-otlp-proto-common`` for the same data. Pure: no
+I/O, no clock. Messages stay in pieces until the record is joined, once: copying 48 KB at each level
+costs more than everything else. Fields are in the order of their numbers. Source:
+opentelemetry-proto, ``trace.proto``.
 """
 
 from __future__ import annotations
@@ -164,8 +165,8 @@ def link(trace_id: bytes, span_id: bytes) -> bytes:
 def rollout_link(trace_id: bytes) -> bytes:
     """Encode a link to a rollout of any process as field 13 of a ``Span``.
 
-    The id of its root span is not known where only the rollout's id is: half of the trace id stands for it, since
-    receivers may refuse an empty one.
+    The id of its root span is not known where only the rollout's id is: half of the trace id stands
+    for it, since receivers may refuse an empty one.
     """
     return b"\x6a\x1c\x0a\x10%b\x12\x08%b" % (trace_id, trace_id[:8])
 

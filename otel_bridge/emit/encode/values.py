@@ -1,7 +1,8 @@
 """Logged values of a user -> flat keys and numbers, without importing numpy or torch.
 
-A value that is not a number is left out and counted by reason; the rest of the row is recorded. Nothing raises, except
-for exceptions of a signal handler. Reasons are the names of drops in the report.
+A value that is not a number is left out and counted by reason; the rest of the row is recorded.
+Nothing raises, except for exceptions of a signal handler. Reasons are the names of drops in the
+report.
 """
 
 from __future__ import annotations

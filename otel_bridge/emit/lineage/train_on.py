@@ -1,7 +1,7 @@
 """Rollouts that a training step consumed, or left unused -> spans ``rl.train`` with a link to each rollout.
 
-A link holds the trace id of the rollout. The bridge knows the rollout by it, whichever process recorded the rollout,
-and also when it was sampled out.
+A link holds the trace id of the rollout. The bridge knows the rollout by it, whichever process
+recorded the rollout, and also when it was sampled out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def train_on(
         run: The run.
         step: The training step; ``None``: that of the role's next row.
         rollouts: Rollouts, mappings with ``id``, ids, or parallel lists as a mapping with ``ids``.
-        unused: Reason to rollouts that the step leaves out for good, such as ``stale`` or ``filtered``.
+        unused: Reason to rollouts that the step leaves out for good, such as ``stale`` or
+            ``filtered``.
         role: Another role than the run's own.
     """
     number = step_of(run, step, role)

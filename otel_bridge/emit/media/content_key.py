@@ -1,6 +1,7 @@
 """Values of any type -> bytes that are equal for equal content: of prompts, and of cells of tables.
 
-What a record only describes (bytes, large arrays, pictures, media) is read whole here, since two of a size differ.
+What a record only describes (bytes, large arrays, pictures, media) is read whole here, since two of
+a size differ.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def content_key(value: object, own_key: Callable[[object], str | None] | None = 
 
     Args:
         value: Anything.
-        own_key: Callable from an object without a text to a key that it has of its own, ``None`` without one.
+        own_key: Callable from an object without a text to a key that it has of its own, ``None``
+            without one.
     """
     return dumps(_ContentReader(own_key).read(value))
 

@@ -1,7 +1,7 @@
 """Media of one key -> items: bytes with their MIME types, under the content policy.
 
-Pictures are not text. Texts, HTML and tables are: with policy ``off`` texts and HTML do not leave, cells with text are
-empty and captions are missing.
+Pictures are not text. Texts, HTML and tables are: with policy ``off`` texts and HTML do not leave,
+cells with text are empty and captions are missing.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class MediaEncoder:
             EncodedMedium(medium.kind, mime, data, caption, cell)
         )
 
-    # --- tables -------------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
     def _table(self, table: Table) -> None:
         columns, rows = columns_and_rows(table, self.count)
         if len(columns) * len(rows) > _MAX_CELLS:
@@ -182,7 +182,8 @@ class MediaEncoder:
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
         data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
         policy = self.policy
-        # One search of the whole: each cell by itself would cost a table of 5,000 cells some ten milliseconds.
+        # One search of the whole: each cell by itself would cost a table of 5,000 cells some ten
+        # milliseconds.
         if not (policy.email or policy.limit is not None or hooked()) and not (
             policy.secrets and (may_hold_secret(data) or any(map(may_be_secret, columns)))
         ):
@@ -204,7 +205,8 @@ class MediaEncoder:
 
     def _plain(self, value: object) -> Json:
         """Return a value as a number, a text or nothing; the entries of a collection or an object are JSON text."""
-        # A reader that is stored with this method would keep the tables of a call until the next cycle collection.
+        # A reader that is stored with this method would keep the tables of a call until the next
+        # cycle collection.
         plain = PlainReader(_CELLS, str, self._count_lost, self._budget).read(value)
         return dumps(plain).decode() if isinstance(plain, (dict, list)) else plain
 

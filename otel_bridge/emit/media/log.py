@@ -1,7 +1,8 @@
 """Media of a row -> events ``rl.media``: limits of size and rate, and parts that any OTLP receiver takes.
 
-The bytes are in the event, not in a file beside it: what is appended is whole, in order with everything else, and goes
-wherever segments go. Nothing has to be deleted that an event might still name.
+The bytes are in the event, not in a file beside it: what is appended is whole, in order with
+everything else, and goes wherever segments go. Nothing has to be deleted that an event might still
+name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a program calls an image -> the bytes of an image file. Pixels become PNG by pillow.
 
-Files and their bytes stay as they are, so that nothing is lost or spent by encoding them again. Source of the first
-bytes: PNG specification 5.2; ITU-T T.81 B.1.1; GIF89a 17; RFC 9649.
+Files and their bytes stay as they are, so that nothing is lost or spent by encoding them again.
+Source of the first bytes: PNG specification 5.2; ITU-T T.81 B.1.1; GIF89a 17; RFC 9649.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def _of_tensor(value: Any) -> Any:
 def bytes_of(array: Any) -> Callable[[Any], Any]:
     """Return what turns numbers of *array*, or a part of it, into uint8.
 
-    Booleans become 0 and 255, and 16 bits shares of 65,535 when one is above 255. Floats are shares of 1 when none is
-    much above it; NaN is 0.
+    Booleans become 0 and 255, and 16 bits shares of 65,535 when one is above 255. Floats are shares
+    of 1 when none is much above it; NaN is 0.
     """
     numpy = sys.modules["numpy"]
     if array.dtype == numpy.uint8:

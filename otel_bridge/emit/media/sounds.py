@@ -1,6 +1,7 @@
 """Sounds and films of a program -> the bytes of files. Files and their bytes stay as they are; samples become WAV.
 
-Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RFC 8794 4; ISO/IEC 11172-3 2.4.1.
+Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RFC 8794 4; ISO/IEC
+11172-3 2.4.1.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
 
     def shown(frame: Any) -> Any:
         image = pillow_image(as_bytes(frame))
-        # Pillow would choose the colours of a frame by median cut, which takes a second where there are many.
+        # Pillow would choose the colours of a frame by median cut, which takes a second where there
+        # are many.
         return image if image.mode == "L" else image.quantize(method=_FAST_OCTREE)
 
     rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS

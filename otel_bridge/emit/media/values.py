@@ -1,7 +1,7 @@
 """Media as a program logs them: ``run.log({"samples": Image(pixels, caption="step 3")})``. Imports nothing heavy.
 
-The objects hold what they are given and read it when they are logged. They raise nothing; what cannot be encoded is
-dropped then, counted and printed.
+The objects hold what they are given and read it when they are logged. They raise nothing; what
+cannot be encoded is dropped then, counted and printed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Image(Media):
     """Holds an image to be logged.
 
     Args:
-        value: Pixels (numpy or torch; height by width, 1 to 4 channels last, for torch first; uint8, or
-            floats from 0 to 1), a PIL image, a matplotlib figure, the bytes of a PNG, JPEG, GIF or WebP file, or the
-            path of such a file.
+        value: Pixels (numpy or torch; height by width, 1 to 4 channels last, for torch first;
+            uint8, or floats from 0 to 1), a PIL image, a matplotlib figure, the bytes of a PNG,
+            JPEG, GIF or WebP file, or the path of such a file.
         caption: Text shown beside it.
     """
 
@@ -85,8 +85,9 @@ class Audio(Media):
     """Holds sound to be logged.
 
     Args:
-        value: Samples (numpy or torch; one number for each, or one row for each with a number for each channel; 16 bit,
-            or floats from -1 to 1), the bytes of a WAV, MP3, Ogg or FLAC file, or the path of such a file.
+        value: Samples (numpy or torch; one number for each, or one row for each with a number for
+            each channel; 16 bit, or floats from -1 to 1), the bytes of a WAV, MP3, Ogg or FLAC
+            file, or the path of such a file.
         sample_rate: Samples in a second; needed for samples.
         caption: Text shown beside it.
     """
@@ -103,8 +104,9 @@ class Video(Media):
     """Holds a film to be logged.
 
     Args:
-        value: The bytes of an MP4, WebM, Ogg or GIF file, the path of such a file, or pixels (numpy or torch; frames by
-            height by width with 1, 3 or 4 channels last, or before height), which pillow must be there to encode.
+        value: The bytes of an MP4, WebM, Ogg or GIF file, the path of such a file, or pixels (numpy
+            or torch; frames by height by width with 1, 3 or 4 channels last, or before height),
+            which pillow must be there to encode.
         caption: Text shown beside it.
         fps: Frames in a second; for pixels.
     """
@@ -120,10 +122,12 @@ class Video(Media):
 class Table(Media):
     """Holds a table to be logged.
 
-    A cell is a number, a text, ``None``, or an `Image`, `Audio` or `Video`; anything else becomes text.
+    A cell is a number, a text, ``None``, or an `Image`, `Audio` or `Video`; anything else becomes
+    text.
 
     Args:
-        columns: Names of the columns; ``None`` for those of *dataframe*, or for the names in the first row.
+        columns: Names of the columns; ``None`` for those of *dataframe*, or for the names in the
+            first row.
         rows: Rows, each a sequence of cells or a mapping from column to cell.
         caption: Text shown beside it.
         data: Other name of *rows*.

@@ -101,7 +101,8 @@ def _parts(medium: object) -> list[Json]:
 def attached(entries: Sequence[object], parts: Sequence[Json]) -> list[object]:
     """Return *entries* with *parts* in the first message of the user; without one, in a message ahead of the others.
 
-    A part that only names a modality, as in the templates of vision models, is the place of the next medium.
+    A part that only names a modality, as in the templates of vision models, is the place of the
+    next medium.
     """
     for index, entry in enumerate(entries):
         if type(entry) is not dict:

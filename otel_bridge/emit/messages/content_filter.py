@@ -1,6 +1,7 @@
 """Values of a program -> the content that may leave: truncated, redacted or left out, before the segment.
 
-Which text leaves is decided by `otel_bridge.content.policy`; this module reads the values and counts what is cut.
+Which text leaves is decided by `otel_bridge.content.policy`; this module reads the values and
+counts what is cut.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class ContentFilter:
             return self._policy.redact(text)
         beginning = self._policy.redact(text[: limit + MARGIN_CHARS])[:limit]
         cut_chars = len(text) - limit
-        # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
+        # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the
+        # caller 20 ms.
         self.clipped_bytes += cut_chars
         return f"{beginning}… [{cut_chars} more characters]"
 

@@ -62,7 +62,8 @@ class EncodedMessage(NamedTuple):
 def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
     """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None`` for other entries.
 
-    Nearly every message of a trainer is one of these. The reader of all shapes takes six times as long.
+    Nearly every message of a trainer is one of these. The reader of all shapes takes six times as
+    long.
     """
     message = cast("dict[str, object]", entry) if type(entry) is dict else {}
     role = message.get("role")

@@ -26,8 +26,8 @@ _OBJECT_STARTS: Final = ("{", "[")
 def fields_of(value: object) -> Mapping[str, Any] | None:
     """Return the fields of a mapping or an object as they are; ``None`` for anything else.
 
-    One level only: a dump of the whole object has the declared types of its parts, and a LangChain prompt whose
-    messages are dumped so has no tool calls (langchain-core 1.2).
+    One level only: a dump of the whole object has the declared types of its parts, and a LangChain
+    prompt whose messages are dumped so has no tool calls (langchain-core 1.2).
     """
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)

@@ -1,7 +1,7 @@
 """A conversation -> encoded messages within the limits of one rollout.
 
-A conversation above the limit is truncated fairly: its longest texts are cut to one length, and the cut bytes are
-counted. Pure.
+A conversation above the limit is truncated fairly: its longest texts are cut to one length, and the
+cut bytes are counted. Pure.
 """
 
 from __future__ import annotations

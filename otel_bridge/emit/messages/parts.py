@@ -183,7 +183,8 @@ class Parts:
     def _add_with_facts(self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]) -> None:
         """Add a part with *add*, and the facts that it does not read of *fields*, such as labels, signatures and times.
 
-        They lie in the part, in the first one if *add* makes several. Without a part they become text, and are counted.
+        They lie in the part, in the first one if *add* makes several. Without a part they become
+        text, and are counted.
         """
         reading = ReadFields(fields)
         number_before = len(self.parts)
@@ -300,7 +301,7 @@ class Parts:
         self.calls.append(call)
         self.parts.append(part)
 
-    # --- media --------------------------------------------------------------------------------------------------------
+    # --- media ------------------------------------------------------------------------------------
     def _add_medium(self, kind: str, fields: ReadFields) -> None:
         self.parts.append(self._media(kind, fields))
 

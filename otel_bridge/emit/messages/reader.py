@@ -1,6 +1,7 @@
 """Whatever a program calls a conversation -> messages with a role and fields. Imports no library of any framework.
 
-The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and counted.
+The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and
+counted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Message(NamedTuple):
 def messages_of(value: object, role: str = "user") -> list[object]:
     """Return the entries in *value*: a text of *role*, one message, JSON text of messages, or any sequence of them.
 
-    Texts become messages of *role*. Other entries are not read yet, and may hold several messages each.
+    Texts become messages of *role*. Other entries are not read yet, and may hold several messages
+    each.
     """
     if value is None:
         return []

@@ -1,7 +1,8 @@
 """Shapes of messages as data: which keys and types of which library mean what.
 
-A new library is a line here, not a branch in the reader. Shapes were read from objects of openai, anthropic,
-google-genai, langchain-core and pydantic-ai, and from the documentation of Bedrock's Converse and of the Vercel AI SDK.
+A new library is a line here, not a branch in the reader. Shapes were read from objects of openai,
+anthropic, google-genai, langchain-core and pydantic-ai, and from the documentation of Bedrock's
+Converse and of the Vercel AI SDK.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# --- entries and messages ---------------------------------------------------------------------------------------------
+# --- entries and messages -------------------------------------------------------------------------
 CONTAINERS: Final = (
     "messages",
     "conversations",
@@ -66,7 +67,7 @@ PART_ROLES: Final[Mapping[str, str]] = {
 """Type of a part of pydantic-ai's ``ModelRequest`` to the role of a message of its own."""
 CHAT_ROLES: Final = frozenset({"system", "user", "assistant", "developer", "tool"})
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 KIND_KEYS: Final = ("type", "part_kind", "kind", "block_type")
 TEXT: Final = "text"
 REASONING: Final = "reasoning"
@@ -104,7 +105,7 @@ NESTED_CALL_KEYS: Final = ("function", "custom")
 ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters", "action", "code", "queries")
 ANSWER_KEYS: Final = ("response", "result", "content", "output")
 
-# --- media ------------------------------------------------------------------------------------------------------------
+# --- media ----------------------------------------------------------------------------------------
 MODALITIES: Final = ("image", "audio", "video")
 DOCUMENTS: Final = frozenset({"file", "input_file", "document", "document-url", "media", "binary"})
 """Types whose modality their MIME type says, ``document`` where it does not."""

@@ -1,7 +1,8 @@
 """Phases of a step: ``with run.phase("generate", step=7):`` -> one span at its end, packed by hand.
 
-Nothing is written at the begin of a phase, so that a phase costs one append. A phase that a crash leaves open is
-therefore not recorded; phases that ended inside it are recorded; they carry its name as ``rl.phase.outer``.
+Nothing is written at the begin of a phase, so that a phase costs one append. A phase that a crash
+leaves open is therefore not recorded; phases that ended inside it are recorded; they carry its name
+as ``rl.phase.outer``.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ def is_inside() -> bool:
 class Phase:
     """Measures one phase of a step; `Run.phase` and `otel_bridge.phase` return it.
 
-    Use it with ``with`` or ``async with``, any number of times, or as a decorator of a function or coroutine function.
-    A phase inside another is its child. Phases of threads that run at one time overlap. An exception of the block
-    passes through. Apart from that nothing raises.
+    Use it with ``with`` or ``async with``, any number of times, or as a decorator of a function or
+    coroutine function. A phase inside another is its child. Phases of threads that run at one time
+    overlap. An exception of the block passes through. Apart from that nothing raises.
     """
 
     __slots__ = ("_name", "_open", "_role", "_run", "_step")
@@ -238,7 +239,8 @@ def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> i
 def phase_of(run: EmitRun | None, name: object, step: object = None, role: object = None) -> Phase:
     """Return a phase; or, if *name* is a function, that function with each of its calls as a phase of its name.
 
-    The latter is what a decorator without parentheses calls. Type checkers refuse it, but the program must not fail.
+    The latter is what a decorator without parentheses calls. Type checkers refuse it, but the
+    program must not fail.
     """
     if not callable(name):
         return Phase(run, name, step, role)
@@ -250,11 +252,13 @@ def phase(
 ) -> Phase:
     """Measure a phase of a step in the process's run: ``with otel_bridge.phase("generate", step=7):``.
 
-    As a decorator it may stand before ``init()``: each call looks up the run. Without a run nothing is recorded.
+    As a decorator it may stand before ``init()``: each call looks up the run. Without a run nothing
+    is recorded.
 
     Args:
         name: Name of the phase.
-        step: Step of the phase; ``None`` for that of the phase around it, else for that of the role's next row.
+        step: Step of the phase; ``None`` for that of the phase around it, else for that of the
+            role's next row.
         role: Another role than the run's own.
     """
     return phase_of(None, name, step, role)

@@ -45,8 +45,8 @@ def log_rollouts(
 ) -> None:
     """Sample, build and append *rollouts*; each step and split among them has its own seats.
 
-    Those of a *state*, which the trainer does not use, are a split of their own: they have other seats, and do not
-    enter the statistics of those that it uses.
+    Those of a *state*, which the trainer does not use, are a split of their own: they have other
+    seats, and do not enter the statistics of those that it uses.
     """
     entries = _entries(run, rollouts)
     if not entries:

@@ -164,7 +164,8 @@ def is_blank(prompt: object) -> bool:
         return not token_ids(prompt)
 
 
-# Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to rollouts.
+# Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to
+# rollouts.
 
 _EDGE: Final = 256
 
@@ -189,8 +190,9 @@ def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
 class Layout:
     """Assigns prompts to rollouts.
 
-    By trajectory id, when the prompts have them. One for one, when there are as many prompts as entries or rollouts.
-    Else by the number of samples of each prompt, else in blocks: rollout ``//`` samples per prompt, clamped.
+    By trajectory id, when the prompts have them. One for one, when there are as many prompts as
+    entries or rollouts. Else by the number of samples of each prompt, else in blocks: rollout
+    ``//`` samples per prompt, clamped.
 
     Args:
         turns: The entries of each rollout.
@@ -259,8 +261,9 @@ class PromptGroups:
         prompt_key = prompt if type(prompt) is str else id(prompt)
         if prompt_key not in self._names:
             data = _content(prompt)
-            # The whole prompt: templates give many prompts the same beginning, end and length. crc32 takes a fifth of
-            # the time of a cryptographic digest; with the edges, two prompts hardly share a name.
+            # The whole prompt: templates give many prompts the same beginning, end and length.
+            # crc32 takes a fifth of the time of a cryptographic digest; with the edges, two prompts
+            # hardly share a name.
             parts = f"{zlib.crc32(data):08x}{len(data)}".encode(), data[:_EDGE], data[-_EDGE:]
             digest = hashlib.md5(b"\0".join(parts), usedforsecurity=False)
             # The prompt is kept: the id of an object that is gone may be that of another one.

@@ -36,7 +36,8 @@ def get_context() -> dict[str, str]:
     """Return the current rollout's W3C trace context, for `attach_context` in another process.
 
     Returns:
-        Headers, ``traceparent`` and in some cases ``tracestate``; empty outside of a rollout and of any other span.
+        Headers, ``traceparent`` and in some cases ``tracestate``; empty outside of a rollout and of
+        any other span.
     """
     if "opentelemetry.trace" not in sys.modules:
         return {}

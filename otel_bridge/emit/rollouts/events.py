@@ -25,7 +25,8 @@ from otel_bridge.text.secret_patterns import MARGIN_CHARS
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-# Values that arrive after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's trace id.
+# Values that arrive after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's
+# trace id.
 
 _MAX_LABEL_CHARS: Final = 256
 _EVENTS_A_RECORD: Final = 1000
@@ -110,7 +111,8 @@ def _shared(
     return pairs
 
 
-# Sampled-out rollouts -> the event ``rl.rollouts``: for each group the mergeable statistics of its rewards.
+# Sampled-out rollouts -> the event ``rl.rollouts``: for each group the mergeable statistics of its
+# rewards.
 
 
 def append_sampled_out(
@@ -198,8 +200,9 @@ class SampledColumns:
 def _named_rollouts(columns: SampledColumns, kept_indices: Container[int]) -> dict[str, Attribute]:
     """Return ids, rewards, policy versions and datasets of the rollouts that are not kept and have ids.
 
-    An entry each, in one order: texts one a line, numbers packed. With them a bridge can assign later evaluations, and
-    knows the rollouts that a training step consumes. It derives the trace ids, which would cost the caller a hash each.
+    An entry each, in one order: texts one a line, numbers packed. With them a bridge can assign
+    later evaluations, and knows the rollouts that a training step consumes. It derives the trace
+    ids, which would cost the caller a hash each.
     """
     ids: list[str] = []
     indices: list[int] = []

@@ -78,12 +78,13 @@ class Generations:
 
     Args:
         run: The run, which counts unusable entries.
-        given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same), ``prompt_token_ids``,
-            ``response_token_ids``, ``rewards`` (numbers, per-token lists, or ``{name: list}``), ``advantages``,
-            ``finish_reasons``, ``groups``, ``trajectory_ids``, ``prompt_trajectory_ids``, ``samples_per_prompt`` (a
-            number, or one a prompt), ``policy_versions``, ``datasets``, ``dataset_indices``, ``tool_facts`` (dicts, or
-            a dict of lists), ``loss_masks``, ``logprobs``, ``decode``, ``metadata`` (one dict, or one a sample),
-            ``states``, ``ids``, ``errors``, ``model``.
+        given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same),
+            ``prompt_token_ids``, ``response_token_ids``, ``rewards`` (numbers, per-token lists, or
+            ``{name: list}``), ``advantages``, ``finish_reasons``, ``groups``, ``trajectory_ids``,
+            ``prompt_trajectory_ids``, ``samples_per_prompt`` (a number, or one a prompt),
+            ``policy_versions``, ``datasets``, ``dataset_indices``, ``tool_facts`` (dicts, or a dict
+            of lists), ``loss_masks``, ``logprobs``, ``decode``, ``metadata`` (one dict, or one a
+            sample), ``states``, ``ids``, ``errors``, ``model``.
     """
 
     def __init__(self, run: EmitRun, arguments: Mapping[str, Any]) -> None:
@@ -152,7 +153,7 @@ class Generations:
     def _positions(self) -> list[int]:
         return positions_in_groups(self._groups)
 
-    # --- facts for sampling -------------------------------------------------------------------------------------------
+    # --- facts for sampling -----------------------------------------------------------------------
     def columns(self) -> SampledColumns:
         """Return the facts for sampling; samples with an empty prompt are left out and counted."""
         with_prompt = self._with_prompt()
@@ -226,7 +227,7 @@ class Generations:
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)
 
-    # --- building -----------------------------------------------------------------------------------------------------
+    # --- building ---------------------------------------------------------------------------------
     def build(self, rollout: int) -> Rollout:
         """Build one rollout: the only place where tokens are decoded."""
         entries = self._turns[rollout]

@@ -21,7 +21,8 @@ def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]
 
     Args:
         run: The run, which counts what names no rollout.
-        rollouts: A rollout, a mapping with ``id``, an id, many of them, or parallel lists as a mapping with ``ids``.
+        rollouts: A rollout, a mapping with ``id``, an id, many of them, or parallel lists as a
+            mapping with ``ids``.
         reason: Beginning of the reasons of drops.
     """
     ids: list[str | None] = []

@@ -56,20 +56,24 @@ if TYPE_CHECKING:
 class LiveRollout(Rollout):
     """Records a rollout in progress; `Run.rollout` returns it.
 
-    Every field of `Rollout` may be set until the block ends, except the times: they are those of the block. Use the
-    object once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside the
-    block it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too.
-    In other threads use ``with rollout.attach():``.
+    Every field of `Rollout` may be set until the block ends, except the times: they are those of
+    the block. Use the object once as a context manager. The rollout is always a trace of its own
+    that links the caller's span. Inside the block it is the current span, so that spans of any OTel
+    instrumentation become its children, in asyncio tasks too. In other threads use ``with
+    rollout.attach():``.
 
-    An exception of the block passes through, and the rollout is recorded with it as its `error`, a text after the
-    block. Apart from that nothing raises: what cannot be recorded is left out and counted.
+    An exception of the block passes through, and the rollout is recorded with it as its `error`, a
+    text after the block. Apart from that nothing raises: what cannot be recorded is left out and
+    counted.
 
     Attributes:
-        id: The user's id, else `trace_id`. Pass it to `Run.log_reward` for an evaluation that comes later.
+        id: The user's id, else `trace_id`. Pass it to `Run.log_reward` for an evaluation that comes
+            later.
         trace_id: Id of the trace, 32 hex digits.
     """
 
-    # Many attributes beside the public ones, because users set the fields of the rollout on this object itself.
+    # Many attributes beside the public ones, because users set the fields of the rollout on this
+    # object itself.
     def __init__(self, run: EmitRun, fields: Mapping[str, object]) -> None:
         """Prepare a rollout.
 
@@ -113,8 +117,8 @@ class LiveRollout(Rollout):
     def recording(self) -> bool:
         """Return whether the open rollout makes spans.
 
-        ``False`` before the block, and when ``OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP`` is 0 for its split. Then only the
-        reward is counted.
+        ``False`` before the block, and when ``OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP`` is 0 for its
+        split. Then only the reward is counted.
         """
         return self._tracer is not None
 
@@ -155,7 +159,7 @@ class LiveRollout(Rollout):
         """Note that the context was passed to another process, which may add spans."""
         self._carried = True
 
-    # --- open and close -----------------------------------------------------------------------------------------------
+    # --- open and close ---------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:
         self.start_unix_ns = self.start_unix_ns or time.time_ns()
         self._number = opened(
@@ -305,7 +309,7 @@ class LiveRollout(Rollout):
         )
         append_sampled_out(self._run, columns, [], self._context(defaults))
 
-    # --- children -----------------------------------------------------------------------------------------------------
+    # --- children ---------------------------------------------------------------------------------
     def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
         """Start a child of the current span when this span belongs to the rollout, else of the root."""
         if self._tracer is None:
@@ -352,8 +356,8 @@ def _program_makes_spans() -> bool:
 def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
     """Open a ``chat`` span, one turn of a model: ``with otel_bridge.chat(model) as chat:``.
 
-    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace; without one it is a
-    rollout of its own, which has no step. Without a run nothing is recorded.
+    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace;
+    without one it is a rollout of its own, which has no step. Without a run nothing is recorded.
 
     Args:
         model: Name of the model.
@@ -365,8 +369,8 @@ def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fi
 def tool(name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
     """Open an ``execute_tool`` span, one call of a tool: ``with otel_bridge.tool("calculator") as tool:``.
 
-    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace; without one it is a
-    rollout of its own, which has no step. Without a run nothing is recorded.
+    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace;
+    without one it is a rollout of its own, which has no step. Without a run nothing is recorded.
 
     Args:
         name: Name of the tool.

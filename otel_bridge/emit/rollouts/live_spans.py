@@ -276,9 +276,9 @@ class ChildSpan(ABC):
 class ChatSpan(ChildSpan):
     """Records one turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
 
-    `LiveRollout.chat` and `otel_bridge.chat` return it. Use it once, as a context manager. Every field may be set until
-    the block ends; the times of the span are those of the block. An exception of the block is recorded and passes
-    through. Apart from that nothing raises.
+    `LiveRollout.chat` and `otel_bridge.chat` return it. Use it once, as a context manager. Every
+    field may be set until the block ends; the times of the span are those of the block. An
+    exception of the block is recorded and passes through. Apart from that nothing raises.
 
     Attributes:
         model: Name of the model.
@@ -288,7 +288,8 @@ class ChatSpan(ChildSpan):
         input_tokens: Number of tokens of the input.
         output_tokens: Number of tokens of the output.
         metadata: Free facts of the call.
-        error: Error of the call, a text or an exception; an exception of the block sets it. A text after the block.
+        error: Error of the call, a text or an exception; an exception of the block sets it. A text
+            after the block.
     """
 
     def __init__(
@@ -346,7 +347,8 @@ class ToolSpan(ChildSpan):
         arguments: Arguments of the call: a text, or anything that JSON can hold.
         result: Result of the call: a text, or anything that JSON can hold.
         metadata: Free facts of the call.
-        error: Error of the call, a text or an exception; an exception of the block sets it. A text after the block.
+        error: Error of the call, a text or an exception; an exception of the block sets it. A text
+            after the block.
     """
 
     def __init__(self, rollout: OpenRollout | None, name: str, fields: Mapping[str, Any]) -> None:

@@ -22,12 +22,15 @@ class Rollout:
     """Holds one finished rollout: its conversation and its outcome. Only `messages` is required.
 
     Attributes:
-        messages: Conversation in OpenAI's chat shape (GenAI ``parts`` are accepted too); a string is one user message.
-        reward: A number. A list (one value per token) is summed; a mapping sets `rewards` and their sum.
+        messages: Conversation in OpenAI's chat shape (GenAI ``parts`` are accepted too); a string
+            is one user message.
+        reward: A number. A list (one value per token) is summed; a mapping sets `rewards` and their
+            sum.
         rewards: Parts of the reward, by name.
         advantage: A number; a list (one value per token) is averaged.
         finish_reason: Reason for which the generation stopped, e.g. ``stop`` or ``length``.
-        id: The user's id, unique in the run; 32 hex digits are the trace id itself. ``None``: a random trace id.
+        id: The user's id, unique in the run; 32 hex digits are the trace id itself. ``None``: a
+            random trace id.
         step: The consuming step; ``None``: the step of the call, else the role's last.
         split: ``train``, ``eval``, …
         group: The prompt group; one prompt's samples share it.
@@ -40,8 +43,9 @@ class Rollout:
         dataset_index: Index in that dataset.
         model: Name of the policy, for its spans.
         tools: Facts of tool use: ``calls``, ``timeouts``, ``errors``, ``runtimes``, …
-        turns: Facts of each assistant message, in order: ``reward``, ``finish_reason``, ``input_tokens``,
-            ``output_tokens``; and of its tokens ``token_ids``, ``logprobs``, ``loss_mask``.
+        turns: Facts of each assistant message, in order: ``reward``, ``finish_reason``,
+            ``input_tokens``, ``output_tokens``; and of its tokens ``token_ids``, ``logprobs``,
+            ``loss_mask``.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answers.
         metadata: Anything else.

@@ -283,7 +283,8 @@ def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
             (semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)),
             (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(())),
         ]
-    # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as well.
+    # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as
+    # well.
     rest = [*messages[:last], *messages[last + 1 :]]
     return [
         (semconv.GEN_AI_INPUT_MESSAGES, json_array(rest)),
@@ -316,7 +317,8 @@ def _error_text(error: str | BaseException) -> str:
 def without_traceback(error: str | BaseException | None) -> str | None:
     """Return the error of a closed span as text.
 
-    Its traceback holds the frame of the block, whose locals hold the span: a cycle that keeps all of them alive.
+    Its traceback holds the frame of the block, whose locals hold the span: a cycle that keeps all
+    of them alive.
     """
     if error is None or isinstance(error, str):
         return error
@@ -327,8 +329,8 @@ def without_traceback(error: str | BaseException | None) -> str | None:
 
 # Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
 #
-# Every long text leaves once, in the root: a child names its message by `semconv.MESSAGE_INDEX`. Spans of tool calls
-# also hold short texts, so that other viewers show them.
+# Every long text leaves once, in the root: a child names its message by `semconv.MESSAGE_INDEX`.
+# Spans of tool calls also hold short texts, so that other viewers show them.
 
 _SHORT_BYTES: Final = 1024
 """Largest arguments and results that are also in the tool's span."""
@@ -355,7 +357,8 @@ def child_spans(
 ) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
-    Their times divide the time of the root evenly, at least a nanosecond each, so that their order shows.
+    Their times divide the time of the root evenly, at least a nanosecond each, so that their order
+    shows.
     """
     children = _children(rollout, content)
     start = parent.start_unix_ns

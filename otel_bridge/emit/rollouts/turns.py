@@ -20,7 +20,8 @@ class Turn:
         prompt_ids: Token ids of the prompt.
         response: Text, one message, or many; ``None``: see `response_ids`.
         response_ids: Token ids of the response.
-        mask: One flag per token of the response: 1 for tokens of the policy, 0 for tokens of a tool.
+        mask: One flag per token of the response: 1 for tokens of the policy, 0 for tokens of a
+            tool.
     """
 
     prompt: Any = None
@@ -33,8 +34,8 @@ class Turn:
 def conversation_of(turns: Sequence[Turn], decoder: TokenDecoder) -> list[object]:
     """Return the messages of *turns*, each once.
 
-    A later turn's prompt usually repeats everything before it, as messages, text or token ids; only new content is
-    added.
+    A later turn's prompt usually repeats everything before it, as messages, text or token ids; only
+    new content is added.
     """
     messages: list[object] = []
     known_text = ""

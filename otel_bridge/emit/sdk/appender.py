@@ -1,7 +1,7 @@
 """Exports of a stock SDK -> whole OTLP requests in the segment of this process's run.
 
-The run's content policy is applied to spans and log records. Each resource gets the identity of the run, so that a
-request reaches the run even when it is forwarded unchanged.
+The run's content policy is applied to spans and log records. Each resource gets the identity of the
+run, so that a request reaches the run even when it is forwarded unchanged.
 """
 
 from __future__ import annotations

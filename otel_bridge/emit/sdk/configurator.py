@@ -45,7 +45,8 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
                 **{name: processor for name, processor in processors.items() if name in parameters},
                 **kwargs,
             }
-            # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of otel-bridge's records.
+            # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of
+            # otel-bridge's records.
             batches = {} if parameters.keys() >= processors.keys() else _BATCHES
             with (
                 _without_unknown(environment()),

@@ -1,7 +1,7 @@
 """``init(otel=True)``: data of this process's stock OpenTelemetry instruments also go into the run.
 
-A program's own SDK providers stay and get one more destination. A program without providers gets new ones. Only this
-module touches global state.
+A program's own SDK providers stay and get one more destination. A program without providers gets
+new ones. Only this module touches global state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Entry points for stock OpenTelemetry SDKs: ``OTEL_TRACES_EXPORTER=trackio`` and the like.
 
-Importing this module imports no tracker. Constructors accept any argument and never raise. Exporters only append, since
-trackers live in the bridge. An exporter whose package is missing is logged and does nothing.
+Importing this module imports no tracker. Constructors accept any argument and never raise.
+Exporters only append, since trackers live in the bridge. An exporter whose package is missing is
+logged and does nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Stock metric instruments -> the segment, by a reader that keeps every step.
 
-A gauge is read as delta, so that each point is exported once. Cumulative temporality would repeat every step at each
-collection, and fold steps beyond 2,000 into one (`facts/otel.md`, fact 1).
+A gauge is read as delta, so that each point is exported once. Cumulative temporality would repeat
+every step at each collection, and fold steps beyond 2,000 into one (`facts/otel.md`, fact 1).
 
-The SDK's readers keep the parent's points in a forked child. Here the child begins with none, so that its own points
-are recorded as those of another process.
+The SDK's readers keep the parent's points in a forked child. Here the child begins with none, so
+that its own points are recorded as those of another process.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class AppendingReader(PeriodicExportingMetricReader):
     def begin_in_child(self) -> None:
         """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them.
 
-        Another thread of the parent may have collected during the fork: the child has no such thread, and would wait
-        for its locks forever. So each lock of the way from a collection to the export is free.
+        Another thread of the parent may have collected during the fork: the child has no such
+        thread, and would wait for its locks forever. So each lock of the way from a collection to
+        the export is free.
         """
         export_lock: Any = self._export_lock
         export_lock._at_fork_reinit()  # as `threading` and `logging` do

@@ -57,7 +57,8 @@ def named(env: Mapping[str, str]) -> bool:
 def appender_for(name: str, signal: str) -> SdkAppender | None:
     """Return the appender for the exporter *name* of *signal*; never raises.
 
-    Of several exporters named for a signal only one appends, since the bridge delivers each record to all of them.
+    Of several exporters named for a signal only one appends, since the bridge delivers each record
+    to all of them.
     ``None``: another exporter appends *signal*, no bridge here could load the exporter, or nothing
     is recorded.
     """

@@ -1,7 +1,8 @@
 """Values of each sampled token of many rollouts -> spans ``rl.tokens``: sums over all, and the streams of a few.
 
-The sums of all rollouts leave, a few numbers each. Whole streams leave for the rollouts that trackers show, and where
-the other half of the mismatch comes from another process: the bridge joins these.
+The sums of all rollouts leave, a few numbers each. Whole streams leave for the rollouts that
+trackers show, and where the other half of the mismatch comes from another process: the bridge joins
+these.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ def annotate(
 
     Args:
         run: The run.
-        rollouts: One rollout or id, or many; or parallel lists as a mapping with ``ids``, and streams beside it.
-        streams: Values by name: of one rollout, an array or list; of many, one of these each, or one array of all.
+        rollouts: One rollout or id, or many; or parallel lists as a mapping with ``ids``, and
+            streams beside it.
+        streams: Values by name: of one rollout, an array or list; of many, one of these each, or
+            one array of all.
         call: Step, role and decoder.
 
     Raises:

@@ -23,7 +23,8 @@ class TokenBatch:
         columns: Streams by name.
         texts: Texts of the tokens of each rollout that may leave; ``None``: none.
         shown: Number of rollouts whose streams all leave.
-        joined: Number of rollouts of which the one half of the log-probabilities leaves that the call has.
+        joined: Number of rollouts of which the one half of the log-probabilities leaves that the
+            call has.
         half: Name of that half; empty when the call has both, or none.
     """
 

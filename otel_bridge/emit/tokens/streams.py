@@ -1,6 +1,7 @@
 """Per-token values of many rollouts, as a program has them -> flat streams of one length. Pure.
 
-With numpy, which is used only where the program has imported it, nothing is copied but into the flat stream.
+With numpy, which is used only where the program has imported it, nothing is copied but into the
+flat stream.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class TokenTexts:
     def allowed(self, texts: Sequence[str]) -> list[str] | None:
         """Return the texts that may leave: those within the limit, all or none of them.
 
-        A secret may lie in several tokens. So the whole text is redacted, and no token leaves if that changes it.
+        A secret may lie in several tokens. So the whole text is redacted, and no token leaves if
+        that changes it.
         """
         max_chars = self._limits.policy.limit
         ends = accumulate(map(len, texts))

@@ -274,7 +274,8 @@ def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, obj
 def mapping_of(value: object) -> Mapping[object, object] | None:
     """Return the fields of an object: a mapping, dataclass, attrs or pydantic object, namespace or pandas object.
 
-    ``None`` for anything else. What the code of the object raises is raised, unless it has another way to its fields.
+    ``None`` for anything else. What the code of the object raises is raised, unless it has another
+    way to its fields.
     """
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)

@@ -1,7 +1,7 @@
 """Mappings and sequences of any library -> their entries, each read alone when a joint read fails, within a budget.
 
-A config may be OmegaConf with a missing mandatory value, or an object whose methods raise. An entry that cannot be
-read affects no other entry. Nothing here raises, and no library is imported.
+A config may be OmegaConf with a missing mandatory value, or an object whose methods raise. An entry
+that cannot be read affects no other entry. Nothing here raises, and no library is imported.
 """
 
 from __future__ import annotations

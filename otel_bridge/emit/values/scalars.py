@@ -1,6 +1,7 @@
 """Small values of any type -> a key, a text or a number: the one table of types. Imports no library.
 
-Never use ``repr()`` of a user's object: it may hold a secret, an address that differs in every process, or megabytes.
+Never use ``repr()`` of a user's object: it may hold a secret, an address that differs in every
+process, or megabytes.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def is_missing(value: object) -> bool:
 def scalar_of(value: object) -> Plain | None:
     """Return a value that has one plain form as this text, number or bool; ``None`` for anything else.
 
-    Numbers are those of numpy, 0-d arrays of any library, ``Decimal``, ``Fraction`` and objects with ``__float__`` or
-    ``__index__``. An enum is its value when this is plain, else its name. Texts are those of `text_of`. What the code
-    of a user's object raises is raised.
+    Numbers are those of numpy, 0-d arrays of any library, ``Decimal``, ``Fraction`` and objects
+    with ``__float__`` or ``__index__``. An enum is its value when this is plain, else its name.
+    Texts are those of `text_of`. What the code of a user's object raises is raised.
     """
     if isinstance(value, enum.Enum):
         plain: object = value.value
@@ -118,7 +119,8 @@ def scalar_of(value: object) -> Plain | None:
 def _of_item(value: HasItem) -> Plain:
     """Return the content of a numpy scalar, or of a 0-d array; times, complex numbers and records as numpy shows them.
 
-    ``item()`` of a long double returns a long double, and that of nanoseconds an integer without a unit (numpy 2.3).
+    ``item()`` of a long double returns a long double, and that of nanoseconds an integer without a
+    unit (numpy 2.3).
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if kind == "f":
@@ -157,8 +159,8 @@ def number_of(value: object) -> int | float | None:
 def text_of(value: object) -> str | None:
     """Return the text of a small value that has one plain text; ``None`` for anything else.
 
-    Such values are texts, UTF-8 bytes, paths, times, data types and devices, and functions and classes by their
-    qualified names.
+    Such values are texts, UTF-8 bytes, paths, times, data types and devices, and functions and
+    classes by their qualified names.
     """
     if isinstance(value, UserString):
         value = value.data
@@ -212,8 +214,8 @@ def _qualified_name(value: object) -> str | None:
 def own_text(value: object) -> str | None:
     """Return the text that a class of the user's gives its object by ``__str__``; ``None`` without one.
 
-    What ``__str__`` raises is raised. An exception whose arguments are not plain has none: it would show their
-    ``repr()``.
+    What ``__str__`` raises is raised. An exception whose arguments are not plain has none: it would
+    show their ``repr()``.
     """
     # bytes and the like have a __str__, which is their repr().
     owner = next(base for base in type(value).__mro__ if "__str__" in vars(base))
@@ -239,7 +241,8 @@ def described(value: object) -> str:
 def key_text(raw: object) -> str:
     """Return the text of a key of any type; what the ``__str__`` of a user's object raises is raised.
 
-    An enum that is a text is its value, any other its name. An object without a text of its own is its class.
+    An enum that is a text is its value, any other its name. An object without a text of its own is
+    its class.
     """
     if isinstance(raw, str):
         return raw.value if isinstance(raw, enum.Enum) else str.__str__(raw)

@@ -19,11 +19,12 @@
             def read(run: RunInfo) -> Contents: ...
             return read
 
-What a tracker cannot show is switched off by the class attributes; everything else must hold. Each test has a run of
-its own (fixture `run`), so one store may serve them all. The tracker is read after `RunWriter.close`.
+What a tracker cannot show is switched off by the class attributes; everything else must hold. Each
+test has a run of its own (fixture `run`), so one store may serve them all. The tracker is read
+after `RunWriter.close`.
 
-A writer whose `RunWriter.durable` shows right after open what the tracker holds is only given what lies behind it, as
-the bridge does; one that cannot tell (``None``) may be given everything again.
+A writer whose `RunWriter.durable` shows right after open what the tracker holds is only given what
+lies behind it, as the bridge does; one that cannot tell (``None``) may be given everything again.
 """
 
 from __future__ import annotations

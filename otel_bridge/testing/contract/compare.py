@@ -23,8 +23,8 @@ def same(actual: object, expected: object, subject: str) -> None:
     """Compare; the contract's own words, since pytest does not rewrite the asserts of a library.
 
     Raises:
-        AssertionError: They differ; the message shows what is missing and what is too much where that can be
-            determined.
+        AssertionError: They differ; the message shows what is missing and what is too much where
+            that can be determined.
     """
     if actual == expected:
         return

@@ -28,7 +28,8 @@ class ContractFixtures:
     """Provides switches and fixtures; a subclass defines `exporter`, `environment` and `read_back`.
 
     Attributes:
-        target: ``module:attribute`` of the exporter; empty: kills are played by leaving a writer behind.
+        target: ``module:attribute`` of the exporter; empty: kills are played by leaving a writer
+            behind.
         keeps_status: The tracker shows finished, failed and killed.
         keeps_alerts: Its read-back shows alerts.
         keeps_config: It shows the run's config.
@@ -55,7 +56,7 @@ class ContractFixtures:
         """Return whether the installed tracker shows the run of a closed writer as running."""
         return self.keeps_status
 
-    # --- fixtures -----------------------------------------------------------------------------------------------------
+    # --- fixtures ---------------------------------------------------------------------------------
     @pytest.fixture
     def exporter(self) -> Exporter:
         """The exporter under test."""
@@ -103,7 +104,7 @@ class ContractFixtures:
 
         return again
 
-    # --- for the tests ------------------------------------------------------------------------------------------------
+    # --- for the tests ----------------------------------------------------------------------------
     def kill_after(
         self,
         opened: Open,
@@ -114,7 +115,8 @@ class ContractFixtures:
     ) -> None:
         """Write *records*, one a call, and die without a word.
 
-        In a child process killed with SIGKILL when `target` is set; else the writer is just left behind.
+        In a child process killed with SIGKILL when `target` is set; else the writer is just left
+        behind.
         """
         if not self.target:
             writer = opened()

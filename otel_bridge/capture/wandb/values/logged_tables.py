@@ -69,7 +69,8 @@ class TableRecorder:
         )
         for cell in new.completed:
             self._complete(rollout_table, cell, role, count)
-        # W&B shows the rows as the program's table as well: its rollouts' table has other columns, and text only.
+        # W&B shows the rows as the program's table as well: its rollouts' table has other columns,
+        # and text only.
         if _WANDB in self._run.facts.choice.names and (new.rows or new.completed):
             shown_rows = rows if new.completed else new.rows
             self._run.log({key: table_of(table.columns, shown_rows)}, step, role=role)

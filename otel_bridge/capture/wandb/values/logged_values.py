@@ -114,8 +114,8 @@ class ValueSorter:
 class LatestTexts:
     """Records the latest text of each key as a last value of the run, at once, then at most every 10 s.
 
-    W&B shows a text in its history and in the summary. In a row of numbers it has no place, and a text of every step
-    would cost as much as the row.
+    W&B shows a text in its history and in the summary. In a row of numbers it has no place, and a
+    text of every step would cost as much as the row.
 
     Args:
         record: Records last values.

@@ -54,7 +54,8 @@ class ShownSummaries:
         """Take the values of a row.
 
         Returns:
-            Those that the summary shows as they are, and what it shows of the others in place of what it had.
+            Those that the summary shows as they are, and what it shows of the others in place of
+            what it had.
         """
         if not self._definitions.defined:
             return values, {}

@@ -1,6 +1,7 @@
 """Values of a program -> what W&B's summary shows of them, and what is recorded of those that the program sets in it.
 
-Source: wandb 0.31, ``util.json_friendly``. Nothing is imported of wandb: objects are recognised by their names.
+Source: wandb 0.31, ``util.json_friendly``. Nothing is imported of wandb: objects are recognised by
+their names.
 """
 
 from __future__ import annotations
