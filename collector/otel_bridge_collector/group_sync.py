@@ -100,9 +100,8 @@ class GroupSync:
                     file.queued = False
                     if file.retired:
                         os.close(file.fd)
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the loop was closed: no request waits any more
+            # The loop was closed: no request waits any more.
+            with contextlib.suppress(RuntimeError):
                 waiting[0].get_loop().call_soon_threadsafe(_resolve, waiting, error)
 
 

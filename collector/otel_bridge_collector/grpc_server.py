@@ -68,10 +68,8 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_metadata_size", _HEAD_BYTES),
                 ("grpc.so_reuseport", 0),  # two receivers on one port would each get half
-                (
-                    "grpc.per_message_decompression",
-                    0,
-                ),  # inflated here, bounded whatever the version of gRPC
+                # Inflated here, bounded whatever the version of gRPC.
+                ("grpc.per_message_decompression", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", _SILENCE_MS),
@@ -154,9 +152,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     async def _message(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """Read the one message of a call."""
         try:
-            message = cast(
-                "bytes | object", await asyncio.wait_for(context.read(), BODY_S)
-            )  # or `grpc.aio.EOF`
+            # `grpc.aio.EOF` where the client sent no message.
+            message = cast("bytes | object", await asyncio.wait_for(context.read(), BODY_S))
         except asyncio.TimeoutError as exc:
             raise InvalidRecordError(f"the message did not come within {BODY_S:.0f} s") from exc
         if not isinstance(message, bytes):

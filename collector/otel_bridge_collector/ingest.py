@@ -348,9 +348,8 @@ class Ingest:
         except JournalError as exc:
             if not exhausted(exc):
                 raise
-            self._close_oldest(
-                len(self._runs) // 2
-            )  # an open segment only saves time, a new run is data
+            # An open segment only saves time, a new run is data.
+            self._close_oldest(len(self._runs) // 2)
             run = self._opened(identity)
         self._runs[identity.id] = run
         self._close_oldest(self._most_open)

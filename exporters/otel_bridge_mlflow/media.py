@@ -212,11 +212,9 @@ def _lacks_caption(item: MediaItem) -> bool:
 def _path(key: str) -> str:
     """Return *key* as a folder: keys that a file system cannot tell apart differ by a hash."""
     legal = "~".join(_ILLEGAL_PATH.sub("_", part) for part in key.split("/"))[:_MAX_KEY]
-    return (
-        legal
-        if legal.replace("~", "/") == key and not legal.startswith(".")
-        else f"{legal.lstrip('.')}-{_hash(key)[:8]}"
-    )
+    if legal.replace("~", "/") == key and not legal.startswith("."):
+        return legal
+    return f"{legal.lstrip('.')}-{_hash(key)[:8]}"
 
 
 def _uuid(record: MediaRecord, index: int) -> str:

@@ -63,8 +63,6 @@ def _with_named_numbers(value: Json) -> Json:
         return number_or_name(value)
     if isinstance(value, list):
         return [_with_named_numbers(item) for item in value]
-    return (
-        {key: _with_named_numbers(item) for key, item in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+    if isinstance(value, dict):
+        return {key: _with_named_numbers(item) for key, item in value.items()}
+    return value

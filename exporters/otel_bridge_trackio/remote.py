@@ -154,9 +154,8 @@ class RemoteStore:
             self._write_batch(part, batch)
             first += len(batch)
         if first < len(entries):
-            encoded(
-                entries[first], self._fields
-            )  # raises: the batches end where one cannot be encoded
+            # Raises: the batches end where one cannot be encoded.
+            encoded(entries[first], self._fields)
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Send *alerts*, each stored once by its id; return whether the server has alerts.
@@ -195,11 +194,9 @@ class RemoteStore:
             if "Unknown API" in str(exc):
                 return None
             raise
-        folder = (
-            cast("dict[str, object]", server_settings).get("media_dir")
-            if isinstance(server_settings, dict)
-            else None
-        )
+        folder: object = None
+        if isinstance(server_settings, dict):
+            folder = cast("dict[str, object]", server_settings).get("media_dir")
         return (
             remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
         )

@@ -119,11 +119,9 @@ class TrackioSettings:
             address = without_credentials(self.remote.url)
             return f"{address}{'&' if '?' in address else '?'}project={quote(project_of(run))}"
         command = f"trackio show --project {shlex.quote(project_of(run))}"
-        return (
-            command
-            if self.is_default
-            else f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
-        )
+        if self.is_default:
+            return command
+        return f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
 
 
 def project_of(run: RunInfo) -> str:

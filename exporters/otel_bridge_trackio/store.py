@@ -264,9 +264,8 @@ def _load(directory: Path, project: str) -> tuple[Storage, TrackioAbilities]:
 def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
-        os.environ.setdefault(
-            "HF_HUB_OFFLINE", "1"
-        )  # a hub that never answers must not block the writer
+        # A hub that never answers must not block the writer.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
             storage_and_abilities = storage_of(importlib.import_module("trackio"))
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))

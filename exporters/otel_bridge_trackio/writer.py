@@ -289,9 +289,8 @@ class TrackioRunWriter:
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
         """Store the config once more if another bridge replaced it."""
-        with suppress(
-            ExporterError
-        ):  # all records are stored, so that an unreachable server must not delay the end
+        # All records are stored, so that an unreachable server must not delay the end.
+        with suppress(ExporterError):
             self._check_config(now=True)
         if self._config_due:
             self._store_config()

@@ -81,12 +81,10 @@ class WandbAxes:
 
     def needs(self, key: str) -> bool:
         """Return whether *key* of a shared run must be defined by its exact name."""
-        role = (
-            next((role for role in self._shared.roles if key.startswith(f"{role}/")), None)
-            if self._shared
-            else None
-        )
-        return role is not None and not _shallow(key, axis_of(role))
+        for role in self._shared.roles if self._shared else ():
+            if key.startswith(f"{role}/"):
+                return not _shallow(key, axis_of(role))
+        return False
 
     def touch(self) -> None:
         """Make wandb upload all definitions and the whole config once more."""

@@ -94,9 +94,8 @@ def _help_of(exc: BaseException, text: str) -> str | None:
         return _HELP[409]
     if {"UsageError", "ValidationError"} & kinds or isinstance(exc, PermissionError):
         return "correct the setting that the message names"
-    return (
-        REFUSED_HELP if text == NO_MESSAGE else None
-    )  # an outage has a message; an empty one is a refusal
+    # An outage has a message; an empty one is a refusal.
+    return REFUSED_HELP if text == NO_MESSAGE else None
 
 
 def _class_names(exc: BaseException) -> set[str]:

@@ -332,11 +332,9 @@ def _writer(
 ) -> WandbRunWriter:
     """Declare all known axes before the first row, and return the writer."""
     sharing = settings.sharing
-    common = (
-        SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened))
-        if sharing
-        else None
-    )
+    common: SharedAxes | None = None
+    if sharing:
+        common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened))
     with as_bridge_errors("declaring the axes"):
         axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))

@@ -85,9 +85,8 @@ def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
                 ):
                     rows = int(cast("int", table.get("nrows", 0)))
                     last_rows = last.get(key, 0)
-                    rollouts += (
-                        rows - last_rows if rows > last_rows else rows
-                    )  # a resumed table counts from the beginning
+                    # A resumed table counts from the beginning.
+                    rollouts += rows - last_rows if rows > last_rows else rows
                     last[key] = rows
             elif key not in _OWN and key.rpartition("/")[2] != "step":
                 numbers += 1

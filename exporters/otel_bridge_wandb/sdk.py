@@ -406,9 +406,8 @@ def _mark_exit(interface: Any) -> None:
 
     def make_exit(*args: object, **kwargs: object) -> object:
         record: Any = make(*args, **kwargs)
-        if (
-            "not_complete" in record.DESCRIPTOR.fields_by_name
-        ):  # else W&B shows the run as finished meanwhile
+        # Else W&B shows the run as finished meanwhile.
+        if "not_complete" in record.DESCRIPTOR.fields_by_name:
             record.not_complete = True
         return record
 

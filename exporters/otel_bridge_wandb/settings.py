@@ -146,12 +146,13 @@ class WandbSettings:
         offline = _mode(env) == "offline"
         shared = Sharing.read(env)
         directory = env.get("WANDB_DIR", "").strip()
+        root: Path | None = None
+        if directory:
+            root = Path(os.path.normpath(cwd / Path(directory).expanduser()))
         return cls(
             offline=offline,
             base_url=env.get("WANDB_BASE_URL", "").strip().rstrip("/"),
-            directory=Path(os.path.normpath(cwd / Path(directory).expanduser()))
-            if directory
-            else None,
+            directory=root,
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),
             limits=UploadLimits.read(env),
@@ -189,11 +190,9 @@ class WandbSettings:
         entity = entity_of(run, self)
         if not entity:
             return ""
-        app = (
-            without_credentials(self.base_url).replace("://api.", "://", 1)
-            if self.base_url
-            else DEFAULT_APP_URL
-        )
+        app = DEFAULT_APP_URL
+        if self.base_url:
+            app = without_credentials(self.base_url).replace("://api.", "://", 1)
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
         return "/".join((app, *(quote(part, safe="") for part in parts)))
 

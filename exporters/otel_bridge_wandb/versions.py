@@ -115,11 +115,12 @@ def require_safe_sharing(version: str) -> None:
     """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe."""
     if SHARING_FROM <= release_of(version) < SHARING_BELOW:
         return
-    reason = (
-        "its writers number their rows themselves, so that those of two machines may replace one another"
-        if release_of(version) >= SHARING_BELOW
-        else "it was never tried"
-    )
+    reason = "it was never tried"
+    if release_of(version) >= SHARING_BELOW:
+        reason = (
+            "its writers number their rows themselves, "
+            "so that those of two machines may replace one another"
+        )
     raise BlockedError(
         f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING
     )

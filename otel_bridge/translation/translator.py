@@ -151,11 +151,9 @@ class Translator:
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules
         stragglers = StragglerCauses(state, rules)
-        self._alerts = (
-            AlertWatcher(state, options, self._lifecycle.processes, stragglers.row)
-            if rules
-            else None
-        )
+        self._alerts: AlertWatcher | None = None
+        if rules:
+            self._alerts = AlertWatcher(state, options, self._lifecycle.processes, stragglers.row)
 
     # --- what the reader calls --------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:

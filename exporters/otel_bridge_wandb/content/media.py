@@ -153,11 +153,10 @@ def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
         "_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts
     )
     safe = _cut(safe, most_bytes)
-    return (
-        safe
-        if safe == key
-        else f"{safe}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    )
+    if safe == key:
+        return safe
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{safe}~{digest[:8]}"
 
 
 def _cut(text: str, size: int) -> str:

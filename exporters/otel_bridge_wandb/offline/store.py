@@ -158,11 +158,9 @@ class OfflineStore:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
             return _deleted(directory.path)
-        reason = (
-            "was synced already"
-            if directory.synced
-            else "holds records that are no longer kept here"
-        )
+        reason = "holds records that are no longer kept here"
+        if directory.synced:
+            reason = "was synced already"
         _log.warning(
             "W&B offline: %s %s; a second directory of the run follows", directory.path, reason
         )

@@ -39,9 +39,8 @@ class RefusedFiles:
             with self._log_file.open("rb") as opened:
                 opened.seek(self._offset)
                 new = opened.read(_MAX_READ_BYTES)
-        except (
-            OSError
-        ):  # wandb has not made it yet, or the run was finished and its copies are deleted
+        except OSError:
+            # wandb has not made it yet, or the run was finished and its copies are deleted.
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)

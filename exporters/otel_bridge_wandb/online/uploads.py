@@ -258,11 +258,9 @@ class Uploads:
             awaited = self._expected > progress.lines or bool(self._tables)
             if progress.error is not None or not awaited or waited_s < self._limits.stall_s:
                 return None
-            missing = (
-                f"{self._expected - progress.lines} lines"
-                if self._expected > progress.lines
-                else ", ".join(self._tables)
-            )
+            missing = ", ".join(self._tables)
+            if self._expected > progress.lines:
+                missing = f"{self._expected - progress.lines} lines"
         return RetryableError(
             f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s"
         )

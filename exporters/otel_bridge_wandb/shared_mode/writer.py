@@ -66,9 +66,8 @@ class SharedWriter:
         self.tracker_run_id = main.tracker_run_id
         self.found = main.found
         self.degraded = main.degraded
-        for role in _unlisted(
-            memory
-        ):  # records from before a kill must be known before any is durable
+        # Records from before a kill must be known before any is durable.
+        for role in _unlisted(memory):
             self._own[role] = open_own(role)
 
     @property

@@ -329,12 +329,9 @@ def _media(part: dict[str, Json]) -> Json:
     if kind == "file":
         return {"type": "file", "file": {"file_id": as_text(part.get("file_id"))}}
     if kind == "uri":
-        uri = as_text(part.get("uri"))
-        return (
-            {"type": "image_url", "image_url": {"url": uri}}
-            if modality in {"image", None}
-            else part
-        )
+        if modality not in {"image", None}:
+            return part
+        return {"type": "image_url", "image_url": {"url": as_text(part.get("uri"))}}
     if kind == "blob":
         mime = as_text(part.get("mime_type"))
         data = as_text(part.get("content", part.get("data")))

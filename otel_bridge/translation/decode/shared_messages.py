@@ -94,21 +94,18 @@ def _messages(root: Span, key: str) -> list[_Entry]:
     for pair in root.attributes:
         if pair.key == key:
             parsed = parsed_text(value_of(pair.value))
-            return (
-                [entry for entry in parsed if isinstance(entry, dict)]
-                if isinstance(parsed, list)
-                else []
-            )
+            if isinstance(parsed, list):
+                return [entry for entry in parsed if isinstance(entry, dict)]
+            break
     return []
 
 
 def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
     """Return a copy of a span with the content of its message, without the index."""
-    texts = (
-        _turn(stand_in.index, messages)
-        if stand_in.operation == semconv.OPERATION_CHAT
-        else _call(stand_in, messages)
-    )
+    if stand_in.operation == semconv.OPERATION_CHAT:
+        texts = _turn(stand_in.index, messages)
+    else:
+        texts = _call(stand_in, messages)
     copy = Span()
     copy.CopyFrom(stand_in.span)
     del copy.attributes[:]

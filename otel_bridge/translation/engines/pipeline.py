@@ -224,11 +224,9 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
             yield key + ending, value
     for family, part in counted.items():
         for numerator, denominator in _RATIOS:
-            whole = (
-                counted.get(family.replace(numerator, denominator), 0.0)
-                if numerator in family
-                else 0.0
-            )
+            if numerator not in family:
+                continue
+            whole = counted.get(family.replace(numerator, denominator), 0.0)
             if whole:
                 yield f"{family}/ratio", part / whole
 

@@ -74,9 +74,8 @@ class Deduplicator:
         self._changed.add(oldest)
         kept_hashes = 0
         for hash_ in _hashes(self._chunks.pop(oldest)):
-            if (
-                self._again.pop(hash_) and kept_hashes < _CHUNK // 2
-            ):  # at least half of the chunk goes, so that this ends
+            # At least half of the chunk goes, so that this ends.
+            if self._again.pop(hash_) and kept_hashes < _CHUNK // 2:
                 kept_hashes += 1
                 self._again[hash_] = False
                 self._append(hash_)

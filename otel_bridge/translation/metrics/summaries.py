@@ -34,28 +34,21 @@ class Summaries:
         changed = dict[str, Scalar]()
         for key, value in self._scalars(event.values, "", 0):
             full = full_key(event.role, key)
-            stored = self._state.get(PREFIX + full)
-            stored_value = cast("list[Json] | None", stored)
-            if stored_value is None and not self._room(full):
-                continue
-            if stored_value is not None and not origin.replaces(
-                Origin(*cast("tuple[int, str, int]", tuple(stored_value[2:])))
-            ):
+            stored = cast("list[Json] | None", self._state.get(PREFIX + full))
+            if stored is None:
+                if not self._room(full):
+                    continue
+            elif not origin.replaces(Origin(*cast("tuple[int, str, int]", tuple(stored[2:])))):
                 continue
             self._state.set(
                 PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq]
             )
-            if (
-                stored_value is None
-                or stored_value[0] != value
-                or type(stored_value[0]) is not type(value)
-            ):
+            # By type too: True is equal to 1.
+            if stored is None or (type(stored[0]), stored[0]) != (type(value), value):
                 changed[full] = value
-        return (
-            [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)]
-            if changed
-            else []
-        )
+        if not changed:
+            return []
+        return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)]
 
     def _room(self, key: str) -> bool:
         number = cast("int", self._state.get(_KEYS) or 0)

@@ -96,10 +96,11 @@ def read_evaluation(
         return None
     seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
+    evaluation_id = f"{_SENT}{instance_id}:{seq}"
+    if seq is None:
+        evaluation_id = _content_id(trace_id, score, time_unix_ns)
     return ReceivedEvaluation(
-        id=f"{_SENT}{instance_id}:{seq}"
-        if seq is not None
-        else _content_id(trace_id, score, time_unix_ns),
+        id=evaluation_id,
         trace_id=trace_id,
         score=score,
         instance_id=instance_id if seq is not None else "",

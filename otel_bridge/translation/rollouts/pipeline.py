@@ -144,9 +144,8 @@ class RolloutPipeline:
     ) -> list[Record]:
         """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record."""
         records = self.tick(now_unix_ns)
-        if all(
-            pair.key != semconv.EVENT_SEQ for pair in log_record.attributes
-        ):  # third-party: no policy applied yet
+        # Third-party: no policy applied yet.
+        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._content_policy)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
@@ -342,9 +341,8 @@ class RolloutPipeline:
         trace.add(fresh, now_unix_ns)
         if scope_spans is None or len(fresh) < len(spans):
             scope_spans = ScopeSpans(spans=fresh)
-        if (
-            trace.complete_rollout and not trace.chunks
-        ):  # nothing of it was stored, and nothing must be
+        # Nothing of it was stored, and nothing must be.
+        if trace.complete_rollout and not trace.chunks:
             source = ReceivedTrace(trace.base, [(origin, span) for span in fresh])
             return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
         self._store.keep(trace, origin, scope_spans)

@@ -137,11 +137,9 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
 
 
 def _lines(value: Json) -> tuple[str, ...]:
-    return (
-        tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS])
-        if isinstance(value, str) and value
-        else ()
-    )
+    if not isinstance(value, str) or not value:
+        return ()
+    return tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS])
 
 
 def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:

@@ -75,9 +75,8 @@ class TokenPipeline:
         self._steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY)
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
-        with contextlib.suppress(
-            ImportError
-        ):  # it makes sums of millions of tokens fast; trackers bring it
+        # numpy makes sums of millions of tokens fast; trackers bring it.
+        with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
 
     def take(
