@@ -1,4 +1,4 @@
-"""``otel-bridge doctor --send``: deliver one row and one rollout, and read them back from each tracker."""
+"""``otel-bridge doctor --send``: deliver a row and a rollout, and read them back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _OF_A_JOB: Final = (
     "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
     "MLFLOW_EXPERIMENT_NAME", "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
-"""Variables that name a job's own run. They are removed, so that the test run is not written into that run."""
+"""Variables that name a job's own run.
+
+They are removed, so that the test run is not written into that run.
+"""
 _READ_BACK: Final = "the row and the rollout were read back"
 _SENT: Final = (
     "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
@@ -32,7 +35,10 @@ _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g.
 
 
 def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
-    """Send a test run to the exporters that *env* chooses; return a line for each that failed, *show* the others."""
+    """Send a test run to the exporters that *env* chooses.
+
+    Return a line for each that failed, *show* the others.
+    """
     for variable in _OF_A_JOB:
         os.environ.pop(variable, None)
     launched = launcher_alive(env)

@@ -32,6 +32,7 @@ from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
+from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable, printable_json
 from otel_bridge.text.wait_display import Amount
 
@@ -70,9 +71,9 @@ class _RunDeadLetters:
 def command() -> None:
     """List, retry or discard rejected records.
 
-    A tracker may refuse a record for good: a key that it cannot hold, a value over its limit. Such a record is
-    stored with the reason, and the records after it are delivered. DIR holds run folders, is one, or is the folder
-    above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
+    A tracker may refuse a record for good: a key that it cannot hold, a value over its limit. Such
+    a record is stored with the reason, and the records after it are delivered. DIR holds run
+    folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
 
 
@@ -109,13 +110,16 @@ def list_(
     ids: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Print one line per dead letter. It has id, exporter, kind, step, role, record id, time and reason."""
-    for found in _chosen(directory, run, exporter, ids):
+    """Print one line per dead letter.
+
+    It has id, exporter, kind, step, role, record id, time and reason.
+    """
+    for letters in _chosen(directory, run, exporter, ids):
         if not as_json:
-            echo(f"{found.folder.run_id}: {len(found.dead_letters)} dead letters")
-        for dead_letter in found.dead_letters:
+            echo(f"{letters.folder.run_id}: {counted(len(letters.dead_letters), 'dead letter')}")
+        for dead_letter in letters.dead_letters:
             echo(
-                _json(found.folder, dead_letter, whole=False)
+                _json(letters.folder, dead_letter, whole=False)
                 if as_json
                 else f"  {_line(dead_letter)}"
             )
@@ -131,10 +135,10 @@ def show(
     as_json: bool,
 ) -> None:
     """Print each dead letter with its record. Long records are clipped unless you pass --json."""
-    for found in _chosen(directory, run, exporter, ids):
-        for dead_letter in found.dead_letters:
+    for letters in _chosen(directory, run, exporter, ids):
+        for dead_letter in letters.dead_letters:
             if as_json:
-                echo(_json(found.folder, dead_letter, whole=True))
+                echo(_json(letters.folder, dead_letter, whole=True))
                 continue
             text = orjson.dumps(
                 _content(dead_letter), option=orjson.OPT_INDENT_2, default=str
@@ -144,7 +148,7 @@ def show(
                 if len(text) <= _CLIP
                 else f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
             )
-            echo(f"{found.folder.run_id} {_line(dead_letter)}\n{clipped}")
+            echo(f"{letters.folder.run_id} {_line(dead_letter)}\n{clipped}")
 
 
 @command.command(epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
@@ -158,20 +162,24 @@ def retry(
 ) -> None:
     """Deliver dead letters to their exporters again.
 
-    Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes the retry. If no
-    bridge runs, the folder is delivered as by `otel-bridge drain`.
+    Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes
+    the retry. If no bridge runs, the folder is delivered as by `otel-bridge drain`.
     """
     work_without_output()
     failed = False
-    for found in _chosen(directory, run, exporter, ids):
-        send_control(found.folder, "retry", dead_letters=found.by_exporter())
-        if not probe(found.folder.lock_path):
-            Drains(Terminal(stderr=True)).drain([found.folder])
-        left = _left(found, _WAIT_S)
-        again = _refused_again(found)
-        counts = {"tried": len(found.dead_letters) - left, "refused_again": again, "waiting": left}
-        failed |= bool(left or again)
-        _print_counts(found.folder, counts, as_json=as_json)
+    for letters in _chosen(directory, run, exporter, ids):
+        send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
+        if not probe(letters.folder.lock_path):
+            Drains(Terminal(stderr=True)).drain([letters.folder])
+        remaining = _left(letters, _WAIT_S)
+        refused = _refused_again(letters)
+        counts = {
+            "tried": len(letters.dead_letters) - remaining,
+            "refused_again": refused,
+            "waiting": remaining,
+        }
+        failed |= bool(remaining or refused)
+        _print_counts(letters.folder, counts, as_json=as_json)
     sys.exit(1 if failed else 0)
 
 
@@ -187,20 +195,20 @@ def discard(
     """Delete dead letters for good."""
     work_without_output()
     failed = False
-    for found in _chosen(directory, run, exporter, ids):
-        lock = found.folder.lock()
+    for letters in _chosen(directory, run, exporter, ids):
+        lock = letters.folder.lock()
         if lock.acquire():
             try:
-                with contextlib.closing(Ledger(found.folder.ledger_path)) as ledger:
-                    ledger.discard_dead_letters(None, found.by_exporter())
+                with contextlib.closing(Ledger(letters.folder.ledger_path)) as ledger:
+                    ledger.discard_dead_letters(None, letters.by_exporter())
             finally:
                 lock.release()
         else:
-            send_control(found.folder, "discard", dead_letters=found.by_exporter())
-        left = _left(found, _WAIT_S)
-        failed |= left > 0
-        counts = {"discarded": len(found.dead_letters) - left, "waiting": left}
-        _print_counts(found.folder, counts, as_json=as_json)
+            send_control(letters.folder, "discard", dead_letters=letters.by_exporter())
+        remaining = _left(letters, _WAIT_S)
+        failed |= remaining > 0
+        counts = {"discarded": len(letters.dead_letters) - remaining, "waiting": remaining}
+        _print_counts(letters.folder, counts, as_json=as_json)
     sys.exit(1 if failed else 0)
 
 
@@ -208,7 +216,7 @@ def _chosen(
     directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]
 ) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none."""
-    found: list[_RunDeadLetters] = []
+    selection: list[_RunDeadLetters] = []
     folders = chosen_folders(directory, run)
     for folder in folders:
         dead_letters = [
@@ -217,10 +225,10 @@ def _chosen(
             if exporter in {None, dead_letter.exporter}
         ]
         if dead_letters:
-            found.append(_RunDeadLetters(folder, dead_letters))
-    if folders and not found:
+            selection.append(_RunDeadLetters(folder, dead_letters))
+    if folders and not selection:
         echo("no dead letters", err=True)
-    return found
+    return selection
 
 
 def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
@@ -233,13 +241,16 @@ def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLet
         view.close()
 
 
-def _left(found: _RunDeadLetters, timeout_s: float) -> int:
-    """Wait until the ledger has none of the chosen dead letters; return how many are left after *timeout_s*."""
-    ids = [dead_letter.id for dead_letter in found.dead_letters]
+def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
+    """Wait until the ledger has none of the chosen dead letters.
+
+    Return how many are left after *timeout_s*.
+    """
+    ids = [dead_letter.id for dead_letter in letters.dead_letters]
     deadline = time.monotonic() + timeout_s
     with Terminal(stderr=True).wait_display() as display:
-        while (count := len(_letters(found.folder, ids))) and time.monotonic() < deadline:
-            if not probe(found.folder.lock_path) or _stuck(found):
+        while (count := len(_letters(letters.folder, ids))) and time.monotonic() < deadline:
+            if not probe(letters.folder.lock_path) or _stuck(letters):
                 break
             display.show(partial(_amounts, len(ids), count))
             time.sleep(_PAUSE_S)
@@ -250,20 +261,20 @@ def _amounts(total: int, remaining: int) -> dict[str, Amount]:
     return {"dead letters": Amount(total - remaining, total)}
 
 
-def _stuck(found: _RunDeadLetters) -> bool:
-    report = read_report(found.folder)
+def _stuck(letters: _RunDeadLetters) -> bool:
+    report = read_report(letters.folder)
     exporters = {} if report is None else report.exporters
     return all(
-        name in exporters and exporters[name].state == "blocked" for name in found.by_exporter()
+        name in exporters and exporters[name].state == "blocked" for name in letters.by_exporter()
     )
 
 
-def _refused_again(found: _RunDeadLetters) -> int:
-    last = max(dead_letter.id for dead_letter in found.dead_letters)
-    tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in found.dead_letters}
+def _refused_again(letters: _RunDeadLetters) -> int:
+    last = max(dead_letter.id for dead_letter in letters.dead_letters)
+    tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in letters.dead_letters}
     return sum(
-        one.id > last and (one.exporter, one.record_id) in tried
-        for one in _letters(found.folder, None)
+        letter.id > last and (letter.exporter, letter.record_id) in tried
+        for letter in _letters(letters.folder, None)
     )
 
 
@@ -272,32 +283,33 @@ def _print_counts(folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
     parts = [
-        f"{count} {what.replace('_', ' ')}"
-        for what, count in counts.items()
-        if count or what != "waiting"
+        f"{count} {outcome.replace('_', ' ')}"
+        for outcome, count in counts.items()
+        if count or outcome != "waiting"
     ]
     report = read_report(folder)
-    why = [
-        f"{name} is {one.state}: {one.reason}"
-        for name, one in (report.exporters if report else {}).items()
-        if one.reason
+    reasons = [
+        f"{name} is {exporter.state}: {exporter.reason}"
+        for name, exporter in (report.exporters if report else {}).items()
+        if exporter.reason and counts["waiting"]
     ]
-    echo("; ".join([f"{folder.run_id}: {', '.join(parts)}", *(why if counts["waiting"] else [])]))
+    echo("; ".join([f"{folder.run_id}: {', '.join(parts)}", *reasons]))
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
-    when = datetime.fromtimestamp(dead_letter.time_unix_ns / 1e9, timezone.utc).strftime(
+    time_text = datetime.fromtimestamp(dead_letter.time_unix_ns / 1e9, timezone.utc).strftime(
         "%Y-%m-%d %H:%M:%S"
     )
-    what = _KINDS.get(dead_letter.kind, f"kind {dead_letter.kind}")
+    kind = _KINDS.get(dead_letter.kind, f"kind {dead_letter.kind}")
     facts = printable(_facts(dead_letter))
-    return f"{dead_letter.id}  {dead_letter.exporter}  {what}  {facts}{when}  {printable(dead_letter.reason)}"
+    return f"{dead_letter.id}  {dead_letter.exporter}  {kind}  {facts}{time_text}  {printable(dead_letter.reason)}"
 
 
 def _facts(dead_letter: StoredDeadLetter) -> str:
     content = _content(dead_letter)
-    step, role = content.get("step"), content.get("role")
-    parts = [f"step {step}" if step is not None else "", str(role or ""), dead_letter.record_id]
+    step = content.get("step")
+    role = str(content.get("role") or "")
+    parts = [f"step {step}" if step is not None else "", role, dead_letter.record_id]
     return "".join(f"{part}  " for part in parts if part)
 
 
@@ -309,8 +321,8 @@ def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
         record = codec.decode(dead_letter.kind, dead_letter.data, dead_letter.position)
     except InvalidRecordError as exc:
         return {"undecodable": str(exc), "bytes": len(dead_letter.data)}
-    found: object = orjson.loads(orjson.dumps(record, default=str))
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
+    payload: object = orjson.loads(orjson.dumps(record, default=str))
+    return {str(key): value for key, value in payload.items()} if isinstance(payload, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
 
 
 def _json(folder: RunFolder, dead_letter: StoredDeadLetter, *, whole: bool) -> str:

@@ -1,4 +1,4 @@
-"""Prints a table of each run at the end of a command that delivers, and why some of it is not delivered."""
+"""Prints a table of each run at the end of a command that delivers, and what is not delivered."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def undelivered_reason(
         report: The last report of the folder.
         remaining: Status of the run at its bridge.
         hanging: Exporters whose writer did not close.
-        requested: Exporters that this call or its environment names. Records that were deleted before they got them are
-            reported.
+        requested: Exporters that this call or its environment names. Records that were deleted
+            before they got them are reported.
     """
     if (
         remaining is not None and remaining.reason
@@ -96,7 +96,10 @@ def undelivered_reason(
 
 
 def _without_exporter(report: Report) -> str:
-    """Return why records of a run without an exporter are not delivered; empty when there are none, or all given up."""
+    """Return why records of a run without an exporter are not delivered.
+
+    It is empty when there are none, or all given up.
+    """
     has_records = bool(report.position or not report.ended)
     is_given_up = bool(report.discarded and report.ended)
     if not has_records or is_given_up:
@@ -109,7 +112,7 @@ def _without_exporter(report: Report) -> str:
 
 
 def _not_received(report: Report, requested: Collection[str]) -> list[str]:
-    """Return a line for each exporter that will not get some records, as far as this call or the run requested it."""
+    """Return a line for each requested exporter that will not get some records."""
     lines = [
         missed_line(name, exporter.missed)
         for name, exporter in report.exporters.items()
@@ -139,7 +142,10 @@ def _living(remaining: RunStatus | None) -> list[str]:
 
 
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
-    """Return a line for each unfinished exporter without a reason; a reason is already shown with its exporter."""
+    """Return a line for each unfinished exporter without a reason.
+
+    A reason is already shown with its exporter.
+    """
     lines = [
         _waiting(run, name, hanging) for name, state in run.exporters.items() if not state.reason
     ]
@@ -147,14 +153,17 @@ def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
 
 
 def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
-    """Return what the exporter *name* still lacks, or has not confirmed, of *run*; empty when it has everything."""
+    """Return what the exporter *name* still lacks, or has not confirmed, of *run*.
+
+    It is empty when it has everything.
+    """
     exporter = run.exporters[name]
     count = exporter.lacks(run.position)
     if count or exporter.state == "blocked":
-        why = f": {exporter.reason}" if exporter.reason else ""
+        reason = f": {exporter.reason}" if exporter.reason else ""
         help_text = f"; {exporter.help}" if exporter.help else ""
         state = "which hangs" if name in hanging else exporter.state
-        return f"{records_waiting(count)} for {name}, {state}{why}{help_text}"
+        return f"{records_waiting(count)} for {name}, {state}{reason}{help_text}"
     if not exporter.has_all(run.position):
         return f"{name} has not ended the run yet"
     if name in hanging and exporter.durable < exporter.written:

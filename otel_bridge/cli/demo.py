@@ -1,4 +1,4 @@
-"""``otel-bridge demo``: run a small real RL job and deliver its rows and rollouts to local trackers."""
+"""``otel-bridge demo``: run a small real RL job and deliver it to local trackers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
 _SILENCE_S: Final = 180.0
-"""Seconds without progress in any tracker after which the demo stops waiting; a slow machine may take long in all."""
+"""Seconds without progress in any tracker after which the demo stops waiting.
+
+A slow machine may take long in all.
+"""
 _START_S: Final = 10.0
-"""Seconds that a run folder may have neither a bridge nor a report, before the demo reports that none starts."""
+"""Seconds that a run folder may have neither a bridge nor a report."""
 
 
 @click.command("demo", epilog="Example: otel-bridge demo --steps 20 --exporters trackio")
@@ -100,7 +103,8 @@ def _interrupt(number: int, _frame: object) -> None:
 def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> dict[str, str]:
     """Return the roles' environment, in which everything is stored below *directory*.
 
-    It is this process's environment without the variables of the user's own trackers and schedulers.
+    It is this process's environment without the variables of the user's own trackers and
+    schedulers.
     """
     inherited = settings.environment().items()
     return {
@@ -123,7 +127,10 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
 def _run(
     console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
+    """Run the job and wait for its delivery, with progress.
+
+    Return the roles that failed, with their ends.
+    """
     from otel_bridge.demo.job import Job, steps_of_roles  # noqa: PLC0415  # needs numpy
 
     totals = steps_of_roles(steps)
@@ -177,7 +184,7 @@ class _Started:
 
 
 def _deliver(display: WaitDisplay, started: _Started) -> None:
-    """Wait until each tracker has all records or is blocked, or until nothing progressed for `_SILENCE_S`."""
+    """Wait until each tracker is done or blocked, or until nothing progressed for `_SILENCE_S`."""
     delivered: list[tuple[str, int, int]] = []
     last_progress_s = time.monotonic()
     while time.monotonic() - last_progress_s < _SILENCE_S:
@@ -197,7 +204,7 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
 
 
 def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) -> int:
-    """Print the table and return the exit code: 0 when everything is delivered and no role failed, else 1."""
+    """Print the table and return the exit code: 0 when all is delivered and no role failed."""
     report = read_report(folder)
     if report is None:
         console.print_line(f"nothing was delivered; look at {folder.log_path}", "red")

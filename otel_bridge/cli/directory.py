@@ -33,5 +33,6 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
 
 
 def _refuse_other_owner(path: Path, help_text: str) -> None:
-    if why := why_not_ours(path, may_be_link=True):
-        raise ConfigError(f"{why}; {help_text}")
+    reason = why_not_ours(path, may_be_link=True)
+    if reason:
+        raise ConfigError(f"{reason}; {help_text}")

@@ -1,4 +1,4 @@
-"""``otel-bridge drain``: deliver the records in run folders, one process per folder, four at a time."""
+"""``otel-bridge drain``: deliver the records in run folders, four processes at a time."""
 
 from __future__ import annotations
 
@@ -80,14 +80,15 @@ def command(
     single: Path | None,
     reason_fd: int | None,
 ) -> None:
-    """Deliver the records in run folders; exits 0 when everything is written and every run is ended.
+    """Deliver the records in run folders; exits with 0 when all is written and every run is ended.
 
-    DIR holds run folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each run
-    is delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
-    Credentials are taken from the environment of this command, and go only to servers that you named: here, or in
-    programs that you ran on this machine. Records stay until every exporter that the programs
-    named has them, or until --discard gives them up for an exporter. A tracker that does not answer is tried for 20 s,
-    or for OTEL_BRIDGE_RETRY_AFTER_EXIT_S. While an exporter lacks records, the exit code is 1.
+    DIR holds run folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else
+    .otel-bridge here). Each run is delivered to the exporters that its programs named. --exporters
+    and the trackers' own variables override them. Credentials are taken from the environment of
+    this command, and go only to servers that you named: here, or in programs that you ran on this
+    machine. Records stay until every exporter that the programs named has them, or until --discard
+    gives them up for an exporter. A tracker that does not answer is tried for 20 s, or for
+    OTEL_BRIDGE_RETRY_AFTER_EXIT_S. While an exporter lacks records, the exit code is 1.
     """
     work_without_output()
     chosen = settings.names(exporters)
@@ -116,10 +117,10 @@ def _require_usable(exporters: Sequence[str], discarded: Sequence[str]) -> None:
         WrongCallError: A name is in both.
         ConfigError: An exporter is unknown or not installed.
     """
-    both = sorted({*exporters} & {*discarded})
-    if both:
+    ambiguous = sorted({*exporters} & {*discarded})
+    if ambiguous:
         raise WrongCallError(
-            f"{', '.join(both)}: in --exporters and in --discard; name each in one of them"
+            f"{', '.join(ambiguous)}: in --exporters and in --discard; name each in one of them"
         )
     for name in exporters:
         if name not in {OTLP, NONE}:
@@ -153,7 +154,7 @@ def _names_in(folder: RunFolder) -> set[str]:
 
 
 class Drains:
-    """Drains each folder in a process of its own, because trackers keep folder and credentials per process.
+    """Drains each folder in a process of its own: trackers keep credentials per process.
 
     Args:
         console: Terminal that shows each run when its process has ended.
@@ -224,7 +225,10 @@ class Drains:
         return process.returncode
 
     def _print_messages(self, descriptor: int) -> str:
-        """Print the lines that a process sends, until it exits; return its reason, empty without one."""
+        """Print the lines that a process sends, until it exits.
+
+        Return its reason, empty without one.
+        """
         reason = ""
         with open(descriptor, encoding="utf-8", errors="replace") as messages:
             for line in messages:
@@ -239,7 +243,7 @@ class Drains:
         return "console" in (_names_in(folder) if names is None else _of_any_signal(names))
 
     def stop(self, _number: int, _frame: object) -> None:
-        """Handle SIGTERM and SIGINT: stop every process, which commits and closes its writers first."""
+        """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers."""
         self._stopped.set()
         for process in self._running.copy():
             process.terminate()
@@ -248,7 +252,7 @@ class Drains:
 def _amounts(
     folders: Sequence[RunFolder], drains: Sequence[Future[int]], reports: ReportCache
 ) -> dict[str, Amount]:
-    """Return how many of *folders* are done, and how many records of all of them each tracker has."""
+    """Return how many of *folders* are done, and how many of all records each tracker has."""
     done = sum(drain.done() for drain in drains)
     runs = {"runs": Amount(done, len(folders))}
     read = [report for folder in folders if (report := reports.read(folder)) is not None]
@@ -277,13 +281,16 @@ class _Messages:
         else:
             os.write(self._descriptor, f"{line}\n".encode("utf-8", "backslashreplace"))
 
-    def end(self, why: str, *, hangs: bool = False) -> NoReturn:
-        """Exit with 0, or, when something remains, with 1 after *why*; by force if a writer *hangs*."""
+    def end(self, reason: str, *, hangs: bool = False) -> NoReturn:
+        """Exit with 0, or, when something remains, with 1 after *reason*.
+
+        A writer that *hangs* is left behind.
+        """
         sys.stdout.flush()
-        if why:
-            self.log(why if self._descriptor is None else _REASON + why)
+        if reason:
+            self.log(reason if self._descriptor is None else _REASON + reason)
         sys.stdout.flush()
-        code = 1 if why else 0
+        code = 1 if reason else 0
         if hangs:
             # A writer or a disk that hangs must not keep this process from exiting.
             os._exit(code)
@@ -298,7 +305,7 @@ def _drain_folder(
     *,
     trusts_folders: bool,
 ) -> NoReturn:
-    """Deliver one folder in this process, and end the process: with 0 when nothing remains, else with 1 and why."""
+    """Deliver one folder, and end this process: with 0, or with 1 and what remains."""
     path = path.resolve()
     folders = [folder for folder in folders_of(path) if folder.path == path]
     if not folders:
@@ -326,9 +333,9 @@ def _drain_folder(
     host.stop(_STOP_S)
     status = host.progress().get(folder.run_id, remaining)
     requested = _of_any_signal(options.exporters or {})
-    why = undelivered_reason(read_report(folder), status, host.hanging, requested=requested)
+    reason = undelivered_reason(read_report(folder), status, host.hanging, requested=requested)
     damage = _damage_since(damage_before, folder)
-    messages.end("; ".join(filter(None, (why, damage))), hangs=bool(host.hanging or host.alive))
+    messages.end("; ".join(filter(None, (reason, damage))), hangs=bool(host.hanging or host.alive))
 
 
 def _other_server(folder: RunFolder) -> str:
@@ -349,24 +356,27 @@ def _other_server(folder: RunFolder) -> str:
 
 
 def _damage(folder: RunFolder) -> tuple[int, int]:
-    """Return how many damaged stretches, and how many missing rows, the bridges of *folder* have counted so far."""
+    """Return how many damaged stretches and missing rows the bridges of *folder* counted so far."""
     report = read_report(folder)
     return (0, 0) if report is None else (report.drops.get(SEGMENT_GAPS, 0), report.missing_rows)
 
 
-def _damage_since(before: tuple[int, int], folder: RunFolder) -> str:
-    """Return what was found damaged since *before*, as `_damage` returned it; empty when nothing was."""
+def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
+    """Return what was found damaged since `_damage` returned *counts*; empty when nothing was."""
     gaps, missing_rows = _damage(folder)
     lines: list[str] = []
-    if gaps > before[0]:
-        lines.append(f"{gaps - before[0]} damaged stretches of its segments could not be read")
-    if missing_rows > before[1]:
-        lines.append(f"{missing_rows - before[1]} rows are missing in its segments")
+    if gaps > counts[0]:
+        lines.append(f"{gaps - counts[0]} damaged stretches of its segments could not be read")
+    if missing_rows > counts[1]:
+        lines.append(f"{missing_rows - counts[1]} rows are missing in its segments")
     return f"{', and '.join(lines)}; everything else is delivered" if lines else ""
 
 
 def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:
-    """Return the options of the bridge that delivers *folder* once; those that are not set differ from a job's."""
+    """Return the options of the bridge that delivers *folder* once.
+
+    Those that are not set differ from a job's.
+    """
     env = settings.environment()
     cwd = Path.cwd()
     job = BridgeOptions.read(bridge_environment(env), cwd)
@@ -387,7 +397,10 @@ def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: boo
 def _named_here(
     exporters: Sequence[str], env: Mapping[str, str], cwd: Path
 ) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the exporters that the call or its environment names; ``None`` when the folder decides."""
+    """Return the exporters that the call or its environment names.
+
+    It is ``None`` when the folder decides.
+    """
     if exporters:
         return dict.fromkeys(SIGNALS, tuple(exporters))
     by_signal = choose(None, env, cwd).by_signal
@@ -400,7 +413,7 @@ def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
-    """Wait until delivery is complete, or cannot continue now, or only live processes keep the run open."""
+    """Wait until delivery is complete or cannot continue, or only live processes keep the run."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
         if remaining is not None and _only_lives(remaining):
@@ -409,7 +422,7 @@ def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
 
 
 def _only_lives(run: RunStatus) -> bool:
-    """Return whether only live processes keep *run* open: what they wrote is delivered or blocked."""
+    """Return whether only live processes keep *run* open: all else is delivered or blocked."""
     if run.outcome is not Outcome.BUSY or run.unread or not run.living:
         return False
     return all(
@@ -419,7 +432,10 @@ def _only_lives(run: RunStatus) -> bool:
 
 
 def _remote_holder(folder: RunFolder) -> str:
-    """Return the other machine whose bridge holds the folder's lease; empty without a heartbeat within a minute."""
+    """Return the other machine whose bridge holds the folder's lease.
+
+    It is empty without a heartbeat within a minute.
+    """
     holder = folder.holder()
     if holder is None or holder.boot_id == this_host().boot_id:
         return ""

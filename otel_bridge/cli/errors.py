@@ -1,4 +1,4 @@
-"""Defines the errors of commands, and the text and exit code with which an exception ends a command."""
+"""Defines the errors of commands, and how an exception ends a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def text_of(error: Exception) -> str:
-    """Return the text of *error* for a log: its message, and for a mistake in the code its traceback."""
+    """Return the message of *error*, and for a mistake in the code its traceback."""
     if isinstance(error, (OtelBridgeError, click.ClickException)):
         return str(error)
     return "".join(traceback.format_exception(error))

@@ -32,38 +32,40 @@ _PAUSE_S: Final = 0.1
 @click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option(
     "--status",
-    type=click.Choice([one.value for one in Status]),
+    type=click.Choice([member.value for member in Status]),
     default="finished",
     show_default=True,
     help="Status of the processes that have not reported one.",
 )
 def command(run: str, directory: Path | None, status: str) -> None:
-    """Mark RUN as ended in its trackers. RUN is its name, its id, the beginning of its id, or its folder.
+    """Mark RUN as ended in its trackers.
 
-    Use it for a run whose processes crashed without reporting an end, or whose machines no longer answer. A status
-    that a process reported itself is kept. Data that arrives later reopens the run. If no bridge runs, this
-    command first delivers the remaining records. DIR holds run folders, is one, or is the folder above (default:
-    OTEL_BRIDGE_DIR, else .otel-bridge here).
+    RUN is its name, its id, the beginning of its id, or its folder.
+
+    Use it for a run whose processes crashed without reporting an end, or whose machines no longer
+    answer. A status that a process reported itself is kept. Data that arrives later reopens the
+    run. If no bridge runs, this command first delivers the remaining records. DIR holds run
+    folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
     if not run.strip():
         raise click.UsageError(
             "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
         )
     work_without_output()
-    own = (
+    named_folders = (
         folders_of(Path(run))
         if directory is None and os.path.isdir(os.path.join(run, "segments"))
         else []
     )
-    folders = own or chosen_folders(directory, run)
+    folders = named_folders or chosen_folders(directory, run)
     if len(folders) > 1:
         names = ", ".join(folder.run_id for folder in folders)
         raise WrongCallError(f"{run!r} may be {names}; write more of the id")
     folder = folders[0]
     console = Terminal()
-    before = time.time_ns()
+    request_ns = time.time_ns()
     send_control(folder, "finish", status=status)
-    if not _answered(console, folder, before):
+    if not _answered(console, folder, request_ns):
         sys.exit(*Drains(console).drain([folder]))
     report = read_report(folder)
     if report is None or report.status == "running":
@@ -74,7 +76,10 @@ def command(run: str, directory: Path | None, status: str) -> None:
 
 
 def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
-    """Wait until the folder's bridge has ended the run; return ``False`` when there is no bridge to do it."""
+    """Wait until the folder's bridge has ended the run.
+
+    Return ``False`` when there is no bridge to do it.
+    """
     deadline = time.monotonic() + _WAIT_S
     with console.wait_display() as display:
         while time.monotonic() < deadline:
@@ -98,5 +103,7 @@ def _result_line(folder: RunFolder, report: Report, status: str) -> str:
     line = f"{report.project}/{report.name} ({folder.run_id}) {report.status}"
     if report.status != status:
         line += ": its processes reported this status themselves, and it is kept"
-    waiting = [name for name, one in report.exporters.items() if one.written < report.position]
+    waiting = [
+        name for name, exporter in report.exporters.items() if exporter.written < report.position
+    ]
     return line + (f"; still to be delivered to {', '.join(waiting)}" if waiting else "")

@@ -1,4 +1,7 @@
-"""Defines the command ``otel-bridge``; its commands are imported when they are called, so that ``--help`` is quick."""
+"""Defines the command ``otel-bridge``.
+
+Its commands are imported when they are called, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _PACKAGES = frozenset({"run", "serve", "status", "rollouts", "timeline", "doctor
 
 
 class _Commands(click.Group):
-    """Loads the command ``name`` from the attribute ``command`` of ``otel_bridge.cli.<name>`` (``-`` as ``_``).
+    """Loads the command ``name`` from ``otel_bridge.cli.<name>.command`` (``-`` as ``_``).
 
     A command with a package of its own is in ``otel_bridge.cli.<name>.command``.
     """
@@ -97,10 +100,11 @@ class _Commands(click.Group):
 def main(ctx: click.Context) -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
-    Exit codes: 0 done; 1 something failed or remains, and one line names it; 2 the call itself is wrong, or names a
-    folder or a run that is not there. `run` returns the exit code of the command it ran.
+    Exit codes: 0 done; 1 something failed or remains, and one line names it; 2 the call itself is
+    wrong, or names a folder or a run that is not there. `run` returns the exit code of the command
+    it ran.
     """
-    # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.
+    # This process writes with the real packages. Only the command of `run` inherits the capture.
     release()
     os.environ.update(direct_variables(os.environ))
     ctx.obj = set_capture_aside()

@@ -1,7 +1,7 @@
-"""Output of a command: standard streams that may be closed, full, or a pipe without a reader, and files.
+"""Output of a command: files, and standard streams that may be closed, full or without a reader.
 
-A command that only shows something ends when its output cannot be written. A command that works continues, and only
-its text is lost: it calls `work_without_output` first.
+A command that only shows something ends when its output cannot be written. A command that works
+continues, and only its text is lost: it calls `work_without_output` first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import click
 
 
 class OutputStream:
-    """Writes to a standard stream and keeps its first error. Other attributes (``buffer``) are those of the stream.
+    """Writes to a standard stream and keeps its first error.
+
+    Other attributes (``buffer``) are those of the stream.
 
     Args:
         stream: The stream.
@@ -92,14 +94,16 @@ def write_file(path: Path, content: bytes) -> None:
 def call_with_streams(command: Callable[[], object]) -> object:
     """Call *command* with standard streams that never show a traceback.
 
-    When stdout cannot be written, one line on stderr reports why, unless the reader of a pipe has gone, which is no
-    error. The exit code is then 1, or the command's own after `work_without_output`.
+    When stdout cannot be written, one line on stderr reports why, unless the reader of a pipe has
+    gone, which is not an error. The exit code is then 1, or the command's own after
+    `work_without_output`.
     """
     _open_closed_descriptors()
-    before = sys.stdout, sys.stderr
+    streams = (sys.stdout, sys.stderr)
     output = OutputStream(sys.stdout, raises=True)
     errors = OutputStream(sys.stderr, raises=False)
-    sys.stdout, sys.stderr = cast("TextIO", output), cast("TextIO", errors)
+    sys.stdout = cast("TextIO", output)
+    sys.stderr = cast("TextIO", errors)
     try:
         try:
             return command()
@@ -113,14 +117,15 @@ def call_with_streams(command: Callable[[], object]) -> object:
         if output.failure is not None and output.failure.errno != errno.EPIPE:
             errors.write(f"Error: standard output cannot be written: {output.failure.strerror}\n")
             errors.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = streams
 
 
 def _open_closed_descriptors() -> None:
     """Open standard descriptors that are closed, or a file of the command would get their numbers.
 
-    Then a line that a library prints would be written into a ledger or a segment. The stdout opened here is for
-    reading, so that a write fails and the command notices it. A failure of stderr could not be shown.
+    Then a line that a library prints would be written into a ledger or a segment. The stdout opened
+    here is for reading, so that a write fails and the command notices it. A failure of stderr could
+    not be shown.
     """
     for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         with contextlib.suppress(OSError):
@@ -129,9 +134,10 @@ def _open_closed_descriptors() -> None:
         os.open(
             os.devnull, flags
         )  # gets the lowest free number, which is this one; a child finds it closed again
-    sys.stdout, sys.stderr = _text_stream(sys.stdout, 1), _text_stream(sys.stderr, 2)
+    sys.stdout = _text_stream(sys.stdout, 1)
+    sys.stderr = _text_stream(sys.stderr, 2)
 
 
 def _text_stream(stream: TextIO | None, number: int) -> TextIO:
-    """Return *stream*, or, if the interpreter started without it, a new stream for the descriptor *number*."""
+    """Return *stream*, or a new one for descriptor *number* if Python started without it."""
     return stream or open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

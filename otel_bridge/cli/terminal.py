@@ -1,7 +1,7 @@
 """Prints text of users, jobs and trackers so that it cannot control the terminal.
 
-All text is escaped by `otel_bridge.text.printable`. Markup is off, so that ``[redacted]`` in a reason stays text.
-JSON is escaped by the rules of JSON.
+All text is escaped by `otel_bridge.text.printable`. Markup is off, so that ``[redacted]`` in a
+reason stays text. JSON is escaped by the rules of JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks of `doctor` beyond settings: versions, ports, tokens, credentials, reachable addresses, clocks.
+"""Checks of `doctor` beyond settings: versions, ports, tokens, credentials, addresses, clocks.
 
-Each check returns lines to show, and lines that state what is wrong and what to do. No check writes anywhere. A check
-that needs the network waits a few seconds at most.
+Each check returns lines to show, and lines that state what is wrong and what to do. No check writes
+anywhere. A check that needs the network waits a few seconds at most.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Finding:
 
 
 def versions(exporters: Mapping[str, Exporter]) -> Finding:
-    """Return the installed version of each tracker next to the versions that its exporter was tested with.
+    """Return the version of each tracker next to those that its exporter was tested with.
 
     An untested version is not a problem by itself: `abilities` probes what works.
     """
-    found = Finding()
+    finding = Finding()
     for name, exporter in exporters.items():
         for package in exporter.requires if exporter.tested_with else ():
             with contextlib.suppress(
@@ -61,10 +61,10 @@ def versions(exporters: Mapping[str, Exporter]) -> Finding:
             ):  # the exporter reports it itself
                 version = importlib.metadata.version(package)
                 of = "" if name == package else f"{name}: "
-                found.shown.append(
+                finding.shown.append(
                     f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}"
                 )
-    return found
+    return finding
 
 
 def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Finding:
@@ -81,7 +81,7 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
 
 
 def ports() -> Finding:
-    """Return for each port of OTLP whether it is free on this machine, or which process listens on it."""
+    """Return for each port of OTLP whether it is free here, or which process listens on it."""
     return Finding([f"port {port} ({use}): {_holder(port)}" for port, use in _PORTS.items()])
 
 
@@ -111,15 +111,15 @@ def _process_at(port: int) -> str:
 
 def tokens(env: Mapping[str, str]) -> Finding:
     """Return the configured tokens, masked, and which of them is too short to be safe."""
-    found = Finding()
+    finding = Finding()
     for token in settings.TOKEN.read(env):
-        found.shown.append(f"token of {settings.TOKEN.name}: {masked(token)}")
+        finding.shown.append(f"token of {settings.TOKEN.name}: {masked(token)}")
         if len(token) < _TOKEN_CHARACTERS:
-            found.wrong.append(
+            finding.wrong.append(
                 f"a token of {settings.TOKEN.name} has {len(token)} characters, fewer than {_TOKEN_CHARACTERS}; make a "
                 "longer one: openssl rand -hex 24"
             )
-    return found
+    return finding
 
 
 def masked(secret: str) -> str:
@@ -136,37 +136,42 @@ def tracker(name: str, destination: Mapping[str, str], env: Mapping[str, str]) -
         destination: Its destination; values that are addresses are contacted.
         env: The environment.
     """
-    found = Finding()
-    given = [variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)]
-    found.shown += [f"{name}: {variable} is set ({masked(env[variable])})" for variable in given]
+    finding = Finding()
+    credentials = [variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)]
+    finding.shown += [
+        f"{name}: {variable} is set ({masked(env[variable])})" for variable in credentials
+    ]
     for address in dict.fromkeys(destination.values()):
         if urlsplit(address).scheme in _DEFAULT_PORTS:
-            _ask(found, name, address)
-    return found
+            _ask(finding, name, address)
+    return finding
 
 
-def _ask(found: Finding, name: str, address: str) -> None:
+def _ask(finding: Finding, name: str, address: str) -> None:
     parts = urlsplit(address)
     shown = without_credentials(address).partition("?")[0]
     try:
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
         socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as exc:
-        found.wrong.append(
+        finding.wrong.append(
             f"{name}: {shown} does not answer ({exc}); records wait on this machine until it does: check the address, "
             "the network, and whether the server runs"
         )
         return
-    found.shown.append(f"{name}: {shown} answers")
+    finding.shown.append(f"{name}: {shown} answers")
     skew_s = _skew_s(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/")
     if abs(skew_s) > _SKEW_S:
-        found.wrong.append(
+        finding.wrong.append(
             f"{name}: the clock of {parts.hostname} and of this machine differ by {skew_s:.0f} s: set yours by NTP"
         )
 
 
 def _skew_s(url: str) -> float:
-    """Return how many seconds the server's clock is ahead, by the Date of its answer; 0 without a Date."""
+    """Return how many seconds the server's clock is ahead, by the Date of its answer.
+
+    It is 0 without a Date.
+    """
     try:
         answer = HttpSession().head(url, timeout=_TIMEOUT_S, allow_redirects=False)
         return parsedate_to_datetime(answer.headers["Date"]).timestamp() - time.time()

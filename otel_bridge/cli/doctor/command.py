@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.table import Table
@@ -43,6 +43,7 @@ _WITHOUT_VARIABLES: Final = {
     "file": "file/ in the run folder",
 }
 """Where the exporters deliver that no variable directs."""
+_DELIVERS_TO: Final = "delivers to, or what it needs"
 _MIN_FREE_BYTES: Final = 1 << 30
 
 
@@ -147,11 +148,12 @@ def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
 
 def _installed() -> dict[str, exporter.Exporter]:
     """Return the exporters whose packages are installed, by name."""
-    found: dict[str, exporter.Exporter] = {}
+    installed: dict[str, exporter.Exporter] = {}
     for name in exporter.available():
-        with contextlib.suppress(OtelBridgeError):
-            found |= {name: exporter.load(name)} if name != exporter.OTLP else {}
-    return found
+        if name != exporter.OTLP:
+            with contextlib.suppress(OtelBridgeError):
+                installed[name] = exporter.load(name)
+    return installed
 
 
 def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -169,70 +171,83 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
     )
     table = _Table(*columns)
     for setting in all_settings():
-        raw = env.get(setting.name, "").strip()
-        if not raw and (setting.internal or not findings.whole):
+        is_set = bool(env.get(setting.name, "").strip())
+        if not is_set and (setting.internal or not findings.whole):
             continue
-        try:
-            value = setting.written(setting.read(env)) or raw or "-"
-        except ConfigError as exc:
-            findings.wrong.append(str(exc))
-            value = "cannot be read"
-        value = "set" if setting.secret and raw else value
-        origin = ("environment" if raw else "default",) if findings.whole else ()
-        table.add(setting.name, value, *origin, setting.doc)
+        cells = [setting.name, _value(findings, setting, env)]
+        if findings.whole:
+            cells.append("environment" if is_set else "default")
+        table.add(*cells, setting.doc)
     findings.show(table)
     findings.wrong += misspelt(env)
 
 
+def _value(findings: _Findings, setting: settings.Setting[Any], env: Mapping[str, str]) -> str:
+    """Return the value of *setting* as it may be shown; one that cannot be read is a problem."""
+    raw = env.get(setting.name, "").strip()
+    try:
+        value = setting.written(setting.read(env)) or raw or "-"
+    except ConfigError as exc:
+        findings.wrong.append(str(exc))
+        value = "cannot be read"
+    return "set" if setting.secret and raw else value
+
+
 def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
-    """Show the chosen exporters, or all of them with which are chosen, and the environment of their bridge."""
+    """Show the chosen exporters, or all of them, and the environment of their bridge."""
     chosen = chosen_exporters(env)
-    missing: dict[str, str] = {}
-    columns = ("chosen",) if findings.whole else ()
-    table = _Table("exporter", *columns, "delivers to, or what it needs")
-    known = exporter.available()
-    for name in known:
-        try:
-            where = " ".join(_destination(name, env))
-            lacking = (
-                "" if name == exporter.OTLP else exporter.missing_of(name, exporter.described(name))
-            )
-        except OtelBridgeError as exc:
-            where = str(exc)
-            lacking = ""
-            findings.wrong += [where] if name in chosen else []
-        missing |= {name: lacking} if lacking else {}
+    available = exporter.available()
+    table = _Table("exporter", *(("chosen",) if findings.whole else ()), _DELIVERS_TO)
+    lacking: dict[str, str] = {}
+    for name in available:
+        description, lack, error = _described(name, env)
+        if name in chosen:
+            lacking[name] = lack
+            findings.wrong += filter(None, [error])
         if findings.whole:
-            table.add(name, "yes" if name in chosen else "", lacking or where)
+            table.add(name, "yes" if name in chosen else "", description)
         elif name in chosen:
-            table.add(name, lacking or where)
-    findings.wrong += [
-        exporter.unknown(name) for name in chosen if name not in {*known, exporter.NONE}
-    ]
+            table.add(name, description)
+    unknown = [name for name in chosen if name not in {*available, exporter.NONE}]
+    findings.wrong += map(exporter.unknown, unknown)
     findings.show(table)
-    _bridge_environment(
-        findings, env, {name: missing.get(name, "") for name in chosen if name in known}
-    )
+    _bridge_environment(findings, env, lacking)
+
+
+def _described(name: str, env: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return what is shown of an exporter, what this environment lacks for it, and what is wrong.
+
+    The last two may be empty.
+    """
+    try:
+        places = " ".join(_destination(name, env))
+        if name == exporter.OTLP:
+            return places, "", ""
+        lack = exporter.missing_of(name, exporter.described(name))
+    except OtelBridgeError as exc:
+        return str(exc), "", str(exc)
+    return lack or places, lack, ""
 
 
 def _bridge_environment(
     findings: _Findings, env: Mapping[str, str], lacking: Mapping[str, str]
 ) -> None:
-    """Show in which other Python environment the bridge would run, or what is wrong with that environment.
+    """Show in which other Python environment the bridge would run, or what is wrong with it.
 
     Args:
         findings: Where it is shown.
         env: The environment.
-        lacking: Chosen exporter to what this environment lacks for it; empty when nothing is missing.
+        lacking: Chosen exporter to what this environment lacks for it; empty when nothing is
+            missing.
     """
-    missing = {name: what for name, what in lacking.items() if what}
+    missing = {name: lack for name, lack in lacking.items() if lack}
     try:
-        other = find_python(env, tuple(lacking), missing)
+        python = find_python(env, tuple(lacking), missing)
     except ConfigError as exc:
         findings.wrong.append(str(exc))
         return
-    if other is not None:
-        line = f"the bridge of a program here runs in another environment: {other.path} (otel-bridge {other.version})"
+    if python is not None:
+        line = f"the bridge of a program here runs in another environment: {python.path} (otel-bridge {python.version})"
         findings.show(line)
 
 
@@ -257,12 +272,12 @@ def _destination(name: str, env: Mapping[str, str]) -> list[str]:
             for signal in destination.signals_sent(env)
         ]
     chosen = exporter.described(name).read_settings(env, Path.cwd())
-    found = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
-    return found or [_WITHOUT_VARIABLES.get(name, "")]
+    values = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
+    return values or [_WITHOUT_VARIABLES.get(name, "")]
 
 
 def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
-    """Show where run folders are made and how much space is free there, and check that it can be used."""
+    """Show where run folders are made, and check its space and permissions."""
     base = find_base(env, Path.cwd())
     existing = next(path for path in (base.path, *base.path.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free

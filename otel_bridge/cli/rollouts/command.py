@@ -12,7 +12,7 @@ import click
 import orjson
 
 from otel_bridge.cli.errors import WrongCallError
-from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
+from otel_bridge.cli.rollouts.source import Payload, RolloutListing, RolloutSource, StoredRollout
 from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.status.source import existing_folders
@@ -22,11 +22,13 @@ from otel_bridge.errors import JournalError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
+from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable_json
 from otel_bridge.tokens.view import view_in
 
 _SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
 _LIMIT: Final = 10
+_RUNS_NAMED: Final = 20
 _UNNAMED: Final = {"split": "train"}
 """Values of a rollout that does not set them."""
 
@@ -44,26 +46,30 @@ class _Filter:
     consumed: int | None = None
     unused: bool = False
 
-    def takes(self, found: StoredRollout) -> bool:
-        """Return whether *found* matches every option."""
-        facts = found.facts
+    def takes(self, rollout: StoredRollout) -> bool:
+        """Return whether *rollout* matches every option."""
+        facts = rollout.facts
+        if self.steps and facts.get("step") not in self.steps:
+            return False
+        names = {"group": self.group, "role": self.role, "split": self.split}
+        for key, name in names.items():
+            if name is not None and name != (facts.get(key) or _UNNAMED.get(key)):
+                return False
+        if self.trace is not None and not self._has_id(facts, self.trace):
+            return False
+        return self._is_used(facts) and (not self.errors or bool(facts["failed"]))
+
+    @staticmethod
+    def _has_id(facts: Payload, rollout_id: str) -> bool:
+        """Return whether *rollout_id* begins the trace id, or is the rollout's own id."""
+        return str(facts["id"]).startswith(rollout_id) or facts["rollout_id"] == rollout_id
+
+    def _is_used(self, facts: Payload) -> bool:
+        """Return whether training steps consumed the rollout as the options require."""
         trained_steps = cast("list[int]", facts["trained_steps"])
-        wanted = {"group": self.group, "role": self.role, "split": self.split}
-        return (
-            (not self.steps or facts.get("step") in self.steps)
-            and all(
-                value is None or value == (facts.get(key) or _UNNAMED.get(key))
-                for key, value in wanted.items()
-            )
-            and (
-                self.trace is None
-                or str(facts["id"]).startswith(self.trace)
-                or facts["rollout_id"] == self.trace
-            )
-            and (not self.errors or bool(facts["failed"]))
-            and (self.consumed is None or self.consumed in trained_steps)
-            and not (self.unused and trained_steps)
-        )
+        if self.consumed is not None and self.consumed not in trained_steps:
+            return False
+        return not (self.unused and trained_steps)
 
 
 @click.command("rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full")
@@ -150,9 +156,9 @@ def command(
 ) -> None:
     """Show rollouts: messages, tool calls, rewards.
 
-    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the folder above. A bridge
-    may serve the run at the same time. A rollout can be shown until every tracker has it. The exporter `file` keeps it
-    longer.
+    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the
+    folder above. A bridge may serve the run at the same time. A rollout can be shown until every
+    tracker has it. The exporter `file` keeps it longer.
     """
     _check_forms(output, overlay, as_html=as_html, as_json=as_json)
     if (as_html or overlay) and directory is not None and trace is None and not directory.exists():
@@ -161,13 +167,13 @@ def command(
     folders = chosen_folders(directory, run)
     if not folders:
         return
-    wanted = _Filter(steps, group, role, split, trace, errors, consumed, unused)
+    selection = _Filter(steps, group, role, split, trace, errors, consumed, unused)
     if as_html:
-        write_page(folders, wanted.takes, output)
+        write_page(folders, selection.takes, output)
         return
     view = RolloutView(Terminal(soft_wrap=True), full=full)
     order = _SortOrder(sort, reverse, limit, as_json, overlay)
-    counts = [_show(folder, wanted, view, order) for folder in folders]
+    counts = [_show(folder, selection, view, order) for folder in folders]
     if all(count is None for count in counts):
         raise SystemExit(1)
     if not any(counts):
@@ -196,44 +202,52 @@ class _SortOrder:
     as_json: bool
     overlay: str | None = None
 
-    def of(self, found: Sequence[StoredRollout]) -> list[StoredRollout]:
+    def of(self, rollouts: Sequence[StoredRollout]) -> list[StoredRollout]:
         """Return the rollouts to show, in order; those without the value to sort by come last."""
-        known = [one for one in found if _key(one, self.sort) is not None]
-        known.sort(key=lambda one: _key(one, self.sort) or 0.0, reverse=not self.reverse)
-        ordered = [*known, *(one for one in found if _key(one, self.sort) is None)]
-        limit = self.limit if self.limit is not None else 0 if self.as_json else _LIMIT
+        values = {id(rollout): _key(rollout, self.sort) for rollout in rollouts}
+        ordered = [rollout for rollout in rollouts if values[id(rollout)] is not None]
+        ordered.sort(key=lambda rollout: values[id(rollout)] or 0.0, reverse=not self.reverse)
+        ordered += [rollout for rollout in rollouts if values[id(rollout)] is None]
+        default_limit = 0 if self.as_json else _LIMIT
+        limit = default_limit if self.limit is None else self.limit
         return ordered[:limit] if limit else ordered
 
 
-def _key(found: StoredRollout, sort: str) -> float | None:
-    facts = found.facts
+def _key(rollout: StoredRollout, sort: str) -> float | None:
+    facts = rollout.facts
     if sort == "duration":
-        start, end = facts.get("start_unix_ns"), facts.get("end_unix_ns")
+        start = facts.get("start_unix_ns")
+        end = facts.get("end_unix_ns")
         return float(end - start) if isinstance(start, int) and isinstance(end, int) else None
     value = facts.get("position" if sort == "newest" else sort)
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or those that match *run*: a name, an id, or the beginning of an id.
+    """Return the run folders of *directory*, or those of the *run*: a name or part of an id.
 
     When the folder of the environment has no run, that is printed, and nothing is returned.
 
     Raises:
-        WrongCallError: The call names a folder or a run that is not there; the message lists the runs that exist.
+        WrongCallError: The call names a folder or a run that is not there; the message lists the
+            runs that exist.
     """
     folders = existing_folders(directory, run)
     if run is None or not folders:
         return folders
-    where = folders[0].base
-    named = [(folder, _name_of(folder)) for folder in folders]
-    found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
-    if not found:
-        there = ", ".join(
-            f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20]
+    names = [_name_of(folder) for folder in folders]
+    matching = [
+        folder
+        for folder, name in zip(folders, names, strict=True)
+        if run == name or folder.run_id.startswith(run)
+    ]
+    if not matching:
+        runs = ", ".join(
+            f"{name} ({folder.run_id})" if name else folder.run_id
+            for folder, name in zip(folders[:_RUNS_NAMED], names, strict=False)
         )
-        raise WrongCallError(f"{where}: no run {run!r} here; there are {there}")
-    return found
+        raise WrongCallError(f"{folders[0].base}: no run {run!r} here; there are {runs}")
+    return matching
 
 
 def _name_of(folder: RunFolder) -> str:
@@ -241,18 +255,23 @@ def _name_of(folder: RunFolder) -> str:
     return "" if report is None else report.name
 
 
-def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrder) -> int | None:
-    """Print the rollouts of one run, and return how many it has or had; ``None`` when its data cannot be read."""
+def _show(
+    folder: RunFolder, selection: _Filter, view: RolloutView, order: _SortOrder
+) -> int | None:
+    """Print the rollouts of one run, and return how many it has or had.
+
+    It is ``None`` when its data cannot be read.
+    """
     try:
         with RolloutSource(folder) as source:
             rollouts = source.rollouts()
             if not rollouts.sources:
                 _notify_unread(folder)
                 return None
-            count = len(rollouts.found) + rollouts.gone
+            count = len(rollouts.rollouts) + rollouts.gone
             if not count:
                 return 0
-            matching = [rollout for rollout in rollouts.found if wanted.takes(rollout)]
+            matching = [rollout for rollout in rollouts.rollouts if selection.takes(rollout)]
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))
@@ -270,8 +289,8 @@ def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrd
     return count
 
 
-def _show_one(found: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
-    payload = found.whole()
+def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
+    payload = rollout.whole()
     if payload is None:
         return False
     if as_json:
@@ -292,13 +311,13 @@ def _notify_unread(folder: RunFolder) -> None:
     echo(f"{message}; {command}", err=True)
 
 
-def _notify_rest(rollouts: RolloutListing, matching: int, shown: int) -> None:
+def _notify_rest(rollouts: RolloutListing, matching: int, count_shown: int) -> None:
     """Print on stderr how many rollouts are not shown, and why."""
-    here = len(rollouts.found)
+    stored = len(rollouts.rollouts)
     parts = [
-        f"{shown} of {here} rollouts shown"
-        if matching == here
-        else f"{shown} of {matching} that match, {here} here"
+        f"{count_shown} of {counted(stored, 'rollout')} shown"
+        if matching == stored
+        else f"{count_shown} of {matching} that match, {stored} here"
     ]
     if rollouts.gone:
         parts.append(

@@ -1,8 +1,8 @@
 """Reads the rollouts of one run from its ledger and from the files of the exporter ``file``.
 
-Each rollout is listed once with its small fields, and evaluations are merged into it. Messages and spans are read again
-only for the rollouts that are shown, so that a folder of gigabytes needs little memory. Read-only: a bridge may serve
-the run at the same time.
+Each rollout is listed once with its small fields, and evaluations are merged into it. Messages and
+spans are read again only for the rollouts that are shown, so that a folder of gigabytes needs
+little memory. Read-only: a bridge may serve the run at the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
 Payload: TypeAlias = dict[str, Json]
-"""Line of the exporter ``file``, with ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``trained_steps`` and
+"""Line of the exporter ``file``, with further fields.
+
+They are ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``trained_steps`` and
 ``evaluations``."""
 ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 """Reads a rollout again; returns ``None`` when it was deleted."""
@@ -57,12 +59,13 @@ class RolloutListing:
     """Holds the rollouts of one run.
 
     Attributes:
-        found: Rollouts, by position.
-        gone: Number of rollouts that were delivered and deleted from the ledger, and are in no file.
+        rollouts: Rollouts, by position.
+        gone: Number of rollouts that were delivered and deleted from the ledger, and are in no
+            file.
         sources: Sources that were read: ``ledger``, ``file``; empty when there is neither.
     """
 
-    found: list[StoredRollout] = field(default_factory=list[StoredRollout])
+    rollouts: list[StoredRollout] = field(default_factory=list[StoredRollout])
     gone: int = 0
     sources: list[str] = field(default_factory=list[str])
 
@@ -102,21 +105,22 @@ class RolloutSource:
                         payload
                     )
                 else:
-                    counted = _counted(payload)
-                    light = {key: value for key, value in counted.items() if key not in _HEAVY}
+                    light = _counted(payload)
+                    for key in _HEAVY:
+                        light.pop(key, None)
                     reads[str(payload["id"])] = (light, read)
             if self._files if source == "file" else self._view:
                 result.sources.append(source)
         for rollout_id, (light, read) in reads.items():
             values = evaluations.get(rollout_id, {})
-            result.found.append(StoredRollout(_with_evaluations(light, values), read, values))
-        result.found.sort(key=lambda one: cast("int", one.facts["position"]))
+            result.rollouts.append(StoredRollout(_with_evaluations(light, values), read, values))
+        result.rollouts.sort(key=lambda rollout: cast("int", rollout.facts["position"]))
         total = self._view.meta("rollouts") if self._view is not None else 0
-        result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
+        result.gone = max((total if isinstance(total, int) else 0) - len(result.rollouts), 0)
         return result
 
     def token_pages(self, rollouts: Iterable[StoredRollout]) -> dict[str, str]:
-        """Return the newest page of tokens of each of *rollouts* that has one, by the rollout's id."""
+        """Return the newest page of tokens of each of *rollouts* that has one, by its id."""
         trace_ids = {str(rollout.facts["id"]) for rollout in rollouts}
         pages: dict[str, str] = {}
         for _, _, line in self._lines():
@@ -134,7 +138,7 @@ class RolloutSource:
         return pages
 
     def _file_of(self, payload: Payload) -> str | None:
-        """Return the text of the first item of a line of media, ``None`` when its file has been deleted."""
+        """Return the text of the first item of a line of media, ``None`` without its file."""
         items = entries(payload.get("items"))
         try:
             with open(open_regular(self._folder / str(items[0]["file"])), "rb") as opened:
@@ -151,7 +155,7 @@ class RolloutSource:
                 yield payload, partial(_line_at, path, offset)
 
     def _lines(self) -> Iterator[tuple[Path, int, bytes]]:
-        """Yield each line of the files of the exporter ``file``, with its file and its offset there."""
+        """Yield each line of the exporter ``file``, with its file and its offset there."""
         for path in self._files:
             with (
                 contextlib.suppress(OSError),
@@ -194,7 +198,10 @@ class RolloutSource:
 
 
 def _trace_id_of_page(media_id: str) -> str:
-    """Return the id of the rollout whose page of tokens has *media_id*; of other media an empty text."""
+    """Return the id of the rollout whose page of tokens has *media_id*.
+
+    It is empty for other media.
+    """
     return (
         media_id.removeprefix(TOKENS_ID).partition(":")[0] if media_id.startswith(TOKENS_ID) else ""
     )
@@ -219,8 +226,9 @@ def _parsed(line: bytes) -> Payload | None:
 
 
 def _counted(payload: Payload) -> Payload:
-    """Return a rollout with its numbers of turns and tool calls, whether it failed, and the user's own id."""
-    spans, messages = entries(payload.get("spans")), entries(payload.get("messages"))
+    """Return a rollout with its numbers of turns and calls, whether it failed, and its own id."""
+    spans = entries(payload.get("spans"))
+    messages = entries(payload.get("messages"))
     metadata = payload.get("metadata")
     return {
         **payload,

@@ -1,4 +1,4 @@
-"""Shows the tokens of one rollout: its page as a file, or its text on the terminal, each token colored by a value."""
+"""Shows the tokens of one rollout: as a page, or on the terminal, each colored by a value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_page(
     pages: list[str] = []
     for folder in folders:
         with RolloutSource(folder) as source:
-            of_folder = [rollout for rollout in source.rollouts().found if takes(rollout)]
+            of_folder = [rollout for rollout in source.rollouts().rollouts if takes(rollout)]
             matching += of_folder
             pages += source.token_pages(of_folder).values()
     if len(pages) > 1:
@@ -53,7 +53,7 @@ def write_page(
 
 
 def print_tokens(view: TokenView | None, overlay: str) -> None:
-    """Print the tokens of *view*, colored by the values of *overlay*, and those with the largest values."""
+    """Print the tokens of *view*, colored by *overlay*, and those with the largest values."""
     terminal = Terminal(soft_wrap=True)
     if view is None:
         terminal.print_line(f"  {_NO_TOKENS}", style="dim")
@@ -80,7 +80,7 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
 
 
 def _style(strength: float | None) -> str:
-    """Return the style of a token: darker red for a larger value, green for an advantage above 0."""
+    """Return the style of a token: darker red for more, green for an advantage above 0."""
     if strength is None or abs(strength) < 0.05:
         return ""
     level = round(60 + 150 * min(abs(strength), 1.0))

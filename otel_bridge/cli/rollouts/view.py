@@ -1,7 +1,8 @@
 """Prints one rollout as text: a heading, then its messages by role with tool calls and results.
 
-On a terminal, long messages are clipped, with a note of how many lines are left out. In a pipe every line is printed.
-Control characters are escaped, because a model's text must not control the terminal.
+On a terminal, long messages are clipped, with a note of how many lines are left out. In a pipe
+every line is printed. Control characters are escaped, because a model's text must not control the
+terminal.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class RolloutView:
             return
         width = max(self._console.width - len(_INDENT), 20)
         folded = [
-            line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)
+            line[start : start + width]
+            for line in lines
+            for start in range(0, max(len(line), 1), width)
         ]
         yield from (Text(_INDENT + line) for line in folded[:_LINES])
         if len(folded) > _LINES:
@@ -101,7 +104,7 @@ def _shown(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return *text* escaped for a terminal, line breaks too: a name must not be able to forge a line."""
+    """Return *text* escaped for a terminal, line breaks too: a name must not forge a line."""
     return printable(text.expandtabs(4))
 
 
@@ -152,7 +155,7 @@ def _token_figures(payload: Payload) -> str:
 
 
 def _listed(numbers: Json, takes: Callable[[str], bool]) -> str:
-    """Return the *numbers* whose name *takes* selects, by their name without the prefix of tokens."""
+    """Return the *numbers* that *takes* selects by name; names lose the prefix of tokens."""
     if not isinstance(numbers, dict):
         return ""
     selected = {name: number for name, number in numbers.items() if takes(name)}
@@ -198,15 +201,16 @@ def _remarks(payload: Payload) -> Iterator[Text]:
     figures = _token_figures(payload)
     if figures:
         yield Text(_one_line(f"  tokens: {figures}"))
-    for value in entries(payload.get("evaluations")):
-        if str(value.get("name")).startswith(TOKENS):
-            continue
-        parts = [
-            str(value[key])
-            for key in ("value", "label", "explanation")
-            if value.get(key) is not None
-        ]
-        yield Text(_one_line(f"  later: {value.get('name')} {' · '.join(parts)}"), style="dim")
+    for evaluation in entries(payload.get("evaluations")):
+        if not str(evaluation.get("name")).startswith(TOKENS):
+            yield Text(_one_line(f"  later: {_evaluation(evaluation)}"), style="dim")
+
+
+def _evaluation(evaluation: Payload) -> str:
+    """Return the name of an evaluation with those of value, label and explanation that it has."""
+    keys = ("value", "label", "explanation")
+    parts = [str(evaluation[key]) for key in keys if evaluation.get(key) is not None]
+    return f"{evaluation.get('name')} {' · '.join(parts)}"
 
 
 def _texts(message: Payload) -> Iterator[str]:

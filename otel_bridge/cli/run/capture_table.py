@@ -1,4 +1,4 @@
-"""Prints at the end of ``otel-bridge run --capture`` what was captured and what was not, of all processes."""
+"""Prints at the end of ``otel-bridge run --capture`` what was captured of all processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LINES: Final = 20
 
 
 class CaptureTable:
-    """Makes the folder in which captured processes count calls, and prints the table; does nothing without a capture.
+    """Makes the folder in which captured processes count calls, and prints the table.
 
     Args:
         variables: Environment variables of the capture; empty when nothing is captured.

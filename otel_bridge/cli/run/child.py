@@ -60,15 +60,18 @@ class Child:
         return self._process.pid
 
     def wait(self) -> int:
-        """Wait until the command exits; return its exit code as a shell does: 128 + n when signal n killed it."""
+        """Wait until the command exits.
+
+        Return its exit code as a shell does: 128 + n when signal n killed it.
+        """
         while True:
-            # Another thread may receive the signal. Its handler runs in this thread, once the wait times out.
+            # Another thread may receive the signal; its handler runs here, once the wait times out.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_LOOK_S)
                 return 128 - code if code < 0 else code
 
     def status(self) -> Status:
-        """Return how the command ended: killed by a signal, failed by its exit code, or finished."""
+        """Return how the command ended: killed by a signal, failed by its code, or finished."""
         code = self._process.returncode
         if code is not None and code < 0:
             return Status.KILLED
@@ -76,7 +79,7 @@ class Child:
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         if number in _FROM_TERMINAL and _in_foreground():
-            return  # the terminal has sent the signal to the whole process group, the command included
+            return  # the terminal has sent the signal to the command too
         if self._process.poll() is None:
             self._process.send_signal(number)
 

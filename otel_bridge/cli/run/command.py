@@ -1,4 +1,4 @@
-"""``otel-bridge run -- CMD``: run CMD, serve every run that its processes open, and receive OTLP from stock SDKs."""
+"""``otel-bridge run -- CMD``: run CMD, and serve every run of its processes and stock SDKs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from otel_bridge.text.wait_display import records_in_trackers
 DRAIN_S: Final = 300.0
 _STOP_S: Final = 10.0
 _READ_S: Final = 10.0
-"""Most seconds in which the last data is read before runs end, because spans of one run may belong to another."""
+"""Most seconds in which the last data is read: spans of one run may belong to another."""
 _LAST_DATA_S: Final = 0.5
-"""Seconds after the command's exit in which its last data is read and the ends of its processes are recorded."""
+"""Seconds after the command's exit in which its last data and ends are recorded."""
 
 
 @click.command(
@@ -95,9 +95,10 @@ def command(
 ) -> None:
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
 
-    Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry SDK send OTLP to a
-    receiver on this machine. Both belong to the same run. With --capture, unchanged Python programs that log to W&B or
-    Trackio, or write TensorBoard's event files, belong to it too.
+    Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry
+    SDK send OTLP to a receiver on this machine. Both belong to the same run. With --capture,
+    unchanged Python programs that log to W&B or Trackio, or write TensorBoard's event files, belong
+    to it too.
     """
     work_without_output()
     env = own_environment(exporters=exporters, new_run=new_run, directory=directory)
@@ -154,9 +155,10 @@ def command(
 
 
 class _InterruptHandler:
-    """Stops the delivery on Ctrl-C or SIGTERM once the command has exited; undelivered records stay in the folders.
+    """Stops the delivery on Ctrl-C or SIGTERM once the command has exited.
 
-    A signal takes effect after `allow`, because the ends of the command's processes are recorded before that.
+    A signal takes effect after `allow`, because the ends of the command's processes are recorded
+    before that.
     """
 
     def __init__(self, host: BridgeSupervisor) -> None:

@@ -22,11 +22,17 @@ _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settin
 MLFLOW_KEEPS_TRACES: Final = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
 """Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
 _TRACKER_NAMES: Final = {"wandb": "W&B", "trackio": "Trackio"}
-"""Captured trackers that get nothing in the mode ``replace``; TensorBoard's event files are written in either mode."""
+"""Captured trackers that get nothing in the mode ``replace``.
+
+TensorBoard's event files are written in either mode.
+"""
 
 
 def own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[str, str]:
-    """Return this process's environment with the options in it; ``--exporters`` overrides all variables."""
+    """Return this process's environment with the options in it.
+
+    ``--exporters`` overrides all variables.
+    """
     env = settings.environment()
     if exporters:
         for setting in _BY_SIGNAL:
@@ -46,7 +52,7 @@ def child_environment(
     base: Path,
     receiver: LauncherReceiver,
 ) -> dict[str, str]:
-    """Return the children's environment: launcher, run name, and this receiver instead of the user's OTLP endpoint."""
+    """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint."""
     child = {
         name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
@@ -63,13 +69,9 @@ def child_environment(
         child[settings.LAUNCHER_NEW.name] = identity.name[-len(new_end()) :]
     child.setdefault(*NO_SYSTEM_METRICS)
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in env):
-        # MLflow exports its own traces to an OTLP endpoint, if one is set, instead of its store: keep both.
+        # MLflow sends its own traces to an OTLP endpoint instead of its store: keep both.
         child.setdefault(*MLFLOW_KEEPS_TRACES)
-    child |= launcher_environment(choice.by_signal)
-    if choice.refused and not choice.names:
-        child |= launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
-    elif not choice.names:  # each child's own choice counts
-        child[settings.LAUNCHER_EXPORTERS.name] = ""
+    child |= _exporter_variables(choice)
     attributes = {
         **resource_attributes(env),
         semconv.PROJECT: identity.project,
@@ -88,6 +90,16 @@ def child_environment(
     return child | direct_variables(env, receiver.host) | receiver.environment
 
 
+def _exporter_variables(choice: RequestedDestinations) -> dict[str, str]:
+    """Return the variables by which the children get the launcher's exporters."""
+    if choice.names:
+        return launcher_environment(choice.by_signal)
+    if choice.refused:
+        return launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
+    # Each child's own choice counts.
+    return {**launcher_environment(choice.by_signal), settings.LAUNCHER_EXPORTERS.name: ""}
+
+
 def capture_of(
     option: str, env: Mapping[str, str], choice: RequestedDestinations, *, tee: bool = False
 ) -> dict[str, str]:
@@ -100,18 +112,19 @@ def capture_of(
         tee: Whether the trackers themselves get everything too, whatever *env* says.
 
     Raises:
-        ConfigError: A name is unknown, *tee* has nothing to keep, or a tracker would get everything twice.
+        ConfigError: A name is unknown, *tee* has nothing to keep, or a tracker would get everything
+            twice.
     """
-    wanted = settings.names(option) if option else settings.CAPTURE.read(env)
-    unknown = [name for name in wanted if name not in KNOWN]
-    if unknown or (option and not wanted):
-        given = f"--capture {option}" if option else f"{settings.CAPTURE.name}={','.join(wanted)}"
-        raise ConfigError(f"{given}: expected some of {', '.join(KNOWN)}")
-    if tee and not wanted:
+    names = settings.names(option) if option else settings.CAPTURE.read(env)
+    unknown = {*names} - {*KNOWN}
+    if unknown or (option and not names):
+        source = f"--capture {option}" if option else f"{settings.CAPTURE.name}={','.join(names)}"
+        raise ConfigError(f"{source}: expected some of {', '.join(KNOWN)}")
+    if tee and not names:
         raise ConfigError("--tee: nothing is captured; add --capture, e.g. --capture wandb")
     mode = "tee" if tee else settings.CAPTURE_MODE.read(env)
-    refuse_twice(wanted, mode, choice.names)
-    return capture_variables(env, wanted, mode) if wanted else {}
+    refuse_twice(names, mode, choice.names)
+    return capture_variables(env, names, mode) if names else {}
 
 
 def replaced_trackers(variables: Mapping[str, str], choice: RequestedDestinations) -> str:

@@ -1,7 +1,9 @@
-"""Run folders that a launcher's children open. The launcher has a segment in each, which keeps the run open.
+"""Run folders that a launcher's children open.
 
-A captured run ends with its own processes, as in its tracker, and so does a trial of a W&B sweep: one command may have
-many of them, and each has a status of its own.
+The launcher has a segment in each, which keeps the run open.
+
+A captured run ends with its own processes, as in its tracker, and so does a trial of a W&B sweep:
+one command may have many of them, and each has a status of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from otel_bridge.records import Status
 
 
 class LaunchedRuns:
-    """Finds the run folders of the launcher's children. The supervisor's thread calls `folders`, the launcher's `end`.
+    """Finds the run folders of the launcher's children.
+
+    The supervisor's thread calls `folders`, the launcher's `end`.
 
     Args:
         base: The directory of run folders.
@@ -57,7 +61,10 @@ class LaunchedRuns:
                 segment.end(status)
 
     def _join(self, folder: RunFolder) -> None:
-        """Serve *folder* if a child of this command writes to it; another job's folder is left to its own bridge."""
+        """Serve *folder* if a child of this command writes to it.
+
+        Another job's folder is left to its own bridge.
+        """
         header = _own_header(folder, self._since_ns)
         if header is None:
             return
@@ -136,7 +143,7 @@ def _ends_by_itself(of: SegmentHeader) -> bool:
 
 
 def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
-    """Return the header of a segment that a native child or this receiver began since *since_ns*."""
+    """Return the header of a segment that a child or this receiver began since *since_ns*."""
     mark = launcher_mark()
     for segment in folder.segments():
         if segment.mtime_ns < since_ns:

@@ -18,8 +18,8 @@ from otel_bridge.otlp.destination import PREFIX
 class LauncherReceiver:
     """Runs the launcher's receiver, and holds the variables that stock SDKs need to find it.
 
-    Without the extra ``collector`` the receiver accepts HTTP only. The variables configure stock SDKs for HTTP, and for
-    gRPC only a signal for which the user chose it.
+    Without the extra ``collector`` the receiver accepts HTTP only. The variables configure stock
+    SDKs for HTTP, and for gRPC only a signal for which the user chose it.
 
     Attributes:
         environment: These variables.
@@ -71,7 +71,7 @@ class LauncherReceiver:
 def _variables_of(
     signal: str, env: Mapping[str, str], http_endpoint: str, grpc_endpoint: str
 ) -> dict[str, str]:
-    """Return the endpoint and protocol of *signal*, which agree: gRPC where the user chose it and the receiver has it.
+    """Return the endpoint and protocol of *signal*: gRPC if the user chose it and it is there.
 
     vLLM's server reads the variables of traces only, and takes gRPC when their protocol is not set.
     """
@@ -85,7 +85,7 @@ def _variables_of(
 
 
 def _for_others(endpoint: str, host: str) -> str:
-    """Return *endpoint* as other nodes reach it: a wildcard address is replaced by one of this machine."""
+    """Return *endpoint* as other nodes reach it: for a wildcard, an address of this machine."""
     if host not in {"0.0.0.0", "::"}:  # noqa: S104  # looked for, not bound
         return endpoint
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""``otel-bridge serve``: receive OTLP over gRPC and HTTP, and deliver every run folder below one directory."""
+"""``otel-bridge serve``: receive OTLP, and deliver every run folder of one directory."""
 
 from __future__ import annotations
 
@@ -73,12 +73,13 @@ _NAMED_RUNS: Final = 5
 def command(
     exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str
 ) -> None:
-    """Receive OTLP and deliver every run below one directory to the trackers, until SIGTERM or SIGINT.
+    """Receive OTLP and deliver every run of one directory to the trackers, until SIGTERM or SIGINT.
 
-    After the signal, new data is refused: clients send it again later. Incomplete data is released, and stored
-    records are delivered for at most OTEL_BRIDGE_DRAIN_TIMEOUT_S (30) seconds. A second signal stops the delivery at
-    once. Remaining records are reported and stay in the folders until the next `serve` or `drain` delivers them. Exit
-    codes: 0 nothing remains, 1 something remains, 2 the call is wrong.
+    After the signal, new data is refused: clients send it again later. Incomplete data is released,
+    and stored records are delivered for at most OTEL_BRIDGE_DRAIN_TIMEOUT_S (30) seconds. A second
+    signal stops the delivery at once. Remaining records are reported and stay in the folders until
+    the next `serve` or `drain` delivers them. Exit codes: 0 nothing remains,
+    1 something remains, 2 the call is wrong.
     """
     work_without_output()
     env = settings.environment()
@@ -105,7 +106,10 @@ def command(
 
 
 def earlier_runs_line(base: Path) -> str:
-    """Return a line on the runs below *base* that are not wholly delivered, by name; empty when there is none."""
+    """Return a line on the runs below *base* that are not wholly delivered, by name.
+
+    It is empty when there is none.
+    """
     names: list[str] = []
     folders = run_folders(base)
     for folder in folders:
@@ -116,12 +120,12 @@ def earlier_runs_line(base: Path) -> str:
             names.append(f"{report.project}/{report.name}")
     if not names:
         return ""
-    more = f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
+    unnamed = f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
     runs = counted(len(folders), "run")
     follow = "follows" if len(names) == 1 else "follow"
     return (
         f"found {runs} in {base}, {len(names)} not wholly delivered, which {follow} now: "
-        f"{', '.join(names[:_NAMED_RUNS])}{more}; --dir serves another folder"
+        f"{', '.join(names[:_NAMED_RUNS])}{unnamed}; --dir serves another folder"
     )
 
 
@@ -131,10 +135,10 @@ def allow_files() -> None:
     An active run keeps fifteen files open, and 1,024 is a common soft limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def _others_at_work() -> bool:
@@ -143,37 +147,43 @@ def _others_at_work() -> bool:
     An HTTP request that reads from a disk that hangs is such a thread.
     """
     until_s = time.monotonic() + _THREADS_S
-    others = [
-        one
-        for one in threading.enumerate()
-        if not one.daemon and one is not threading.main_thread()
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
     ]
-    for thread in others:
+    for thread in threads:
         thread.join(max(until_s - time.monotonic(), 0.0))
-    return any(thread.is_alive() for thread in others)
+    return any(thread.is_alive() for thread in threads)
+
+
+def _choice(env: Mapping[str, str], cwd: Path, exporters: str) -> RequestedDestinations:
+    """Return the exporters of *env*.
+
+    *exporters*, those of the command, override all its variables.
+    """
+    if not exporters:
+        return choose(None, env, cwd)
+    of_signals = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
+    overridden = {setting.name for setting in of_signals}
+    rest = {name: value for name, value in env.items() if name not in overridden}
+    return choose(None, {**rest, settings.EXPORTERS.name: exporters}, cwd)
 
 
 class _Service:
-    """Runs the bridge supervisor of all run folders and the receiver, and shuts both down in order."""
+    """Runs the supervisor of all run folders and the receiver, and shuts both down."""
 
     def __init__(
         self, env: Mapping[str, str], cwd: Path, base: Path, *, exporters: str, log: ServiceLog
     ) -> None:
-        self._env, self._base, self._log = env, base, log
-        named = {**env, settings.EXPORTERS.name: exporters} if exporters else dict(env)
-        if exporters:
-            for setting in (
-                settings.METRICS_EXPORTER,
-                settings.TRACES_EXPORTER,
-                settings.LOGS_EXPORTER,
-            ):
-                named.pop(setting.name, None)
-        self._choice: RequestedDestinations = choose(None, named, cwd)
+        self._env = env
+        self._base = base
+        self._log = log
+        self._choice = _choice(env, cwd, exporters)
+        is_chosen = bool(self._choice.names or self._choice.refused)
         options = dataclasses.replace(
             BridgeOptions.read(bridge_environment(env), cwd),
-            exporters=self._choice.by_signal
-            if self._choice.names or self._choice.refused
-            else None,
+            exporters=self._choice.by_signal if is_chosen else None,
             idle_s=IDLE_S,
             lazy=True,
         )
@@ -190,11 +200,11 @@ class _Service:
 
     @property
     def hanging(self) -> bool:
-        """Return whether a writer did not close, or the thread that reads run folders did not end."""
+        """Return whether a writer did not close, or the reading thread did not end."""
         return bool(self._host.hanging) or self._host.alive
 
     def _may_join(self, run_id: str, other_run_id: str) -> bool:
-        """Return whether whatever sent one of the runs may send the other, so that its spans may move there."""
+        """Return whether the sender of one run may send the other, so that spans may move there."""
         return self._one_token or (
             self._receiver is not None and self._receiver.same_token(run_id, other_run_id)
         )
@@ -203,10 +213,13 @@ class _Service:
         """Begin to receive.
 
         Raises:
-            ConfigError: An address is not valid or not free, or the receiver's packages are missing.
+            ConfigError: An address is not valid or not free, or the receiver's packages are
+                missing.
         """
-        grpc, http = _address("--grpc", grpc_address), _address("--http", http_address)
-        if grpc is None and http is None:
+        grpc = _address("--grpc", grpc_address)
+        http = _address("--http", http_address)
+        first = grpc or http
+        if first is None:
             return
         if grpc is not None and importlib.util.find_spec("grpc") is None:
             raise MissingExtraError(
@@ -214,19 +227,27 @@ class _Service:
             )
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only where it listens
 
-        chosen = ReceiverSettings.from_environment(
+        host, _ = first
+        http_host, http_port = http or (host, None)
+        receiver_settings = ReceiverSettings.from_environment(
             self._env,
             self._base,
-            host=grpc[0] if grpc else http[0] if http else "",
+            host=host,
             grpc_port=grpc[1] if grpc else None,
-            http_host=http[0] if http else grpc[0] if grpc else "",
-            http_port=http[1] if http else None,
+            http_host=http_host,
+            http_port=http_port,
         )
-        if chosen.in_clear:
-            line = "data arrives unencrypted: set OTEL_BRIDGE_TLS_CERT and _KEY, or put a proxy with TLS in front"
+        if receiver_settings.in_clear:
+            line = (
+                "data arrives unencrypted: set OTEL_BRIDGE_TLS_CERT and _KEY, "
+                "or put a proxy with TLS in front"
+            )
             self._log.log_line(line, level="warning")
         self._receiver = Receiver(
-            chosen, metrics=self._metrics, status=self._status, warnings=self._host.warnings
+            receiver_settings,
+            metrics=self._metrics,
+            status=self._status,
+            warnings=self._host.warnings,
         )
 
     def run(self) -> int:
@@ -241,14 +262,13 @@ class _Service:
         return self._end()
 
     def _log_begin(self) -> None:
-        where = "nowhere"
+        endpoints = "nowhere"
         if self._receiver is not None:
-            where = " and ".join(
-                one for one in (self._receiver.grpc_endpoint, self._receiver.http_endpoint) if one
-            )
+            addresses = (self._receiver.grpc_endpoint, self._receiver.http_endpoint)
+            endpoints = " and ".join(filter(None, addresses))
         names = ", ".join(self._choice.names)
         self._log.log_line(
-            f"receives at {where}; run folders in {self._base}; delivers to {names or 'no exporter'}"
+            f"receives at {endpoints}; run folders in {self._base}; delivers to {names or 'no exporter'}"
         )
         if not names:
             self._log.log_line(
@@ -263,9 +283,9 @@ class _Service:
         if is_sent and self._receiver is not None:
             from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
 
-            own = OwnMetrics(self._receiver.metrics, self._env)
-            own.start()
-            self._end_own_metrics = own.stop
+            metrics = OwnMetrics(self._receiver.metrics, self._env)
+            metrics.start()
+            self._end_own_metrics = metrics.stop
 
     def _signalled(self, number: int, _frame: object) -> None:
         del number
@@ -320,18 +340,21 @@ class _Service:
             folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id])
             for folder in folders
         }
-        shown = {name: one for name, one in reports.items() if one is not None}
-        return [*of_host(self._host.state()), *of_runs(shown, time.time_ns(), unread=unread)]
+        known_reports = {run_id: report for run_id, report in reports.items() if report is not None}
+        return [
+            *of_host(self._host.state()),
+            *of_runs(known_reports, time.time_ns(), unread=unread),
+        ]
 
     def _status(self) -> bytes:
         return overview_of(self._base, run_folders(self._base), self._env, self._states).to_json()
 
 
-def _address(option: str, given: str) -> tuple[str, int] | None:
+def _address(option: str, address: str) -> tuple[str, int] | None:
     """Return host and port, or ``None`` for ``off``; port 0 means any free port."""
-    if given == _OFF:
+    if address == _OFF:
         return None
-    host, colon, port = given.rpartition(":")
+    host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{option}={given!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off")
+        raise ConfigError(f"{option}={address!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off")
     return host.strip("[]"), int(port)

@@ -14,14 +14,15 @@ _NAME: Final = "serve.lock"
 
 
 class ServiceLock:
-    """Locks a directory for one service, because two services of one directory would take each other's runs.
+    """Locks a directory for one service, because two would take each other's runs.
 
     Args:
         base: The directory; created when it is missing.
     """
 
     def __init__(self, base: Path) -> None:
-        self._base, self._lock = made(base), RecordLock(base / _NAME)
+        self._base = made(base)
+        self._lock = RecordLock(base / _NAME)
 
     def __enter__(self) -> None:
         """Take the lock.
@@ -41,7 +42,10 @@ class ServiceLock:
 
 
 def service_of(base: Path) -> str:
-    """Return which process of this machine serves the directory *base*, as text; empty when none does."""
+    """Return which process of this machine serves the directory *base*, as text.
+
+    It is empty when none does.
+    """
     path = base / _NAME
     if not path.is_file() or not probe(path):
         return ""

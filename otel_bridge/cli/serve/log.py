@@ -1,7 +1,7 @@
 """Writes the log of a service: one line per message on stderr, plain or JSON, from any thread.
 
-Libraries log by `logging`, or print. Records of loggers without their own handler become lines of this log. With JSON,
-so does all that Python code prints.
+Libraries log by `logging`, or print. Records of loggers without their own handler become lines of
+this log. With JSON, so does all that Python code prints.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class ServiceLog(logging.Handler):
     """Writes log lines to stderr; as a logging handler it also writes the records of other loggers.
 
     Args:
-        as_json: Write one JSON object per line instead of text. Its keys are ``time``, ``level``, ``message`` and, for
-            a message of one run, ``run``. While the log is open, printed lines are written so too, each to its stream.
+        as_json: Write one JSON object per line instead of text. Its keys are ``time``, ``level``,
+            ``message`` and, for a message of one run, ``run``. While the log is open, printed lines
+            are written so too, each to its stream.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -69,16 +70,20 @@ class ServiceLog(logging.Handler):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
     ) -> None:
-        """Close the log. With JSON, first log the exception that ends the service, or Python prints it as text."""
+        """Close the log.
+
+        With JSON, first log the exception that ends the service, or Python prints it as text.
+        """
         logging.getLogger().removeHandler(self)
         if self._streams is None:
             return
-        for printed in (sys.stdout, sys.stderr):
-            if isinstance(cast("object", printed), PrintedLines):
-                cast("PrintedLines", printed).end_lines()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(cast("object", stream), PrintedLines):
+                cast("PrintedLines", stream).end_lines()
         if isinstance(exc, Exception):
             self.log_line(text_of(exc), level="error")
-        (sys.stdout, sys.stderr), self._streams = self._streams, None
+        sys.stdout, sys.stderr = self._streams
+        self._streams = None
         logging.captureWarnings(capture=False)
         if isinstance(exc, Exception):
             raise SystemExit(exit_code_of(exc)) from exc
@@ -108,12 +113,14 @@ class ServiceLog(logging.Handler):
 
 
 def _without_surrogates(value: object) -> object:
-    """Return *value* as orjson takes it: it refuses texts with lone surrogates, as names of files may have."""
+    """Return *value* without lone surrogates, which names of files may have and orjson refuses."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 class PrintedLines:
-    """Takes what is printed to a stream, and logs each line once it is whole. Of a progress bar it logs the last state.
+    """Takes what is printed to a stream, and logs each line once it is whole.
+
+    Of a progress bar it logs the last state.
 
     What goes to the stream's ``buffer`` or descriptor is not logged.
 
@@ -123,10 +130,10 @@ class PrintedLines:
     """
 
     def __init__(self, stream: TextIO, log: Callable[[str], None]) -> None:
-        self._stream, self._log = stream, log
-        self._unfinished: dict[
-            int, str
-        ] = {}  # by thread: two that print at a time would mix their lines
+        self._stream = stream
+        self._log = log
+        # By thread, because two that print at a time would mix their lines.
+        self._unfinished: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
@@ -136,7 +143,8 @@ class PrintedLines:
         thread = threading.get_ident()
         *lines, rest = (self._unfinished.pop(thread, "") + text).split("\n")
         if len(rest) > _LONGEST_LINE:
-            lines, rest = [*lines, rest], ""
+            lines.append(rest)
+            rest = ""
         if rest:
             self._unfinished[thread] = rest
         self._log_all(lines)
@@ -149,8 +157,9 @@ class PrintedLines:
 
     def end_lines(self) -> None:
         """Log the lines that no thread has ended."""
-        left, self._unfinished = self._unfinished, {}
-        self._log_all(left.values())
+        unfinished = self._unfinished
+        self._unfinished = {}
+        self._log_all(unfinished.values())
 
     def _log_all(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -166,5 +175,5 @@ class PrintedLines:
 
 
 def _on_lines_of_its_own(text: str) -> str:
-    """Return *text* escaped: a client's text within it can neither begin a log line nor move the cursor."""
+    """Return *text* escaped, so that it can neither begin a log line nor move the cursor."""
     return shown(text).replace("\n", "\n    ")

@@ -49,11 +49,11 @@ _PIPE_COLUMNS: Final = 240
     help="Continue until Ctrl-C; in a pipe, print a line whenever a run changed.",
 )
 def command(location: str | None, as_json: bool, watch: bool) -> None:
-    """Show runs, roles, last steps, how many records wait for each tracker, and what uses the disk space.
+    """Show runs, roles, last steps, records that wait for each tracker, and the disk space.
 
-    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is a run folder itself, or is the folder
-    above. URL is the HTTP address of a running `otel-bridge serve`, e.g. http://bridge:4318. Set OTEL_BRIDGE_TOKEN to
-    its token.
+    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is a run folder
+    itself, or is the folder above. URL is the HTTP address of a running `otel-bridge serve`, e.g.
+    http://bridge:4318. Set OTEL_BRIDGE_TOKEN to its token.
     """
     env = settings.environment()
     if location is not None and is_url(location):
@@ -79,19 +79,19 @@ def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Ove
     )
 
 
-def _print(found: Overview, *, as_json: bool) -> None:
+def _print(overview: Overview, *, as_json: bool) -> None:
     if as_json:
-        for state in found.runs:
+        for state in overview.runs:
             sys.stdout.write(_json(state))
         return
     console = Terminal(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
-    for number, state in enumerate(found.runs):
+    for number, state in enumerate(overview.runs):
         if number:
             console.print()
-        console.print(run_view(state, found), soft_wrap=not console.is_terminal)
-        for line in next_commands(state, here=found.here):
+        console.print(run_view(state, overview), soft_wrap=not console.is_terminal)
+        for line in next_commands(state, here=overview.here):
             console.print_line(line)  # unwrapped, so that it can be copied
-    if space := space_line(found):
+    if space := space_line(overview):
         console.print(Text(shown(space), style="dim"), soft_wrap=not console.is_terminal)
 
 
@@ -106,9 +106,9 @@ def _watch(read: ReadOverview) -> None:
 def _watch_lines(read: ReadOverview, *, as_json: bool) -> None:
     printed: dict[str, str] = {}
     while True:
-        found = read()
-        for state in found.runs:
-            line = _json(state) if as_json else f"{shown(state_line(state, here=found.here))}\n"
+        overview = read()
+        for state in overview.runs:
+            line = _json(state) if as_json else f"{shown(state_line(state, here=overview.here))}\n"
             if printed.get(state.run_id) != line:
                 printed[state.run_id] = line
                 sys.stdout.write(line)

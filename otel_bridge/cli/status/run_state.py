@@ -1,6 +1,7 @@
-"""Reads what `status` shows of a run folder: the report, and the records that each exporter needs, with their space.
+"""Reads what `status` shows of a run folder: its report, and what each exporter still needs.
 
-Read-only: a bridge may serve the run at the same time. ``/status`` of a service returns the same as JSON, per run.
+Read-only: a bridge may serve the run at the same time. ``/status`` of a service returns the same as
+JSON, per run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from otel_bridge.journal.folder_scan import FolderScan, scan_folder
 from otel_bridge.journal.liveness import judge_processes
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.quota import Quota, bytes_below
-from otel_bridge.journal.report import Report, ReportCache, report_from, unread_bytes
+from otel_bridge.journal.report import ProcessReport, Report, ReportCache, report_from, unread_bytes
 from otel_bridge.journal.segment import SegmentFile
 
 _HELD_BYTES: Final = 4 << 10
@@ -39,7 +40,8 @@ class KeptRecords:
     Attributes:
         records: Number of records that are not durable in its tracker.
         bytes: Their space, approximately; other exporters may keep the same records.
-        unwritten_unix_ns: Time of the oldest record that it has not written; ``None`` when there is none.
+        unwritten_unix_ns: Time of the oldest record that it has not written; ``None`` when there is
+            none.
     """
 
     records: int = 0
@@ -57,13 +59,17 @@ class RunState:
 
     Attributes:
         bridge_alive: Whether a process holds its lock.
-        report: Its report, with the processes that are alive now; ``None`` when no bridge has read it yet.
+        report: Its report, with the processes that are alive now; ``None`` when no bridge has read
+            it yet.
         bytes: Part of the folder (``segments``, ``ledger``, ``files``) to its bytes.
         held: Kept records, by exporter.
-        held_since_unix_ns: Time of the oldest record in the ledger; ``None`` when the ledger is empty.
+        held_since_unix_ns: Time of the oldest record in the ledger; ``None`` when the ledger is
+            empty.
         unread_bytes: Part of the segments that no bridge has read, by the report.
-        refused: Why a bridge of this version refuses the folder, with what to do; empty when it does not.
-        unseen_senders: Whether processes sent to a receiver that has exited, so that it is unknown whether they run.
+        refused: Why a bridge of this version refuses the folder, with what to do; empty when it
+            does not.
+        unseen_senders: Whether processes sent to a receiver that has exited, so that it is unknown
+            whether they run.
     """
 
     run_id: str
@@ -88,7 +94,8 @@ class DirectoryUse:
     """Holds the used space of the directory and its present limit, in bytes.
 
     Attributes:
-        of_disk: Whether the limit is half of the free disk, which is less than ``OTEL_BRIDGE_MAX_BYTES``.
+        of_disk: Whether the limit is half of the free disk, which is less than
+            ``OTEL_BRIDGE_MAX_BYTES``.
     """
 
     used_bytes: int
@@ -97,7 +104,10 @@ class DirectoryUse:
 
 
 def room_of(base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()) -> DirectoryUse:
-    """Measure the directory of run folders; sizes of the folders in *states* are taken from there."""
+    """Measure the directory of run folders.
+
+    Sizes of the folders in *states* are taken from there.
+    """
     max_bytes = settings.MAX_BYTES.read(env)
     measured = {Path(state.folder).name: state.total_bytes for state in states}
     used_bytes = bytes_below(str(base), measured)
@@ -106,12 +116,13 @@ def room_of(base: Path, env: Mapping[str, str], states: Iterable[RunState] = ())
 
 
 class StateReader:
-    """Reads the states of run folders repeatedly; files that have not changed are read once. Thread-safe.
+    """Reads the states of run folders repeatedly; unchanged files are read once. Thread-safe.
 
     Each folder is measured anew at every call, because any of its files may have grown.
 
     Args:
-        liveness_timeout_s: Seconds that a process of another machine may append nothing and still count as alive.
+        liveness_timeout_s: Seconds that a process of another machine may append nothing and still
+            count as alive.
 
     Attributes:
         reports: The cache of reports, which callers may use too.
@@ -126,35 +137,30 @@ class StateReader:
         """Return the state of *folder*; parts of its ledger that cannot be read are left out."""
         scan = scan_folder(folder)
         report = self.reports.read_stamped(folder, scan.report)
+        unread = unread_bytes(scan.segments, report)
+        reasons = [_refused(folder)] if unread else []
         held: dict[str, KeptRecords] = {}
         since_ns: int | None = None
-        unread = unread_bytes(scan.segments, report)
-        refused = _refused(folder) if unread else ""
         if report is not None and not unread and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
             try:
-                found, since_ns = self._read_ledger(folder.ledger_path, scan.ledger)
-                held = dict(found)
+                held, since_ns = self._read_ledger(folder.ledger_path, scan.ledger)
             except FormatVersionError as exc:
-                refused = refused or str(exc)
-            except (
-                OtelBridgeError
-            ):  # no ledger yet, or locked by its bridge on a shared file system
-                pass
-        if report is not None and OTLP in report.exporters:
-            held[OTLP] = _not_forwarded(scan.segments, report)
+                reasons.append(str(exc))
+            except OtelBridgeError:
+                pass  # no ledger yet, or locked by its bridge on a shared file system
+        if report is not None:
+            held = {**held, **_not_forwarded(scan.segments, report)}
         served = False
-        unseen = False
         try:
             served = probe(folder.lock_path)
-        except JournalError as exc:  # a link or a pipe in its place, or no locks: one line, and the other runs as usual
-            refused = refused or str(exc)
-        if report is not None and not served and report.status == "running":
-            limit_ns = self._liveness_timeout_ns
-            report, unseen = judge_processes(
-                folder, report, scan.segments, time.time_ns(), liveness_timeout_ns=limit_ns
-            )
+        except JournalError as exc:
+            # A link or a pipe in its place, or no locks: one line, and the other runs as usual.
+            reasons.append(str(exc))
+        unseen = False
+        if report is not None and not served:
+            report, unseen = self._judge_processes(folder, report, scan)
         return RunState(
             folder.run_id,
             str(folder.path),
@@ -164,15 +170,30 @@ class StateReader:
             held,
             since_ns,
             unread,
-            refused,
+            next(filter(None, reasons), ""),
             unseen,
         )
 
-    def _read_ledger(self, path: Path, stamps: tuple[Stamp | None, ...]) -> _InLedger:
+    def _judge_processes(
+        self, folder: RunFolder, report: Report, scan: FolderScan
+    ) -> tuple[Report, bool]:
+        """Return *report* with the processes that live now, and whether some cannot be seen."""
+        if report.status != "running":
+            return report, False
+        limit_ns = self._liveness_timeout_ns
+        return judge_processes(
+            folder, report, scan.segments, time.time_ns(), liveness_timeout_ns=limit_ns
+        )
+
+    def _read_ledger(
+        self, path: Path, stamps: tuple[Stamp | None, ...]
+    ) -> tuple[dict[str, KeptRecords], int | None]:
+        """Return what the ledger at *path* has, as `_in_ledger` does, in a dict of its own."""
         size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
-        return self._ledgers.get(
+        held, since_ns = self._ledgers.get(
             path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES
         )
+        return dict(held), since_ns
 
 
 def run_state_from(raw: object) -> RunState | None:
@@ -189,9 +210,9 @@ def run_state_from(raw: object) -> RunState | None:
             },
             held={
                 name: KeptRecords(
-                    int(one["records"] or 0), int(one["bytes"] or 0), one["unwritten_unix_ns"]
+                    int(kept["records"] or 0), int(kept["bytes"] or 0), kept["unwritten_unix_ns"]
                 )
-                for name, one in cast("dict[str, dict[str, int | None]]", table["held"]).items()
+                for name, kept in cast("dict[str, dict[str, int | None]]", table["held"]).items()
             },
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
             unread_bytes=int(cast("int", table.get("unread_bytes", 0))),
@@ -203,16 +224,16 @@ def run_state_from(raw: object) -> RunState | None:
 
 
 def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) -> float | None:
-    """Return in how many seconds the space is full at the present rate; ``None`` when nothing fills it.
+    """Return in how many seconds the space is full at this rate; ``None`` when nothing fills it.
 
-    The rate of a running run is the size of its kept records divided by the age of the oldest one. Ended runs, and
-    those whose processes died, add nothing.
+    The rate of a running run is the size of its kept records divided by the age of the oldest one.
+    Ended runs, and those whose processes died, add nothing.
     """
     growth = 0.0
     for state in states:
         if _grows(state) and state.held_since_unix_ns is not None:
             age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
-            growth += max((one.bytes for one in state.held.values()), default=0) / age_s
+            growth += max((kept.bytes for kept in state.held.values()), default=0) / age_s
     return max(room.limit_bytes - room.used_bytes, 0) / growth if growth > 0 else None
 
 
@@ -223,13 +244,13 @@ def _grows(state: RunState) -> bool:
     return (
         state.bridge_alive
         or state.unseen_senders
-        or any(one.alive for one in report.processes.values())
+        or any(process.alive for process in report.processes.values())
     )
 
 
 def _sizes(scan: FolderScan) -> dict[str, int]:
-    segments, ledger = scan.segment_bytes, scan.ledger_bytes
-    return {"segments": segments, "ledger": ledger, "files": scan.total_bytes - segments - ledger}
+    file_bytes = scan.total_bytes - scan.segment_bytes - scan.ledger_bytes
+    return {"segments": scan.segment_bytes, "ledger": scan.ledger_bytes, "files": file_bytes}
 
 
 def _refused(folder: RunFolder) -> str:
@@ -242,12 +263,12 @@ def _refused(folder: RunFolder) -> str:
 
 
 def _holds_nothing(report: Report) -> bool:
-    """Return whether the run has ended and every destination is durable up to its end, so that no record is needed."""
+    """Return whether the run has ended and every destination is durable up to its end."""
     exporters = report.exporters.values()
     return (
         report.ended
         and report.destinations == len(report.exporters) > 0
-        and all(one.durable >= report.position for one in exporters)
+        and all(exporter.durable >= report.position for exporter in exporters)
     )
 
 
@@ -265,17 +286,18 @@ def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
     oldest = view.oldest()
     here = position - oldest + 1
     held: dict[str, KeptRecords] = {}
-    for at in destinations:
-        records = position - max(at.durable, oldest - 1)
+    for destination in destinations:
+        records = position - max(destination.durable, oldest - 1)
         share = ledger_bytes * records // here if here > 0 else 0
-        held[_label(at)] = KeptRecords(
-            records, share, _time_behind(view, at.written) if position > at.written else None
-        )
+        is_behind = position > destination.written
+        unwritten_ns = _time_behind(view, destination.written) if is_behind else None
+        held[_label(destination)] = KeptRecords(records, share, unwritten_ns)
     return held, _time_behind(view, 0)
 
 
-def _label(at: ExporterState) -> str:
-    return at.exporter if at.named else f"{at.exporter}, no longer named"
+def _label(destination: ExporterState) -> str:
+    name = destination.exporter
+    return name if destination.named else f"{name}, no longer named"
 
 
 def _time_behind(view: LedgerView, position: int) -> int | None:
@@ -286,18 +308,24 @@ def _time_behind(view: LedgerView, position: int) -> int | None:
     return time_unix_ns if isinstance(time_unix_ns, int) and time_unix_ns > 0 else None
 
 
-def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> KeptRecords:
-    """Return what ``otlp`` has not forwarded: bytes of segments after its offsets, with the age of their files."""
-    left_bytes, oldest_ns = 0, None
+def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> dict[str, KeptRecords]:
+    """Return what ``otlp`` has not forwarded, by its name; empty for a run without it.
+
+    It is counted in bytes of segments after its offsets, with the age of their files.
+    """
+    if OTLP not in report.exporters:
+        return {}
+    rest_bytes = 0
+    oldest_ns: int | None = None
     for segment in segments:
-        at = report.processes.get(segment.instance_id)
-        number, offset = (at.forwarded_segment, at.forwarded_offset) if at is not None else (0, 0)
-        rest = segment.size_bytes - (offset if segment.number == number else 0)
+        process = report.processes.get(segment.instance_id, ProcessReport())
+        number = process.forwarded_segment
+        offset = process.forwarded_offset if segment.number == number else 0
+        rest = segment.size_bytes - offset
         if segment.number >= number and rest > 0:
-            left_bytes += rest
+            rest_bytes += rest
             oldest_ns = segment.mtime_ns if oldest_ns is None else min(oldest_ns, segment.mtime_ns)
     otlp = report.exporters[OTLP]
     behind = report.position > otlp.written
-    return KeptRecords(
-        max(report.position - otlp.written, 0), left_bytes, oldest_ns if behind else None
-    )
+    records = max(report.position - otlp.written, 0)
+    return {OTLP: KeptRecords(records, rest_bytes, oldest_ns if behind else None)}

@@ -1,4 +1,4 @@
-"""Reads what `status` shows from the run folders of a local directory, or over HTTP from ``/status`` of a service."""
+"""Reads what `status` shows: from a local directory, or from ``/status`` of a service."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def overview_of(
     env: Mapping[str, str],
     reader: StateReader | None = None,
 ) -> Overview:
-    """Return the overview of *folders*, all in *base*; a *reader* that is used again reads only what changed."""
+    """Return the overview of *folders*, all in *base*.
+
+    A *reader* that is used again reads only what changed.
+    """
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
     return Overview(str(base), states, room_of(base, env, states) if base.is_dir() else None)
@@ -69,7 +72,8 @@ def overview_of(
 def folders_of(directory: Path | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or *directory* itself when it is a run folder.
 
-    If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are returned.
+    If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
+    returned.
     """
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     if (base / "segments").is_dir():
@@ -84,11 +88,11 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
 
 
 def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
-    """Return `folders_of` *directory*. When there are none, print that; this is the rule of every command.
+    """Return `folders_of` *directory*; when there are none, print that. Every command does so.
 
     Args:
-        directory: Directory that the call names; ``None`` for the one of the environment, in which having no run yet
-            is not an error.
+        directory: Directory that the call names; ``None`` for the one of the environment, in which
+            having no run yet is not an error.
         run: Run that the call names; ``None`` when it names none.
 
     Raises:
@@ -129,7 +133,7 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
     Raises:
         JournalError: The service does not answer, refuses the token, or is another kind of server.
     """
-    shown = without_credentials(url).partition("?")[0].partition("#")[0]
+    server = without_credentials(url).partition("?")[0].partition("#")[0]
     tokens = settings.TOKEN.read(env)
     headers = {"authorization": f"Bearer {tokens[0]}"} if tokens else {}
     try:
@@ -138,27 +142,28 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
         answer = session.get(address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError as exc:
         raise JournalError(
-            f"{shown} answers, but TLS fails; for a certificate of your own CA, set REQUESTS_CA_BUNDLE to the CA's file"
+            f"{server} answers, but TLS fails; for a certificate of your own CA, "
+            "set REQUESTS_CA_BUNDLE to the CA's file"
         ) from exc
     except (requests.RequestException, ValueError) as exc:
         raise JournalError(
-            f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?"
+            f"{server} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?"
         ) from exc
     if answer.status_code in {401, 403}:
         raise JournalError(
-            f"{shown} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service"
+            f"{server} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service"
         )
-    found = _overview(url, answer.content) if answer.status_code == 200 else None
-    if found is None:
+    overview = _overview(url, answer.content) if answer.status_code == 200 else None
+    if overview is None:
         kind = (
             "an otel-bridge without /status: upgrade it"
             if HEADER_SERVER in answer.headers
             else "not otel-bridge"
         )
         raise JournalError(
-            f"{shown} answered {answer.status_code}, it is {kind}; pass the HTTP address of `serve`"
+            f"{server} answered {answer.status_code}, it is {kind}; pass the HTTP address of `serve`"
         )
-    return found
+    return overview
 
 
 def _overview(url: str, body: bytes) -> Overview | None:

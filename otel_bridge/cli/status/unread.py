@@ -1,4 +1,4 @@
-"""Describes a run folder that no bridge has read yet: what waits there, whether a bridge is starting, what to do."""
+"""Describes a run folder that no bridge has read yet: what waits there, and what to do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable
 
 _STARTING_S: Final = 10
-"""Seconds that a starting bridge may take to lock the folder on a busy machine. An idle machine needs half a second."""
+"""Seconds that a starting bridge may take to lock the folder on a busy machine.
+
+An idle machine needs half a second.
+"""
 
 
 _HEADERS_READ: Final = 8
-"""Segments whose headers are read to learn whether a run names exporters: its processes rarely differ in it."""
+"""Segments whose headers are read for exporters: processes of a run rarely differ in them."""
 
 
 class Unread(NamedTuple):
@@ -41,7 +44,8 @@ def unread(
         served: Whether its lock is held.
         here: Whether the folder is on this machine, so that its files can be read.
     """
-    run_id, waits = printable(run_id), f"{waiting_bytes:,} bytes wait"
+    run_id = printable(run_id)
+    waits = f"{waiting_bytes:,} bytes wait"
     watch = command_line("status --watch", folder.path)
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
@@ -58,7 +62,7 @@ def unread(
 
 
 def _names_exporters(folder: RunFolder) -> bool:
-    """Return whether a segment of *folder* names an exporter, or none of its headers can be read."""
+    """Return whether a segment of *folder* names an exporter, or no header can be read."""
     headers = headers_of(folder)
     return not headers or any(
         header is None or any(header.exporters.values()) for header in headers
@@ -66,12 +70,12 @@ def _names_exporters(folder: RunFolder) -> bool:
 
 
 def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
-    """Return the headers of the first segments of *folder*, ``None`` for one that is not readable."""
+    """Return the headers of the first segments of *folder*, ``None`` for an unreadable one."""
     return [header_in(segment.path) for segment in folder.segments()[:_HEADERS_READ]]
 
 
 def _starting(folder: RunFolder) -> bool:
-    # The process that starts a bridge creates its log: the only trace of a bridge whose interpreter is still loading.
+    # Who starts a bridge creates its log: the only trace of one whose interpreter still loads.
     with contextlib.suppress(OSError):
         status = folder.log_path.stat()
         return not status.st_size and time.time() - status.st_mtime < _STARTING_S

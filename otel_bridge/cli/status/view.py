@@ -1,4 +1,4 @@
-"""Makes what ``otel-bridge status`` prints: tables of a run's roles and trackers, warnings, next commands, disk space.
+"""Makes what ``otel-bridge status`` prints: roles, trackers, warnings, next commands, space.
 
 `drain`, `run` and `demo` show a run by the same tables when they end.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +51,7 @@ def run_table(
     state: RunState | None = None,
     now_unix_ns: int | None = None,
 ) -> RenderableType:
-    """Return *report* as a heading, a table of roles, a table of trackers, and a line for each problem.
+    """Return *report* as a heading, tables of roles and trackers, and a line for each problem.
 
     Args:
         run_id: The run.
@@ -85,7 +85,7 @@ def run_table(
 
 
 def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
-    """Return one line for each reason why records reach no tracker that the report, which is older, does not show."""
+    """Return one line for each reason, not in the report, why records reach no tracker."""
     lines = [f"this version cannot serve the run: {state.refused}"] if state.refused else []
     if state.unread_bytes and not live:
         lines.append(
@@ -95,19 +95,10 @@ def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
 
 
 def warnings(report: Report) -> Sequence[str]:
-    """Return one line for each blocked or retrying tracker, each reason of drops, and missing rows."""
+    """Return one line for each problem of a tracker, each reason of drops, and missing rows."""
     lines: list[str] = []
     for name, exporter in report.exporters.items():
-        if exporter.state in {"blocked", "retrying"}:
-            help_text = f"; {exporter.help}" if exporter.help else ""
-            lines.append(f"{name} is {exporter.state}: {exporter.reason}{help_text}")
-        if exporter.missed:
-            lines.append(missed_line(name, exporter.missed))
-        if exporter.dead_letters:
-            lines.append(
-                f"{name} refused {counted(exporter.dead_letters, 'record')} for good: "
-                "otel-bridge dead-letters list"
-            )
+        lines += _warnings_of(name, exporter)
     lines += sampled_out_lines(report)
     if report.lacks_exporter:
         lines.append(f"no exporter is chosen, and {records_waiting(report.position)} for one")
@@ -130,6 +121,18 @@ def warnings(report: Report) -> Sequence[str]:
     return [*lines, *without_messages(report)]
 
 
+def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
+    """Yield one line for each problem of the exporter *name*."""
+    if exporter.state in {"blocked", "retrying"}:
+        help_text = f"; {exporter.help}" if exporter.help else ""
+        yield f"{name} is {exporter.state}: {exporter.reason}{help_text}"
+    if exporter.missed:
+        yield missed_line(name, exporter.missed)
+    if exporter.dead_letters:
+        refused = counted(exporter.dead_letters, "record")
+        yield f"{name} refused {refused} for good: otel-bridge dead-letters list"
+
+
 def owed_line(name: str, count: int) -> str:
     """Return the line about records that an exporter, which the run requested, did not get."""
     return f"{name}, which the run requested, did not get {_records(name, count)}"
@@ -140,30 +143,39 @@ def _records(name: str, count: int) -> str:
 
 
 def _meaning(reason: str) -> str:
-    """Return a reason in words, with its name; "none" alone would look as if nothing was dropped."""
+    """Return a reason in words, with its name.
+
+    "none" alone would look as if nothing was dropped.
+    """
     return f"{MEANING[reason]} [{reason}]" if reason in MEANING else reason
 
 
 def place_commands(report: Report) -> Sequence[str]:
-    """Return one line for each command, address or folder that leads to the run; ``otlp`` has none."""
+    """Return one line for each command, address or folder that leads to the run.
+
+    The exporter ``otlp`` has none.
+    """
     links = view_links(report)
     width = max(map(len, (*report.exporters, *(link.label for link in links))), default=0)
     return [f"{label:<{width}}  {text}" for label, text in links]
 
 
 def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) -> None:
-    """Print the run. Commands are printed on lines of their own, unwrapped, so that they can be copied."""
+    """Print the run.
+
+    Commands are printed on lines of their own, unwrapped, so that they can be copied.
+    """
     console.print(run_table(run_id, report, live=live))
     for line in place_commands(report):
         console.print_line(f"  {line}")
 
 
-def overview_view(found: Overview) -> RenderableType:
+def overview_view(overview: Overview) -> RenderableType:
     """Return all runs and what uses the disk space, for a terminal that is watched."""
     parts: list[RenderableType] = []
-    for state in found.runs:
-        parts += [run_view(state, found), *_curves(state.report), ""]
-    return Group(*parts, Text(shown(space_line(found)), style="dim"))
+    for state in overview.runs:
+        parts += [run_view(state, overview), *_curves(state.report), ""]
+    return Group(*parts, Text(shown(space_line(overview)), style="dim"))
 
 
 def _curves(report: Report | None) -> Sequence[Text]:
@@ -185,17 +197,17 @@ def _curve(values: Sequence[float]) -> str:
     )
 
 
-def run_view(state: RunState, found: Overview) -> RenderableType:
+def run_view(state: RunState, overview: Overview) -> RenderableType:
     """Return one run: its tables, or one line when no bridge has read it."""
     if state.report is None:
         refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
-        return Text(shown(_unread(state, here=found.here).message + refused))
+        return Text(shown(_unread(state, here=overview.here).message + refused))
     return run_table(
         state.run_id,
         state.report,
         live=state.bridge_alive,
         state=state,
-        now_unix_ns=found.time_unix_ns,
+        now_unix_ns=overview.time_unix_ns,
     )
 
 
@@ -205,36 +217,37 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     if report is None:
         return [] if state.refused else [f"  {_unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
-    # No bridge delivers: it gave up, was killed, had no exporter, or ended before more was appended.
+    # No bridge delivers: it gave up, was killed, had no exporter, or ended too early.
     remains = state.unread_bytes or not report.ended or report.lacks_exporter
     if not state.bridge_alive and not state.refused and remains:
         lines.append(
             f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=report.has_exporter)}"
         )
-    if any(one.dead_letters for one in report.exporters.values()):
+    if any(exporter.dead_letters for exporter in report.exporters.values()):
         lines.append(f"  {command_line('dead-letters list', state.folder)}")
     return lines
 
 
-def space_line(found: Overview) -> str:
+def space_line(overview: Overview) -> str:
     """Return in one line what uses the space of the directory, and how long the rest lasts."""
-    if found.room is None or not found.runs:
+    if overview.room is None or not overview.runs:
         return ""
-    used, limit = found.room.used_bytes, found.room.limit_bytes
-    limit_note = ", half of the free disk," if found.room.of_disk else ""
-    line = f"space: {size(used)} of {size(limit)}{limit_note} in {found.where}"
-    biggest = max(found.runs, key=lambda state: state.total_bytes)
+    used = overview.room.used_bytes
+    limit = overview.room.limit_bytes
+    limit_note = ", half of the free disk," if overview.room.of_disk else ""
+    line = f"space: {size(used)} of {size(limit)}{limit_note} in {overview.where}"
+    biggest = max(overview.runs, key=lambda state: state.total_bytes)
     holder = max(biggest.held, key=lambda name: biggest.held[name].bytes, default="")
-    if len(found.runs) > 1 and biggest.total_bytes:
+    if len(overview.runs) > 1 and biggest.total_bytes:
         line += f"; most in {biggest.run_id}, {size(biggest.total_bytes)}"
     if holder and biggest.held[holder].bytes:
         line += f", held by {holder}"
     if used >= limit:
         line += "; full: new records are dropped until you free space"
-    line += _of_ended(found.runs, used) if 2 * used >= limit else ""
+    line += _of_ended(overview.runs, used) if 2 * used >= limit else ""
     if used >= limit:
         return line
-    left_s = lasts_s(found.runs, found.room, found.time_unix_ns)
+    left_s = lasts_s(overview.runs, overview.room, overview.time_unix_ns)
     return line if left_s is None else f"{line}; full in {age(left_s)} at the present rate"
 
 
@@ -246,9 +259,9 @@ def state_line(state: RunState, *, here: bool) -> str:
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = (
         "; ".join(
-            f"{name} {_exporter_state(one, served=state.bridge_alive)}, {max(report.position - one.written, 0)} waiting"
-            + f", {one.reason}" * bool(one.reason)
-            for name, one in report.exporters.items()
+            f"{name} {_exporter_state(exporter, served=state.bridge_alive)}, "
+            f"{_waiting(report, exporter)} waiting" + f", {exporter.reason}" * bool(exporter.reason)
+            for name, exporter in report.exporters.items()
         )
         or f"no exporter, {report.position} waiting" * report.lacks_exporter
     )
@@ -267,22 +280,31 @@ def state_line(state: RunState, *, here: bool) -> str:
 
 
 def _unread(state: RunState, *, here: bool) -> Unread:
-    folder, waiting_bytes = RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0)
+    folder = RunFolder.at(Path(state.folder))
+    waiting_bytes = state.bytes.get("segments", 0)
     return unread(state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here)
 
 
 def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
-    """Return a note when files of ended runs use most of the space, because only a person deletes those."""
-    ended = [state for state in states if state.report is not None and state.report.ended]
-    kept = [state for state in ended if state.bytes.get("files", 0) > state.total_bytes // 2]
-    count = sum(state.bytes["files"] for state in kept)
-    if not kept or 2 * count <= used_bytes:
+    """Return a note when files of ended runs use most of the space: only a person deletes those."""
+    file_bytes = 0
+    runs = 0
+    holder = "files"
+    for state in states:
+        report = state.report
+        state_file_bytes = state.bytes.get("files", 0)
+        if report is None or not report.ended or state_file_bytes <= state.total_bytes // 2:
+            continue
+        runs += 1
+        file_bytes += state_file_bytes
+        if "file" in {**report.former, **report.exporters}:
+            holder = "file"
+    if 2 * file_bytes <= used_bytes:
         return ""
-    reports = [state.report for state in kept if state.report is not None]
-    by_file = any("file" in report.former or "file" in report.exporters for report in reports)
-    runs = counted(len(kept), "ended run")
-    holder = "file" if by_file else "files"
-    return f"; {size(count)} of {runs} held by {holder}: delete their folders when you no longer need them"
+    return (
+        f"; {size(file_bytes)} of {counted(runs, 'ended run')} held by {holder}: "
+        "delete their folders when you no longer need them"
+    )
 
 
 def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
@@ -303,9 +325,12 @@ def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
 
 
 def _any_runs(report: Report) -> bool:
-    """Return whether a process of the run is alive; a run without reported processes may have some elsewhere."""
+    """Return whether a process of the run is alive.
+
+    A run without reported processes may have some elsewhere.
+    """
     return not report.processes or any(
-        one.alive and not one.bridge for one in report.processes.values()
+        process.alive and not process.bridge for process in report.processes.values()
     )
 
 
@@ -319,11 +344,11 @@ def _unserved(report: Report, *, unseen_senders: bool) -> str:
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
     """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
-    here = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
+    parts_text = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
     rate = _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
     parts = [] if report.ended else [f"{rate:g} rows/s in"]
     parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
-    return "; ".join([*parts, f"{size(state.total_bytes)} here ({here or 'nothing'})"])
+    return "; ".join([*parts, f"{size(state.total_bytes)} here ({parts_text or 'nothing'})"])
 
 
 def _current(rate: float, report: Report, now_ns: int) -> float:
@@ -333,34 +358,49 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
 
 def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table:
     """Return a table with a row per role, without a column of roles when the run has none."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     steps = _last_steps(report)
-    has_roles = any(steps)
-    timed = now_ns is not None and not report.ended
-    if has_roles:
-        table.add_column("role")
-    running = report.status == "running"
-    for column in (
-        "last step",
-        "rows",
-        *(["processes"] if running else []),
-        *(["last row"] if timed else []),
-    ):
-        table.add_column(column, justify="right")
+    columns = [*_role_cells(report, "", None, now_ns, unseen_senders=unseen_senders)]
+    if not any(steps):
+        columns.remove("role")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column == "role" else "right")
     for role, step in sorted(steps.items()):
-        axis = axis_of(role or None)
-        cells = [role or "-"] if has_roles else []
-        cells += ["-" if step is None else str(step), str(report.rows_by_axis.get(axis, 0))]
-        cells += [_processes(report, role, unseen_senders=unseen_senders)] if running else []
-        if timed and now_ns is not None:
-            time_ns = report.row_times.get(axis)
-            cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")
-        table.add_row(*cells)
+        cells = _role_cells(report, role, step, now_ns, unseen_senders=unseen_senders)
+        table.add_row(*(cells[column] for column in columns))
     return table
 
 
+def _role_cells(
+    report: Report, role: str, step: int | None, now_ns: int | None, *, unseen_senders: bool
+) -> dict[str, str]:
+    """Return the cells of one role by column.
+
+    What changes only while a run goes on is left out after it.
+    """
+    axis = axis_of(role or None)
+    cells = {
+        "role": role or "-",
+        "last step": "-" if step is None else str(step),
+        "rows": str(report.rows_by_axis.get(axis, 0)),
+    }
+    if report.status == "running":
+        cells["processes"] = _processes(report, role, unseen_senders=unseen_senders)
+    if now_ns is not None and not report.ended:
+        cells["last row"] = _ago(report.row_times.get(axis), now_ns)
+    return cells
+
+
+def _ago(time_ns: int | None, now_ns: int) -> str:
+    """Return how long ago *time_ns* was; empty without a time."""
+    return "" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago"
+
+
 def _last_steps(report: Report) -> dict[str, int | None]:
-    """Return role to its last step, ``None`` for one without steps; the role of processes without a role is empty."""
+    """Return role to its last step, ``None`` for one without steps.
+
+    The role of processes without a role is empty.
+    """
     steps: dict[str, int | None] = dict.fromkeys(filter(None, report.roles))
     steps |= {
         "" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step
@@ -380,8 +420,8 @@ def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
 
 def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    more = ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
-    for column in ("tracker", "state", "rows", "rollouts", "waiting", *more):
+    speeds = ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
+    for column in ("tracker", "state", "rows", "rollouts", "waiting", *speeds):
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
         label = (
@@ -389,23 +429,26 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
             if state is None
             else _exporter_state(exporter, served=state.bridge_alive)
         )
-        shown = Text(label, style=_STYLES.get(label, ""))
+        state_cell = Text(label, style=_STYLES.get(label, ""))
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
         cells = [*counts, str(_waiting(report, exporter))]
-        if more and state is not None:
-            held = state.held.get(name, KeptRecords())
+        if speeds and state is not None:
+            kept = state.held.get(name, KeptRecords())
             lag_s = (
-                0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
+                0.0 if kept.unwritten_unix_ns is None else (now_ns - kept.unwritten_unix_ns) / 1e9
             )
             rate = _current(exporter.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
-            cells += [f"{rate:g}", age(lag_s), size(held.bytes)]
-        table.add_row(name, shown, *cells)
+            cells += [f"{rate:g}", age(lag_s), size(kept.bytes)]
+        table.add_row(name, state_cell, *cells)
     return table
 
 
 def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
-    """Return the state of an exporter. Without a bridge nothing is delivered, so that one that worked is stopped."""
+    """Return the state of an exporter.
+
+    Without a bridge nothing is delivered, so that one that worked is stopped.
+    """
     return "stopped" if not served and exporter.state in _DELIVERING else exporter.state
 
 
@@ -420,21 +463,24 @@ def _alerts(report: Report, now_ns: int) -> Sequence[str]:
 
 
 def _awaited(report: Report, now_ns: int) -> Sequence[str]:
-    """Return one line for each role whose ranks wait for one of them, and have waited for some seconds."""
+    """Return one line for each role whose ranks have waited for one of them for some seconds."""
     lines: list[str] = []
     for role, rank in sorted(report.awaited_ranks.items()):
         waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
         if waited_s >= _AWAITED_S and not report.ended:
-            others = f"{rank['others']} ranks wait" if rank["others"] != 1 else "1 rank waits"
+            ranks = f"{rank['others']} ranks wait" if rank["others"] != 1 else "1 rank waits"
             phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
             lines.append(
-                f"{role or 'the run'}: {others} for rank {rank['rank']} for {age(waited_s)}: {phase}"
+                f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
             )
     return lines
 
 
 def _derived(report: Report) -> Sequence[str]:
-    """Return a line with the rows that no role logged, by what they are made of; nothing without any."""
+    """Return a line with the rows that no role logged, by what they are made of.
+
+    It returns nothing without any.
+    """
     counts = derived_counts(report)
     return (f"rows made by the bridge: {counts}",) if counts else ()
 
@@ -447,12 +493,14 @@ def _media(report: Report) -> Sequence[str]:
 def _degraded(report: Report) -> Sequence[str]:
     """Return one line for each ability that an installed tracker lacks."""
     return [
-        f"{name}: {sentence}" for name, one in report.exporters.items() for sentence in one.degraded
+        f"{name}: {sentence}"
+        for name, exporter in report.exporters.items()
+        for sentence in exporter.degraded
     ]
 
 
 def _former(report: Report) -> Sequence[str]:
-    """Return one line for each tracker that the run no longer names, with what that tracker holds."""
+    """Return one line for each tracker that the run no longer names, with what it holds."""
     lines: list[str] = []
     for name, exporter in report.former.items():
         lacking = _waiting(report, exporter)

@@ -25,7 +25,7 @@ _SLOW: Final = 1.5
 
 
 def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
-    """Return the bars of *steps* of one role, and a line that names the phases; empty without any phase.
+    """Return the bars of *steps* of one role, and a line that names the phases; else nothing.
 
     Args:
         steps: Steps of the role.
@@ -83,10 +83,10 @@ def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> 
     bar = Text()
     reached_s = 0.0
     for index, taken_s in enumerate(seconds):
-        before = round(columns * reached_s / total_s)
+        first_column = round(columns * reached_s / total_s)
         reached_s += taken_s
         bar.append(
-            _FILLS[index % 8] * (round(columns * reached_s / total_s) - before),
+            _FILLS[index % 8] * (round(columns * reached_s / total_s) - first_column),
             style=_STYLES[index % 8],
         )
     bar.append(_IDLE * (columns - len(bar)), style="dim")
@@ -102,7 +102,10 @@ def _legend(names: Sequence[str]) -> Text:
 
 
 def _slow_rank(values: dict[str, float | int], names: Sequence[str]) -> str:
-    """Return the slowest rank of the phase in which it is furthest behind the others; empty if none is far behind."""
+    """Return the slowest rank of the phase in which it is furthest behind the others.
+
+    It is empty if none is far behind.
+    """
     ratios = {name: values.get(f"{PREFIX}slowest_ratio/{name}", 0.0) for name in names}
     name = max(ratios, key=lambda phase: ratios[phase], default="")
     if not name or ratios[name] < _SLOW:

@@ -1,7 +1,8 @@
-"""Clocks of machines -> shifts onto the clock of the receiver, by the times at which phases arrived. Pure.
+"""Clocks of machines -> shifts onto the receiver's clock, by the arrivals of phases. Pure.
 
-A phase arrives after its end. So the smallest time from an end to an arrival is the difference of the two clocks and
-the shortest way through the network. The way alone cannot be measured from one side. It is called the error.
+A phase arrives after its end. So the smallest time from an end to an arrival is the difference of
+the two clocks and the shortest way through the network. The way alone cannot be measured from one
+side. It is called the error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
 _PLAUSIBLE_NS: Final = 2_000_000_000
 """Delay of a clock that needs no other reason than batches and the network."""
 _TYPICAL: Final = 0.1
-"""Quantile of the delays: what exceeds the smallest one up to here is the usual change of the way."""
+"""Quantile of the delays: up to here they exceed the smallest by the usual change of the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def aligned(
 ) -> list[TimelineStep]:
     """Return *steps* with all times on the clock of the receiver.
 
-    Rollouts and rows do not name their machine. They are shifted where all phases of their role are of one machine.
+    Rollouts and rows do not name their machine. They are shifted where all phases of their role are
+    of one machine.
     """
     hosts: dict[str, set[str]] = {}
     for step in steps:
@@ -86,7 +88,10 @@ def aligned(
 
 
 def _clock(host: str, delays: list[int]) -> MachineClock:
-    """Return the clock of a machine; *delays* are sorted, and empty for the machine of the bridge."""
+    """Return the clock of a machine.
+
+    *delays* are sorted, and empty for the machine of the bridge.
+    """
     if not delays:
         return MachineClock(host)
     shortest = delays[0]

@@ -1,4 +1,4 @@
-"""``otel-bridge timeline``: show where the time of each step went, or write it for a trace viewer."""
+"""``otel-bridge timeline``: show where the time of each step went, or write a trace."""
 
 from __future__ import annotations
 
@@ -49,23 +49,26 @@ def command(
 ) -> None:
     """Show one bar a step, by phase, or write the timeline as trace events.
 
-    RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is only one run. DIR holds
-    run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the folder above. Open the written
-    file in https://ui.perfetto.dev or chrome://tracing: each rank has a track with its phases, each rollout a lane with
-    its turns and tools.
+    RUN is the name of a run, its id, or the beginning of its id; it may be left out if there is
+    only one run. DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one,
+    or is the folder above. Open the written file in https://ui.perfetto.dev or chrome://tracing:
+    each rank has a track with its phases, each rollout a lane with its turns and tools.
     """
     for folder in _chosen(directory, run):
         first, last = _range(steps)
-        found = _read(folder, first, last)
-        if not any(event.kind != "mark" for step in found for event in step.events):
+        timeline_steps = _read(folder, first, last)
+        if not any(event.kind != "mark" for step in timeline_steps for event in step.events):
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
-        clocks = clocks_of(event for step in found for event in step.events)
+        clocks = clocks_of(event for step in timeline_steps for event in step.events)
         if output is not None:
-            write_file(output, orjson.dumps(trace_of(aligned(found, clocks))))
-            echo(f"{output}: {len(found)} steps; open it in https://ui.perfetto.dev", err=True)
+            write_file(output, orjson.dumps(trace_of(aligned(timeline_steps, clocks))))
+            echo(
+                f"{output}: {len(timeline_steps)} steps; open it in https://ui.perfetto.dev",
+                err=True,
+            )
         else:
-            _show(found, last_only=steps is None)
+            _show(timeline_steps, last_only=steps is None)
         _notify(clocks)
 
 

@@ -16,18 +16,24 @@ from typing import Any, Final, TypeAlias
 from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
 
 _SYNC: Final = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
-"""Words in the names of phases that update the weights of the engines; ``async`` and ``weighted`` are other words."""
+"""Words in the names of phases that update the weights of the engines.
+
+``async`` and ``weighted`` are other words.
+"""
 _StepEvent: TypeAlias = tuple[int, TimelineEvent]
 
 
 @dataclass(slots=True)
 class _Lanes:
-    """Holds the threads of one track, and for each the ends of the spans that are open on it, the innermost last."""
+    """Holds the threads of one track, each with the ends of its open spans, the innermost last."""
 
     lanes: list[list[int]] = field(default_factory=list[list[int]])
 
     def place(self, start_ns: int, end_ns: int, *, first: int = 0) -> int:
-        """Return the first thread, from *first* on, on which a span nests; spans come in the order of their starts."""
+        """Return the first thread, from *first* on, on which a span nests.
+
+        Spans come in the order of their starts.
+        """
         for number in range(first, len(self.lanes)):
             ends = self.lanes[number]
             while ends and ends[-1] <= start_ns:
@@ -92,7 +98,7 @@ class _TraceWriter:
                 self._instant(track, f"{event.name} done", event.end_ns, "g")
 
     def _rollouts(self, pid: int, events: Iterable[_StepEvent]) -> None:
-        """Add the rollouts of a role, each on the first thread that is free, with its spans below."""
+        """Add the rollouts of a role, each on the first free thread, with its spans below."""
         lanes = _Lanes()
         lane_of: dict[str, int] = {}
         tids: list[int] = []
