@@ -15,13 +15,14 @@ import hashlib
 import inspect
 import threading
 import traceback
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
+from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.timers import time_skyrl
-from otel_bridge.adapters.parts.training_batch import new_rollout_id
+from otel_bridge.adapters.parts.training_batch import new_rollout_id, token_streams
 from otel_bridge.settings import RUN_NAME, environment
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
         """Declares the members of ``skyrl.train.entrypoints.main_base.BasePPOExp`` that this adapter uses."""
 
         cfg: Any
+
+        def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
+            """Return SkyRL's trainer."""
 
         def get_tracker(self) -> Any:
             """Return SkyRL's tracker."""
@@ -59,6 +63,12 @@ class OtelBridgeExp(BasePPOExp):
     def otel_bridge(self) -> ExperimentRecorder:
         """Return the recorder of this experiment."""
         return ExperimentRecorder(self.cfg)
+
+    def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
+        """Return SkyRL's trainer, with a callback that records the tokens of each step."""
+        trainer = super().get_trainer(*args, **kwargs)
+        _add_callback(trainer, self.otel_bridge)
+        return trainer
 
     def get_tracker(self) -> Any:
         """Return SkyRL's tracker, wrapped so that it also records metrics."""
@@ -97,6 +107,18 @@ class OtelBridgeExp(BasePPOExp):
             self.otel_bridge.log_failure(error)
 
 
+@guarded
+def _add_callback(trainer: Any, recorder: ExperimentRecorder) -> None:
+    base: Any = framework_class("skyrl.train.utils.callbacks:TrainingCallback", "skyrl>=0.3")
+
+    def on_step_end(_: Any, _trainer: Any, callback_input: Any, _control: Any) -> None:
+        recorder.log_tokens(callback_input.batch, callback_input.global_step)
+
+    # Its class is made here, because SkyRL is imported only where it trains.
+    callback = type("TokensCallback", (base,), {"on_step_end": on_step_end})
+    trainer.add_callback(callback())
+
+
 class ExperimentRecorder:
     """Records one experiment. Thread-safe; no method raises.
 
@@ -118,6 +140,8 @@ class ExperimentRecorder:
         self._failed = False
         self._captured = CapturedReports("SkyRL", ())
         self._rows: tuple[Run, MergedRows] | None = None
+        self._trained_ids: list[str] = []
+        self._decode: Callable[[Any], Any] | None = None
         self._resamples = getattr(
             getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None
         )
@@ -191,6 +215,36 @@ class ExperimentRecorder:
         run.log_generations(**columns, decode=decode, step=step, split=split)
         if is_consumed:
             run.train_on(step, columns["ids"])
+            self._trained_ids = columns["ids"]
+            self._decode = decode
+
+    @guarded
+    def log_tokens(self, batch: Any, step: int) -> None:
+        """Record log-probabilities of the step's trajectories: of the engine, and of the policy before the step.
+
+        Args:
+            batch: SkyRL's ``TrainingInputBatch``, in the order of the responses, with padding at its end.
+            step: Global step.
+        """
+        ids = self._trained_ids
+        self._trained_ids = []
+        run = self._recording.begin()
+        if run is None or not ids or batch.get("rollout_logprobs") is None:
+            return
+        mask = batch["loss_mask"]
+        streams = token_streams(
+            mask,
+            logprobs=batch["rollout_logprobs"],
+            trainer_logprobs=batch.get("action_log_probs"),
+            advantages=batch.get("advantages"),
+            token_ids=batch["sequences"][:, -mask.shape[1] :],
+        )
+        run.annotate(
+            list(dict.fromkeys(ids)),
+            step=step,
+            decode=self._decode,
+            **{name: _of_trajectories(ids, rows) for name, rows in streams.items()},
+        )
 
     @guarded
     def log_failure(self, error: BaseException) -> None:
@@ -319,6 +373,14 @@ def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
         return [new_rollout_id() for _ in range(responses)]
     ids = {trajectory_id: new_rollout_id() for trajectory_id in trajectory_ids}
     return [ids[trajectory_id] for trajectory_id in trajectory_ids]
+
+
+def _of_trajectories(ids: Sequence[str], rows: Sequence[Any]) -> Any:
+    """Return the values of each trajectory; of several responses of one, one after the other."""
+    values: dict[str, list[Any]] = {}
+    for trajectory_id, row in zip(ids, rows, strict=False):
+        values.setdefault(trajectory_id, []).extend(row)
+    return list(values.values())
 
 
 def _group(prompt: Sequence[int]) -> str:

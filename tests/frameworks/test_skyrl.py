@@ -113,3 +113,69 @@ Exp(config()).run()
     ]  # fmt: skip
     ((step, score),) = rows_of(found, "eval/all/avg_score")
     assert (step, score) == (4, 0.375)
+
+
+TOKENS = """
+import json
+from types import SimpleNamespace
+import torch
+from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.utils.callbacks import CallbackHandler
+
+class Policy(RayPPOTrainer):
+    has_critic = False
+
+    def __init__(self, **named):
+        self.tracker, self.cfg = named["tracker"], named["cfg"]
+        self.ref_model, self.train_dataloader, self.total_training_steps = None, None, 1
+        self.global_step, self._current_epoch, self._training_control = 1, 0, None
+        self.all_metrics, self._callback_handler = {}, CallbackHandler()
+        self.dispatch = SimpleNamespace(empty_cache=lambda *names: None)
+
+    def _execute_forward_pass(self, model, batch, **named):
+        return torch.linspace(-3.0, -0.5, 9).reshape(3, 3)
+
+class Real(BasePPOExp):
+    def get_trainer(self, *given, **named):
+        return Policy(**named)
+
+class Exp(OtelBridgeExp, Real):
+    def __init__(self, cfg):
+        self.cfg = cfg
+
+    def _setup_trainer(self):
+        trainer = self.get_trainer(cfg=self.cfg, tracker=self.get_tracker())
+        trainer.trajectory_logger = self.get_trajectory_logger()
+        return trainer
+
+async def train(self):
+    output = {**OUTPUT, "rollout_logprobs": [[-1.0, -2.0, -0.5], [-0.25, 0.0, -0.75], [-1.5]]}
+    Trainer.trajectories(self, [PROMPT, PROMPT, OTHER], output)
+    names = ("prompt_token_ids", "response_ids", "rewards", "loss_masks", "rollout_logprobs")
+    tensors = convert_prompts_responses_to_batch_tensors(
+        SimpleNamespace(pad_token_id=0), *(output[name] for name in names))
+    sequences, attention, response_mask, rewards, loss_mask, logprobs, _ = tensors
+    class Batch(dict):
+        metadata = {}
+        def select(self, keys, metadata_keys):
+            return self
+    batch = self.fwd_logprobs_values_reward(Batch(
+        sequences=sequences, attention_mask=attention, loss_mask=loss_mask, rollout_logprobs=logprobs))
+    self._fire("on_step_end", batch=batch, metrics={})
+    self.tracker.log(self.all_metrics, step=1, commit=True)
+    self.tracker.finish()
+
+Policy.train = train
+Exp(config()).run()
+"""
+
+
+def test_the_mismatch_of_engine_and_trainer_is_what_skyrl_computes(tmp_path: Path) -> None:
+    run_program(tmp_path, SKYRL + TOKENS, real=True)
+
+    found = recorded(tmp_path)
+    difference = "policy/rollout_train_logprobs_abs_diff"
+    ((_, mean, highest),) = rows_of(found, f"{difference}_mean", f"{difference}_max")
+    keys = ("tokens/mismatch/mean", "tokens/mismatch/max", "tokens/count")
+    assert rows_of(found, *keys) == [(1, pytest.approx(mean), pytest.approx(highest), 6)]

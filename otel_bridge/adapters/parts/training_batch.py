@@ -19,20 +19,26 @@ def new_rollout_id() -> str:
 
 
 def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
-    """Return the streams of a padded batch as `Run.annotate` takes them, each rollout up to its last sampled token.
+    """Return the streams of a padded batch as `Run.annotate` takes them.
+
+    They have the tokens of each rollout from the first to the last that the policy sampled.
 
     Args:
         mask: Tensor of a row for each rollout, positive for the tokens that the policy sampled.
         tensors: Tensors of the same shape by the name of the stream; ``None`` for one that the batch lacks.
     """
-    rows = _rows(mask)
-    lengths = [int(row.nonzero()[0].max(initial=-1)) + 1 for row in rows]
+    parts = [_sampled_part(row) for row in _rows(mask)]
     streams: dict[str, Any] = {}
     for name, tensor in {LOSS_MASK: mask, **tensors}.items():
         if tensor is not None:
-            pairs = zip(_rows(tensor), lengths, strict=True)
-            streams[name] = [row[:length] for row, length in pairs]
+            streams[name] = [row[part] for row, part in zip(_rows(tensor), parts, strict=True)]
     return streams
+
+
+def _sampled_part(mask: Any) -> slice:
+    """Return where the tokens of a rollout are; frameworks pad before or after them."""
+    positions = mask.nonzero()[0]
+    return slice(int(positions[0]), int(positions[-1]) + 1) if len(positions) else slice(0)
 
 
 def _rows(tensor: Any) -> Any:
