@@ -40,7 +40,10 @@ class CapturedRun(Protocol):
 
 
 class CallCounts:
-    """Counts calls of this process. Thread-safe; a forked child counts in a file of its own; nothing raises."""
+    """Counts calls of this process. Thread-safe; a forked child counts in a file of its own.
+
+    Nothing raises.
+    """
 
     def __init__(self) -> None:
         self.begin()
@@ -127,7 +130,10 @@ class CallTotals:
 
 
 def totals_in(folder: Path) -> CallTotals:
-    """Return the counts of all files in *folder*, added up; files that are not whole are left out."""
+    """Return the counts of all files in *folder*, added up.
+
+    Files that are not whole are left out.
+    """
     totals: dict[int, dict[str, int]] = {CAPTURED: {}, NOT_CAPTURED: {}}
     processes = 0
     with contextlib.suppress(OSError):

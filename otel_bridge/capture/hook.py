@@ -92,12 +92,18 @@ def captured() -> frozenset[str]:
 def find(
     name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
 ) -> ModuleSpec | None:
-    """Return the spec of a captured module; ``None`` for every other module, and when nothing is captured."""
+    """Return the spec of a captured module.
+
+    ``None`` for every other module, and when nothing is captured.
+    """
     return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
 
 
 def release() -> None:
-    """Remove the import hooks of the capture from this process; packages that were imported before stay captured."""
+    """Remove the import hooks of the capture from this process.
+
+    Packages that were imported before stay captured.
+    """
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)
     ]
@@ -133,7 +139,10 @@ class _CaptureFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of another finder, whose loader installs the capture; ``None`` for every other module."""
+        """Return the spec of another finder, whose loader installs the capture.
+
+        ``None`` for every other module.
+        """
         if name not in self._modules:
             return None
         under_way: set[str] = self._searching.__dict__.setdefault("names", set())
@@ -192,7 +201,9 @@ class _CaptureFinder:
 
 
 def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    """Return the spec of the first finder that has *name*, captures left out; ``None`` when none has it.
+    """Return the spec of the first finder that has *name*, captures left out.
+
+    ``None`` when none has it.
 
     Raises whatever a finder raises, as an import without the capture does.
     """
@@ -211,7 +222,10 @@ def _report(name: str, reason: str) -> None:
 
 
 def _print(line: str) -> None:
-    """Write *line* to stderr, whose Python object the program may have replaced. A closed stderr is ignored."""
+    """Write *line* to stderr, whose Python object the program may have replaced.
+
+    A closed stderr is ignored.
+    """
     try:
         os.write(2, f"otel-bridge: {line}\n".encode("utf-8", "replace"))
     except OSError:

@@ -21,7 +21,10 @@ _TRACKIO: Final = "TYPE"
 
 
 def media_of(value: Any) -> Media | list[Media] | None:
-    """Return what *value*, an object of W&B or Trackio or a list of them, shows; ``None`` when that is not known."""
+    """Return what *value*, an object of W&B or Trackio or a list of them, shows.
+
+    ``None`` when that is not known.
+    """
     try:
         if type(value) not in {list, tuple}:
             return _medium_of(value)

@@ -43,7 +43,10 @@ class MetricAxes:
         return bool(self._latest)
 
     def define(self, name: str, step_metric: str | None) -> None:
-        """Note one definition; *name* may end with ``*``. A later definition of a name replaces an earlier one."""
+        """Note one definition; *name* may end with ``*``.
+
+        A later definition of a name replaces an earlier one.
+        """
         self._groups.clear()
         if step_metric:
             self._latest.setdefault(step_metric, None)
@@ -113,7 +116,10 @@ class MetricAxes:
         return counter if latest is None else latest
 
     def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:
-        """Return *values* by group. A step metric that is the axis of its role is left out: it is the row's step."""
+        """Return *values* by group.
+
+        A step metric that is the axis of its role is left out: it is the row's step.
+        """
         parts: dict[Group, dict[str, Any]] = {}
         for key, value in values.items():
             group = self.group_of(key)

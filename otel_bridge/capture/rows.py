@@ -61,7 +61,9 @@ class _PendingStep:
 
 
 class MergedRows:
-    """Merges the calls of one run into rows. Thread-safe; a forked child begins with no pending row.
+    """Merges the calls of one run into rows. Thread-safe.
+
+    A forked child begins with no pending row.
 
     Args:
         run: The run of otel-bridge.

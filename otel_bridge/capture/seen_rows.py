@@ -1,4 +1,7 @@
-"""Which rows and cells of a table are new, although programs log a growing table whole each time. Pure."""
+"""Which rows and cells of a table are new, although programs log a growing table whole each time.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -159,6 +162,9 @@ def _key(cell: Any) -> int | float | None:
 
 
 def _file_key(value: object) -> str | None:
-    """Return the digest, or the path, of the file of an object of W&B with its caption; ``None`` without a file."""
+    """Return the digest, or the path, of the file of an object of W&B with its caption.
+
+    ``None`` without a file.
+    """
     file = getattr(value, "_sha256", None) or getattr(value, "_path", None)
     return f"{file} {getattr(value, '_caption', None)}" if isinstance(file, str) else None

@@ -130,7 +130,10 @@ class RolloutTable:
         return list(groups.values())
 
     def evaluation_of(self, column: str) -> str | None:
-        """Return as which evaluation a later cell of *column* completes its rollout; ``None`` when it cannot."""
+        """Return as which evaluation a later cell of *column* completes its rollout.
+
+        ``None`` when it cannot.
+        """
         if len(self.samples) > 1 or column not in self.labels:
             return None
         roles = self.samples[0]
@@ -188,7 +191,9 @@ def _roles(
     rows: Sequence[Sequence[Any]],
     functions: Collection[str] = (),
 ) -> _Roles | None:
-    """Return the meaning of the columns *indices*; ``None`` when no response, or nothing besides it, is found.
+    """Return the meaning of the columns *indices*.
+
+    ``None`` when no response, or nothing besides it, is found.
 
     Args:
         names: Names of all columns in lower case.
@@ -236,7 +241,10 @@ def _reward_columns(
 
 
 def _role_of(name: str, meaning: Collection[str]) -> str | None:
-    """Return what a column of that name is; ``None`` for any other, and for a second prompt or response."""
+    """Return what a column of that name is.
+
+    ``None`` for any other, and for a second prompt or response.
+    """
     if name in _ADVANTAGE:
         return "advantage"
     if name in _STEP:
@@ -313,7 +321,10 @@ def _add(
     *,
     is_prompted: bool,
 ) -> None:
-    """Append one sample to the lists of `log_generations`; what its columns do not mean is a fact of it."""
+    """Append one sample to the lists of `log_generations`.
+
+    What its columns do not mean is a fact of it.
+    """
     facts = dict(roles.facts)
     response = row[roles.response]
     sample: dict[str, Any] = {"responses": None if is_missing(response) else response}
@@ -338,7 +349,10 @@ def _append_to(columns: dict[str, Any], sample: Mapping[str, Any]) -> None:
 
 
 def _number(row: Sequence[Any], name: str, index: int, facts: dict[str, int]) -> Any:
-    """Return a cell that can be read as a number; any other is a fact under its name, and gives ``None``."""
+    """Return a cell that can be read as a number.
+
+    Any other is a fact under its name, and gives ``None``.
+    """
     cell = row[index]
     if coerce.number(cell) is not None:
         return cell
@@ -347,7 +361,10 @@ def _number(row: Sequence[Any], name: str, index: int, facts: dict[str, int]) ->
 
 
 def _facts_of(row: Sequence[Any], facts: Mapping[str, int], count: CountCell) -> dict[str, Any]:
-    """Return the cells of *facts* that are not empty; those that only a tracker's page can show are counted."""
+    """Return the cells of *facts* that are not empty.
+
+    Those that only a tracker's page can show are counted.
+    """
     cells: dict[str, Any] = {}
     for name, index in facts.items():
         cell = row[index]

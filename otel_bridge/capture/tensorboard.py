@@ -1,4 +1,6 @@
-"""Capture of TensorBoard's event writers: each scalar becomes a row too; the event files are written as before.
+"""Capture of TensorBoard's event writers: each scalar becomes a row too.
+
+The event files are written as before.
 
 torch's ``SummaryWriter`` writes with TensorBoard's ``EventFileWriter``, tensorboardX's with its
 own. Both are extended where one event is written, so that key, step and value are those of the
@@ -31,7 +33,10 @@ _GRAPHS: Final = frozenset({"graph_def", "meta_graph_def"})
 
 
 def install(module: ModuleType, mode: str) -> None:
-    """Extend the ``EventFileWriter`` of *module*; a second call changes nothing, and the mode has no effect."""
+    """Extend the ``EventFileWriter`` of *module*.
+
+    A second call changes nothing, and the mode has no effect.
+    """
     del mode
     writer: Any = module.__dict__["EventFileWriter"]
     real: Callable[[Any, Any], None] = writer.add_event
@@ -69,7 +74,9 @@ def leave_out(folder: str) -> None:
 
 
 def record_event(writer: Any, event: Any) -> None:
-    """Record the scalars of *event* in the process's run, which is begun when there is none; never raises.
+    """Record the scalars of *event* in the process's run, which is begun when there is none.
+
+    Never raises.
 
     Args:
         writer: The ``EventFileWriter``.
@@ -110,7 +117,10 @@ def _not_captured(run: Run, kind: str, key: str) -> None:
 
 
 def _time_of(event: Any) -> int | None:
-    """Return the event's ``walltime`` in Unix ns; ``None`` where it is a time since some other moment."""
+    """Return the event's ``walltime`` in Unix ns.
+
+    ``None`` where it is a time since some other moment.
+    """
     return int(event.wall_time * 1e9) if event.wall_time >= _FIRST_TIME_S else None
 
 
@@ -141,7 +151,10 @@ def _kind(value: Any) -> str:
 
 
 class _WriterFolders:
-    """Gives the keys of each further folder of event files of a run a prefix, as W&B does; the first has none."""
+    """Gives the keys of each further folder of event files of a run a prefix, as W&B does.
+
+    The first has none.
+    """
 
     def __init__(self) -> None:
         self._roots: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
@@ -188,7 +201,10 @@ class _SyncedRuns:
 
 
 class _FirstRun:
-    """Begins the process's run once; events that arrive after the run was finished do not begin another."""
+    """Begins the process's run once.
+
+    Events that arrive after the run was finished do not begin another.
+    """
 
     def __init__(self) -> None:
         self._may_begin = True

@@ -134,7 +134,10 @@ def _finish_other(package: Any, project: str, name: str | None) -> None:
 
 
 def _set_current(package: Any, run: Any) -> None:
-    """Make *run* the package's current run; without a Space, so that frameworks do not deploy one."""
+    """Make *run* the package's current run.
+
+    Without a Space, so that frameworks do not deploy one.
+    """
     variables = package.context_vars
     for name in _CONTEXT_OFF:
         if hasattr(variables, name):
@@ -200,7 +203,10 @@ class TrackioRecording:
         self.next_step = next_step(run)
 
     def log(self, metrics: Any, step: int | None = None) -> None:
-        """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
+        """Record a row and its traces; never raises.
+
+        A trace that cannot be read is left out alone.
+        """
         counts.captured("trackio.log", run=self.run)
         try:
             values: dict[str, Any] = {}

@@ -36,7 +36,9 @@ class TraceReader:
         self._count = 0
 
     def rollout(self, trace: Any, key: str) -> Rollout | None:
-        """Return the rollout of a trace; ``None`` for a call inside a loop, which belongs to the rollout that follows.
+        """Return the rollout of a trace.
+
+        ``None`` for a call inside a loop, which belongs to the rollout that follows.
 
         Args:
             trace: A ``trackio.Trace``.

@@ -101,7 +101,10 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
 
 
 def apply_to_resource(resource: Resource, policy: ContentPolicy) -> int:
-    """Apply *policy* to the attributes of *resource*; those that describe a process and its place are names."""
+    """Apply *policy* to the attributes of *resource*.
+
+    Those that describe a process and its place are names.
+    """
     return apply_to_attributes(resource.attributes, policy, names=RESOURCE_PREFIXES)
 
 
@@ -141,7 +144,10 @@ def apply_to_attributes(
 
 
 def _kind(pair: KeyValue, names: tuple[str, ...]) -> TextKind:
-    """Return what the texts of *pair* are; a value that does not look like a name is not one, whatever its key."""
+    """Return what the texts of *pair* are.
+
+    A value that does not look like a name is not one, whatever its key.
+    """
     kind = TextKind.NAME if names and pair.key.startswith(names) else kind_of(pair.key)
     return TextKind.UNKNOWN if kind is TextKind.NAME and not _is_name_value(pair.value) else kind
 
@@ -158,7 +164,10 @@ def _stays(pair: KeyValue, kind: TextKind) -> bool:
 
 
 def _is_plain(key: str) -> bool:
-    """Return whether *key* can be an attribute's name; names of otel-bridge may hold a user's name of a reward."""
+    """Return whether *key* can be an attribute's name.
+
+    Names of otel-bridge may hold a user's name of a reward.
+    """
     return is_identifier(key) or (len(key) <= _MAX_NAME_CHARS and key.startswith("rl."))
 
 

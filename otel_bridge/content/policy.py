@@ -121,13 +121,19 @@ class ContentPolicy:
         return by_user(text)
 
     def redact_fact(self, text: str, name: str = "") -> str:
-        """Return *text*, of a name or a fact, without secrets and addresses; the user's function does not see names."""
+        """Return *text*, of a name or a fact, without secrets and addresses.
+
+        The user's function does not see names.
+        """
         if self.secrets:
             text = REDACTED if secret_by_name(name, text) else redact_text(text)
         return redact_emails(text) if self.email else text
 
     def may_redact(self, text: str) -> bool:
-        """Return whether `redact` may change *text*, or a text within its JSON; false is certain."""
+        """Return whether `redact` may change *text*, or a text within its JSON.
+
+        False is certain.
+        """
         return hooked() or self.email or self._may_hold_secret(text)
 
     def _may_hold_secret(self, text: str) -> bool:

@@ -28,7 +28,9 @@ def is_identifier(text: str) -> bool:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return *text* with at most *limit* characters and a mark; JSON stays JSON, its strings are cut.
+    """Return *text* with at most *limit* characters and a mark.
+
+    JSON stays JSON, its strings are cut.
 
     For a text that was cut before, the mark counts all missing characters.
     """
@@ -49,7 +51,10 @@ def cut(text: str, limit: int) -> str:
 
 
 def cut_json(value: Json, limit: int) -> Json:
-    """Return *value* with each of its texts cut to *limit* characters; names, ids and types stay."""
+    """Return *value* with each of its texts cut to *limit* characters.
+
+    Names, ids and types stay.
+    """
     if isinstance(value, str):
         return cut(value, limit)
     if isinstance(value, list):

@@ -1,4 +1,7 @@
-"""The user's own redaction function: `redact_with`, ``OTEL_BRIDGE_REDACT=module:function``. One for the process."""
+"""The user's own redaction function: `redact_with`, ``OTEL_BRIDGE_REDACT=module:function``.
+
+One for the process.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
 
 
 def redact_with(redaction: Redaction | None) -> None:
-    """Set a function that redacts every text of a rollout before it leaves the process; ``None`` removes the function.
+    """Set a function that redacts every text of a rollout before it leaves the process.
+
+    ``None`` removes the function.
 
     It applies to all runs of this process, from the next text on. A text for which the function
     raises, or returns no text, is left out and counted as ``rollout_redaction``.
@@ -72,7 +77,10 @@ def hooked() -> bool:
 
 
 def by_user(text: str) -> str:
-    """Return *text* after the user's function, if there is one; ``[redacted]`` where the function fails."""
+    """Return *text* after the user's function, if there is one.
+
+    ``[redacted]`` where the function fails.
+    """
     if _UserFunction.redaction is None:
         return text
     try:

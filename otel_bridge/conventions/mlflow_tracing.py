@@ -1,4 +1,6 @@
-"""MLflow's own spans, as ``mlflow.<library>.autolog()`` and ``@mlflow.trace`` make them; each value is JSON text.
+"""MLflow's own spans, as ``mlflow.<library>.autolog()`` and ``@mlflow.trace`` make them.
+
+Each value is JSON text.
 
 Source: mlflow 3.17.2, ``mlflow/tracing/constant.py`` and ``mlflow/entities/span.py``.
 """

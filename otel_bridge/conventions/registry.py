@@ -43,7 +43,10 @@ def is_name(key: str) -> bool:
 
 
 def switch_of(scope: str) -> str:
-    """Return the setting by which the instrumentation *scope* records content; empty when none is known."""
+    """Return the setting by which the instrumentation *scope* records content.
+
+    Empty when none is known.
+    """
     found = (
         convention
         for convention in CONVENTIONS

@@ -238,7 +238,10 @@ def finish(
 
 
 def _missing(call_name: str) -> Run:
-    """Return the run that records nothing, for a call without a run; the first such call is reported."""
+    """Return the run that records nothing, for a call without a run.
+
+    The first such call is reported.
+    """
     if call_name == finish.__name__:  # ending twice is allowed
         return nothing_recorded(environment(), Path())
     if _NoRun.run is None:

@@ -1,4 +1,7 @@
-"""Arguments of a program -> what a call works with. Nothing here raises: a wrong argument ends no training run."""
+"""Arguments of a program -> what a call works with.
+
+Nothing here raises: a wrong argument ends no training run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ DEFAULT_FINISH_S: Final = 30.0
 
 
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return the method *call*, which never raises; an argument that it does not know is dropped and counted.
+    """Return the method *call*, which never raises.
+
+    An argument that it does not know is dropped and counted.
 
     A framework calls all its loggers alike, with keywords of its own choice. The object of the
     method has `count_drop`. A call that fails, as where no file can be opened to import what it
@@ -74,7 +79,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
-    """Return a time in Unix ns; 0, counted, if it is not one: also for seconds, milli- or microseconds."""
+    """Return a time in Unix ns.
+
+    0, counted, if it is not one: also for seconds, milli- or microseconds.
+    """
     if time_unix_ns is None:
         return 0
     try:
@@ -88,7 +96,10 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
 
 
 def _shown_time(time_unix_ns: object) -> str:
-    """Return a bad time as text; its type where ``repr()`` is a user's code, or of too many digits."""
+    """Return a bad time as text.
+
+    Its type where ``repr()`` is a user's code, or of too many digits.
+    """
     is_short = isinstance(time_unix_ns, int) and time_unix_ns.bit_length() < _SHOWN_BITS
     if is_short or isinstance(time_unix_ns, (float, str)):
         return repr(time_unix_ns)[:100]

@@ -29,7 +29,9 @@ NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
 def notify(*lines: str, always: bool = False) -> None:
-    """Write *lines* to stderr at once; ``OTEL_BRIDGE_QUIET`` suppresses them unless *always* is set.
+    """Write *lines* to stderr at once.
+
+    ``OTEL_BRIDGE_QUIET`` suppresses them unless *always* is set.
 
     Further lines belong to the first and are indented.
     """
@@ -111,12 +113,17 @@ def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: 
 
 
 def drain_command(folder: RunFolder, *, chosen: bool) -> str:
-    """Return the command that delivers *folder*; without a *chosen* exporter, it names one that could deliver here."""
+    """Return the command that delivers *folder*.
+
+    Without a *chosen* exporter, it names one that could deliver here.
+    """
     return command_line("drain", *(() if chosen else ("--exporters", installed()[0])), folder.path)
 
 
 def held_command(folder: RunFolder, *, chosen: bool) -> str:
-    """Return the command that delivers all runs of a directory; without a *chosen* exporter, *folder* alone.
+    """Return the command that delivers all runs of a directory.
+
+    Without a *chosen* exporter, *folder* alone.
 
     An exporter that a command names goes before those that other runs of the directory chose.
     """

@@ -154,7 +154,10 @@ class Drops:
             )
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
-        """Count a record that could not be appended; the first loss by an internal error is reported."""
+        """Count a record that could not be appended.
+
+        The first loss by an internal error is reported.
+        """
         if isinstance(exc, JournalFullError):
             self.count("disk_full")
         elif isinstance(exc, JournalError):

@@ -76,7 +76,9 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
     earlier_number: int = -1,
     reason: str = UNFINISHED,
 ) -> int:
-    """Note a rollout or phase, unless already noted under the number *earlier_number*; return its number for `closed`.
+    """Note a rollout or phase, unless already noted under the number *earlier_number*.
+
+    Return its number for `closed`.
 
     Args:
         run: Run of the rollout.
@@ -100,12 +102,18 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
 
 
 def closed(number: int) -> bool:
-    """Note that a rollout or phase closed; return false when it was already counted as never closed."""
+    """Note that a rollout or phase closed.
+
+    Return false when it was already counted as never closed.
+    """
     return _pop(number) is not None
 
 
 def open_steps(track: Track) -> tuple[int, ...] | None:
-    """Return the steps with open live rollouts; ``None`` when there are none and none were reported before."""
+    """Return the steps with open live rollouts.
+
+    ``None`` when there are none and none were reported before.
+    """
     if not _steps and not _reported:
         return None
     with _lock:
@@ -136,7 +144,10 @@ def _pop(number: int) -> _Unclosed | None:
 
 
 def count_unclosed(run_id: str) -> None:
-    """Count the rollouts and phases that have not closed when the run *run_id* ends; they are not recorded."""
+    """Count the rollouts and phases that have not closed when the run *run_id* ends.
+
+    They are not recorded.
+    """
     for number, unclosed in list(_unclosed.items()):
         if unclosed.track[0] == run_id:
             _count(number)

@@ -93,7 +93,10 @@ class ProcessRuns:
         return bool(self._last_steps) or self.current is not None
 
     def capture_of(self, run: Run) -> str | None:
-        """Return the captured tracker that records in *run*; ``None`` for a run of the program or an adapter alone."""
+        """Return the captured tracker that records in *run*.
+
+        ``None`` for a run of the program or an adapter alone.
+        """
         return self._captures.get(run)
 
     def environment_of_user(self) -> dict[str, str]:
@@ -185,7 +188,10 @@ class ProcessRuns:
         return self._captures.get(current, request.captured) != request.captured
 
     def _adopted(self, request: RunRequest) -> Run | None:
-        """Return the current run if *request* is of it, and print how they differ; ``None`` if another run begins."""
+        """Return the current run if *request* is of it, and print how they differ.
+
+        ``None`` if another run begins.
+        """
         current = self.current
         if current is None:
             return None
@@ -205,7 +211,9 @@ class ProcessRuns:
         return current
 
     def _ignored(self, current: Run, request: RunRequest) -> list[str]:
-        """Return a line on what *current* ignores of *request*, with the remedy; nothing if it ignores nothing.
+        """Return a line on what *current* ignores of *request*, with the remedy.
+
+        Nothing if it ignores nothing.
 
         Raises:
             ConfigError: The exporters of *request* cannot be read.
@@ -237,7 +245,10 @@ class ProcessRuns:
         return _lines_of(current, ignored, "{} ignored; call finish() first, then init() again")
 
     def _replaced(self, current: Run, request: RunRequest) -> list[str]:
-        """Return a line on entries of the config that *request* replaces, with the remedy; nothing without any."""
+        """Return a line on entries of the config that *request* replaces, with the remedy.
+
+        Nothing without any.
+        """
         if request.captured is not None or request.config is None:
             return []
         from otel_bridge.emit.config.hyperparameters import config_snapshot, replaced_entries  # noqa: PLC0415
@@ -292,7 +303,10 @@ class ProcessRuns:
         *,
         shared: SharedBridges | None = None,
     ) -> Run:
-        """Return a run that has begun in *env*; if this process was in it before, its steps go on."""
+        """Return a run that has begun in *env*.
+
+        If this process was in it before, its steps go on.
+        """
         from otel_bridge.emit.startup import begin  # noqa: PLC0415  # only programs that record pay for it
 
         with _config_errors():
@@ -406,7 +420,10 @@ def _is_same_path(path: str | Path, other_path: str | Path) -> bool:
 
 
 def _lines_of(current: Run, names: list[str], remark: str) -> list[str]:
-    """Return a line on a second request of *current*, whose *remark* has a place for *names*; nothing without them."""
+    """Return a line on a second request of *current*, whose *remark* has a place for *names*.
+
+    Nothing without them.
+    """
     if not names:
         return []
     begun = f"init() of {current.project}/{current.name}, which has already begun: "
@@ -460,7 +477,10 @@ def _file_limit() -> int:
 
 
 def _open_files(limit: int) -> int:
-    """Return how many files this process has open; *limit* when there is none left to count them with."""
+    """Return how many files this process has open.
+
+    *limit* when there is none left to count them with.
+    """
     try:
         return len(os.listdir("/dev/fd"))
     except OSError as exc:

@@ -82,7 +82,10 @@ class ProcessSegment:
         return self.writer
 
     def reopen(self, *, forked: bool) -> bool:
-        """Open the first segment of another new instance; return whether one is open. If not, `open` may retry."""
+        """Open the first segment of another new instance; return whether one is open.
+
+        If not, `open` may retry.
+        """
         is_gone = self.writer is not None and not self.writer.path.exists()
         self.close()
         if is_gone:
@@ -105,7 +108,10 @@ class ProcessSegment:
         return Checkpoint(writer.instance_id, writer.number, writer.offset, rows)
 
     def make_room(self) -> bool:
-        """Release some of the space reserved for drop counts and the end; return whether any was left."""
+        """Release some of the space reserved for drop counts and the end.
+
+        Return whether any was left.
+        """
         return self._spare is not None and self._spare.give_up()
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Records what is said of a run as a whole, beside rows and rollouts: configs, summaries, alerts. Nothing raises."""
+"""Records what is said of a run as a whole, beside rows and rollouts: configs, summaries, alerts.
+
+Nothing raises.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class RecordedFacts(NamedRun):
         self._alerts = 0
 
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
-        """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
+        """Count *n* drops by *reason*, of which *key* is the first.
+
+        Drops are printed at most once a minute.
+        """
         if self._recorder is not None:
             self._recorder.count_drop(reason, n, key)
 
@@ -143,7 +149,10 @@ class _Alert(NamedTuple):
 
 
 def _alert_of(title: object, text: object, level: object) -> _Alert:
-    """Return the texts of an alert; empty ones if the program's own objects raise when they are read."""
+    """Return the texts of an alert.
+
+    Empty ones if the program's own objects raise when they are read.
+    """
     try:
         return _Alert(
             _alert_text(title, _MAX_TITLE_CHARS),

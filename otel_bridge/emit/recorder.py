@@ -269,14 +269,20 @@ class Recorder:
             }
 
     def flush(self) -> Checkpoint | None:
-        """Append "write and retry now"; return the position of this record, ``None`` when nothing was ever appended."""
+        """Append "write and retry now".
+
+        Return the position of this record, ``None`` when nothing was ever appended.
+        """
         with self.lock:
             if self._segment.writer is not None:
                 self.append(int(Signal.CONTROL), b"")
             return self._segment.checkpoint(self._seq)
 
     def end(self, status: str) -> Checkpoint | None:
-        """Append the end of this process and release its segment; return the position of the end."""
+        """Append the end of this process and release its segment.
+
+        Return the position of the end.
+        """
         with self.lock:
             if self._ended or self._segment.writer is None:
                 self._ended = True
@@ -298,7 +304,10 @@ class Recorder:
             return checkpoint
 
     def after_fork(self) -> None:
-        """Reset the recorder in a forked child; the child's first record opens a segment of its own."""
+        """Reset the recorder in a forked child.
+
+        The child's first record opens a segment of its own.
+        """
         forget_unclosed()
         self._begin()
         self.forked = True
@@ -364,7 +373,10 @@ class Recorder:
         own: int,
         media: list[FoundMedia],
     ) -> bytes | None:
-        """Encode a row, and add its media to *media*; return ``None`` when no number of the row can be recorded."""
+        """Encode a row, and add its media to *media*.
+
+        Return ``None`` when no number of the row can be recorded.
+        """
         numbers = flatten(values, self.drops.count, media)
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
@@ -434,7 +446,10 @@ class Recorder:
         return True
 
     def _use_room(self, *, due: bool = False) -> None:
-        """Add appended bytes to the quota; count the directory again when *due*, or when they used up its room."""
+        """Add appended bytes to the quota.
+
+        Count the directory again when *due*, or when they used up its room.
+        """
         used_up = self._quota.took(self._spent)
         self._spent = 0
         if used_up or due:
@@ -460,7 +475,10 @@ class Recorder:
         return True
 
     def _irregular(self, now: int) -> int:
-        """Run due checks; return the time of a row, which follows the last one even when the clock is set back."""
+        """Run due checks.
+
+        Return the time of a row, which follows the last one even when the clock is set back.
+        """
         if not self._checked_at <= now < self._check_again:
             self._check(now)
         return max(now, self._last_ns + 1)
@@ -497,14 +515,20 @@ class Recorder:
             self._do(self._write_drops)
 
     def _reopened_after(self, exc: Exception, payload: bytes | None = None) -> bool:
-        """Return whether a new segment is open for the record that failed; otherwise the record is counted."""
+        """Return whether a new segment is open for the record that failed.
+
+        Otherwise the record is counted.
+        """
         if isinstance(exc, SegmentClosedError) and self._reopen():
             return True
         self.drops.count_failure(exc, payload)
         return False
 
     def _reopen(self) -> bool:
-        """Continue as a new process, because the folder was deleted or the descriptor closed; return whether it can."""
+        """Continue as a new process, because the folder was deleted or the descriptor closed.
+
+        Return whether it can.
+        """
         self._seq = 0
         self._event_seq = 0
         return self._segment.reopen(forked=self.forked)
@@ -534,7 +558,10 @@ class OpenRowRecorder(Recorder):
     """Records rows, also in parts. Nothing raises."""
 
     def add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
-        """Append *values* to *row*; a later value of a key replaces an earlier one. *step* may change until the end."""
+        """Append *values* to *row*; a later value of a key replaces an earlier one.
+
+        *step* may change until the end.
+        """
         self._do(self._add_part, row, values, step)
 
     def end_row(self, row: OpenRow, step: int) -> None:

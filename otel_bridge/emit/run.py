@@ -1,4 +1,7 @@
-"""Defines `Run`, which ``otel_bridge.init()`` returns. No method raises; only `flush` and `finish` wait."""
+"""Defines `Run`, which ``otel_bridge.init()`` returns. No method raises.
+
+Only `flush` and `finish` wait.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ class Run(RecordedFacts):
 
     @property
     def recording(self) -> bool:
-        """Return whether the run records; ``False`` with the exporter ``none`` and after the end of the run."""
+        """Return whether the run records.
+
+        ``False`` with the exporter ``none`` and after the end of the run.
+        """
         return self._recorder is not None and not self._ended
 
     @property
@@ -326,7 +332,10 @@ class Run(RecordedFacts):
     def append(
         self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
     ) -> None:
-        """Append one encoded record; a *whole* one is a request with its own resources. Thread-safe, never raises."""
+        """Append one encoded record; a *whole* one is a request with its own resources.
+
+        Thread-safe, never raises.
+        """
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
 
@@ -396,7 +405,9 @@ class Run(RecordedFacts):
         *,
         exit_code: int | None = None,
     ) -> None:
-        """End this process's part of the run, once; wait at most *timeout_s* and report what remains.
+        """End this process's part of the run, once.
+
+        Wait at most *timeout_s* and report what remains.
 
         Args:
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
@@ -414,7 +425,10 @@ class Run(RecordedFacts):
         self._before_end.append(call)
 
     def end_part(self, status: EndStatus) -> Callable[[float], None] | None:
-        """Record the end of this process's part; return what waits for its delivery at most some seconds, if needed."""
+        """Record the end of this process's part.
+
+        Return what waits for its delivery at most some seconds, if needed.
+        """
         recorder = self._recorder
         if self._ended:
             return None

@@ -386,7 +386,10 @@ def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
 
 
 def _destination(facts: RunStart, state: _FolderState) -> list[str]:
-    """Return a line on where the run is delivered; without a chosen exporter, lines on where it is kept."""
+    """Return a line on where the run is delivered.
+
+    Without a chosen exporter, lines on where it is kept.
+    """
     if state.unchosen:
         exporters = () if _before(state) else installed()
         return console.kept_without_exporter(
@@ -402,7 +405,10 @@ def _before(state: _FolderState) -> tuple[str, ...]:
 
 
 def _shown(name: str, choice: RequestedDestinations) -> str:
-    """Return the name of an exporter; for ``otlp`` with its endpoint, which no command or page shows."""
+    """Return the name of an exporter.
+
+    For ``otlp`` with its endpoint, which no command or page shows.
+    """
     endpoints = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
     return f"{name} ({endpoints})" if name == OTLP and endpoints else name
 

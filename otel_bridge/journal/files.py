@@ -161,7 +161,9 @@ class _CachedFile(Generic[V]):
 
 
 class StampedCache(Generic[K, V]):
-    """Keeps values by key while the stamps of their files stay the same. Thread-safe; reading is not serialised.
+    """Keeps values by key while the stamps of their files stay the same. Thread-safe.
+
+    Reading is not serialised.
 
     Args:
         limit_bytes: Approximate sum of the sizes of the files whose values are kept. The least

@@ -66,7 +66,9 @@ class LockHolder:
 
 
 class RunFolder:
-    """Gives the paths of one run folder and lists its files. Its constructor does not access the disk.
+    """Gives the paths of one run folder and lists its files.
+
+    Its constructor does not access the disk.
 
     Args:
         base: The base directory, see `base_dir`.
@@ -130,7 +132,10 @@ class RunFolder:
         return self.path / f"{COMPANIONS}{mark}"
 
     def companions_lock_path(self, mark: str) -> Path:
-        """Return the path of the lock of the bridge that serves these runs; no run folder has such a name."""
+        """Return the path of the lock of the bridge that serves these runs.
+
+        No run folder has such a name.
+        """
         return self.companions_dir(mark) / f"bridge{_LOCK}"
 
     @property
@@ -200,7 +205,9 @@ class RunFolder:
             )
 
     def ledger_problem(self) -> str:
-        """Return why bridges of this version refuse the ledger, with what to do; empty when they do not.
+        """Return why bridges of this version refuse the ledger, with what to do.
+
+        Empty when they do not.
 
         Only for a process that never opens the ledger: closing the file would release SQLite's
         locks.
@@ -255,7 +262,9 @@ class RunFolder:
         lock.write(orjson.dumps(holder))
 
     def holder(self) -> LockHolder | None:
-        """Return which process holds, or last held, the bridge's lock; `probe` returns whether the lock is held.
+        """Return which process holds, or last held, the bridge's lock.
+
+        `probe` returns whether the lock is held.
 
         ``None`` means that the lock file is missing or not readable.
         """
@@ -314,7 +323,10 @@ def run_folders(base: Path) -> list[RunFolder]:
 
 
 def _links_to_folders(path: Path) -> list[str]:
-    """Return the entries of *path* that are symbolic links to folders; none when it does not exist."""
+    """Return the entries of *path* that are symbolic links to folders.
+
+    None when it does not exist.
+    """
     try:
         with os.scandir(path) as entries:
             return [entry.path for entry in entries if entry.is_symlink() and entry.is_dir()]
@@ -323,7 +335,9 @@ def _links_to_folders(path: Path) -> list[str]:
 
 
 def put_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically, with mode 0600; a reader sees the old content or the new one, never a part.
+    """Replace a file atomically, with mode 0600.
+
+    A reader sees the old content or the new one, never a part.
 
     Raises:
         OSError: The file cannot be written; the old content stays.

@@ -39,7 +39,10 @@ class FolderScan:
 
 
 def scan_folder(folder: RunFolder) -> FolderScan:
-    """Return the sizes and stamps of the files in *folder*; files that are deleted meanwhile are skipped."""
+    """Return the sizes and stamps of the files in *folder*.
+
+    Files that are deleted meanwhile are skipped.
+    """
     files, directories = _entries(str(folder.path))
     segments = list[SegmentFile]()
     other_paths = list[str]()

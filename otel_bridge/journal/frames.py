@@ -192,7 +192,10 @@ def _first_frame(buffer: bytes) -> int:
 def _scan_intact(
     buffer: bytes, position: int, frames: list[Frame], *, base: int, begin: bytes
 ) -> int:
-    """Append the intact frames from *position* on to *frames*; return the offset of the first byte after them."""
+    """Append the intact frames from *position* on to *frames*.
+
+    Return the offset of the first byte after them.
+    """
     # Reads nearly all of every segment: only what each frame needs is done here.
     add = frames.append
     unpack = _CHECKED_HEAD.unpack_from
@@ -252,7 +255,10 @@ def _stream_at(buffer: bytes, position: int) -> int:
 
 
 def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:
-    """Return the end of the frame at the start of *buffer*, if it is beyond the buffer; else ``None``."""
+    """Return the end of the frame at the start of *buffer*, if it is beyond the buffer.
+
+    Else ``None``.
+    """
     head = _head(buffer, 0, stream)
     end = 0 if head is None else HEAD_BYTES + head[_LENGTH]
     return base + end if end > len(buffer) else None

@@ -100,7 +100,10 @@ class SegmentHeader:
         resource: bytes = b"",
         generated: tuple[str, ...] = (),
     ) -> SegmentHeader:
-        """Return the header of a segment that this process writes for itself; it requests no exporter."""
+        """Return the header of a segment that this process writes for itself.
+
+        It requests no exporter.
+        """
         host = this_host()
         pid = os.getpid()
         started_ns = time.time_ns()
@@ -159,7 +162,10 @@ class SegmentHeader:
 
 
 def announced_bytes(data: bytes) -> int:
-    """Return the length that the header at the start of *data* announces; 0 when there is no header."""
+    """Return the length that the header at the start of *data* announces.
+
+    0 when there is no header.
+    """
     if len(data) < _PREFIX.size:
         return 0
     magic, _, length, _ = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
@@ -167,7 +173,10 @@ def announced_bytes(data: bytes) -> int:
 
 
 def header_end(data: bytes) -> int | None:
-    """Return the end of the header at the start of *data*; ``None`` when it is missing, unfinished or damaged."""
+    """Return the end of the header at the start of *data*.
+
+    ``None`` when it is missing, unfinished or damaged.
+    """
     if len(data) < _PREFIX.size:
         return None
     magic, version, length, crc = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
@@ -179,7 +188,10 @@ def header_end(data: bytes) -> int | None:
 
 
 def _storable(value: object) -> object:
-    """Return the value of a field as JSON data. Names of the environment that are not UTF-8 have question marks."""
+    """Return the value of a field as JSON data.
+
+    Names of the environment that are not UTF-8 have question marks.
+    """
     if isinstance(value, str):
         # orjson refuses lone surrogates, which os.environ gives for bytes that are not UTF-8.
         return value.encode("utf-8", "replace").decode()

@@ -56,7 +56,9 @@ class LivenessLock:
 
     @classmethod
     def hold(cls, folder: RunFolder, instance_id: str) -> LivenessLock:
-        """Create the life file of *instance_id* and lock it; without record locks only the file is written.
+        """Create the life file of *instance_id* and lock it.
+
+        Without record locks only the file is written.
 
         Raises:
             JournalError: The file cannot be created, or another process holds it.
@@ -77,7 +79,10 @@ class LivenessLock:
         return self._lock.held()
 
     def release(self) -> None:
-        """Release the lock, which means that this process writes no more. The bridge deletes the file."""
+        """Release the lock, which means that this process writes no more.
+
+        The bridge deletes the file.
+        """
         self._lock.release()
 
     def renew(self) -> None:
@@ -184,7 +189,9 @@ class JudgedReport(NamedTuple):
 
 
 def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None:
-    """Return the last report of *folder* with the processes that are alive now; ``None`` without a valid report.
+    """Return the last report of *folder* with the processes that are alive now.
+
+    ``None`` without a valid report.
 
     Args:
         folder: The run folder.

@@ -36,11 +36,16 @@ _mutex = threading.RLock()
 
 
 class LockUnsupportedError(JournalError):
-    """Raised when the file system has no record locks; `otel_bridge.journal.liveness` describes the fallback."""
+    """Raised when the file system has no record locks.
+
+    `otel_bridge.journal.liveness` describes the fallback.
+    """
 
 
 class RecordLock:
-    """Locks one file exclusively for this process, until `release`, exec or the end of the process. Thread-safe.
+    """Locks one file exclusively for this process, until `release`, exec or the end of the process.
+
+    Thread-safe.
 
     Args:
         path: File of the lock alone; created when missing, never deleted here.
@@ -53,7 +58,9 @@ class RecordLock:
         self._pid = 0
 
     def acquire(self, blocking: bool = False) -> bool:
-        """Take the lock; return ``False`` when another holder has it, ``True`` also when this object already had it.
+        """Take the lock.
+
+        Return ``False`` when another holder has it, ``True`` also when this object already had it.
 
         Args:
             blocking: Whether to wait for the lock.
@@ -91,7 +98,10 @@ class RecordLock:
             ) from exc
 
     def read(self) -> bytes:
-        """Return the file's content; only while the lock is held, when the file must not be opened again."""
+        """Return the file's content.
+
+        Only while the lock is held, when the file must not be opened again.
+        """
         return os.pread(self._fd, CONTENT_BYTES, 0).strip()
 
     def release(self) -> None:
@@ -158,7 +168,9 @@ class RecordLock:
 
 
 def probe(path: Path) -> bool:
-    """Return whether any process, this one included, holds the lock on *path*, without locking it. Takes about 5 us.
+    """Return whether any process, this one included, holds the lock on *path*, without locking it.
+
+    Takes about 5 us.
 
     Raises:
         LockUnsupportedError: The file system has no record locks.

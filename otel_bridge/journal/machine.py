@@ -31,7 +31,10 @@ def this_host() -> Machine:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when *pid* started, in clock ticks since boot; 0 when there is no such process, or only its zombie."""
+    """Return when *pid* started, in clock ticks since boot.
+
+    0 when there is no such process, or only its zombie.
+    """
     if sys.platform != "linux":
         return _start_ticks_elsewhere(pid)
     try:

@@ -1,4 +1,7 @@
-"""Measures how full a base directory is. Counting must be cheap and rare, because it runs on the trainer's thread."""
+"""Measures how full a base directory is.
+
+Counting must be cheap and rare, because it runs on the trainer's thread.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ class Quota:
         return max(self._full_at - self._taken, 0)
 
     def took(self, size_bytes: int) -> bool:
-        """Add *size_bytes* that the owner appended; return whether the room of the last count is used up."""
+        """Add *size_bytes* that the owner appended.
+
+        Return whether the room of the last count is used up.
+        """
         self._taken += size_bytes
         return self._taken >= self._full_at
 

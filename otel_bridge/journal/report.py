@@ -315,7 +315,9 @@ _LIMIT_BYTES: Final = 32 << 20
 
 
 class ReportCache:
-    """Reads reports and caches those that do not change. Thread-safe; a returned report is shared: do not change it.
+    """Reads reports and caches those that do not change. Thread-safe.
+
+    A returned report is shared: do not change it.
 
     Args:
         limit_bytes: Sizes of the report files whose content is kept.
@@ -351,7 +353,10 @@ class Link(NamedTuple):
 
 
 def view_links(report: Report) -> list[Link]:
-    """Return what shows the run in each exporter, and what uploads it; nothing of exporters without either."""
+    """Return what shows the run in each exporter, and what uploads it.
+
+    Nothing of exporters without either.
+    """
     links: list[Link] = []
     for name, exporter in {**report.former, **report.exporters}.items():
         # A command finds nothing in a tracker that was named after all records had been deleted.
@@ -428,7 +433,10 @@ def end_of_log(log: Path) -> str:
 
 
 def reason_of_end(log: Path) -> str:
-    """Return the reason that the bridge gave in its log at *log* for not serving its run; empty without one."""
+    """Return the reason that the bridge gave in its log at *log* for not serving its run.
+
+    Empty without one.
+    """
     with contextlib.suppress(OSError):
         end = end_of_log(log)
         _, mark, reason = end.partition(NOT_SERVED)

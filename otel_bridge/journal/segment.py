@@ -132,7 +132,9 @@ class SegmentWriter:
     def append(
         self, signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False
     ) -> None:
-        """Append one frame. When this returns, the kernel has the frame; on an error, no reader sees any of it.
+        """Append one frame. When this returns, the kernel has the frame.
+
+        On an error, no reader sees any of it.
 
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
@@ -200,7 +202,10 @@ class SegmentWriter:
         self._fd = -1
 
     def _open(self, header: SegmentHeader) -> None:
-        """Create the segment of *header* and make it the open one; on an error nothing is changed."""
+        """Create the segment of *header* and make it the open one.
+
+        On an error nothing is changed.
+        """
         name = segment_name(header.instance_id, header.number)
         path = self._segments_dir / f"{name}{SUFFIX}"
         unfinished = self._segments_dir / f".{name}.tmp"
@@ -249,7 +254,9 @@ class SegmentWriter:
             raise SegmentClosedError(f"{self._path} was moved or deleted; open another") from exc
 
     def _write_rest(self, frame: bytes, written: int) -> None:
-        """Write the rest of a frame after its first *written* bytes; remove those bytes when the rest does not fit.
+        """Write the rest of a frame after its first *written* bytes.
+
+        Remove those bytes when the rest does not fit.
 
         Raises:
             OSError: The rest does not fit.
@@ -310,7 +317,10 @@ def read_segment(
 
 
 def header_in(path: Path) -> SegmentHeader | None:
-    """Return the header of a segment; ``None`` when the file is gone or its header is damaged or of a newer version."""
+    """Return the header of a segment.
+
+    ``None`` when the file is gone or its header is damaged or of a newer version.
+    """
     with contextlib.suppress(JournalError):
         return read_segment(path, 0, limit_bytes=0, final=False)[0]
     return None
@@ -343,7 +353,10 @@ def _read(
 
 
 def _read_bytes(fd: int, offset: int, limit: int, size: int) -> tuple[SegmentHeader | None, bytes]:
-    """Return the header, if *offset* is 0 and it is valid, and *limit* bytes; more if the header is larger."""
+    """Return the header, if *offset* is 0 and it is valid, and *limit* bytes.
+
+    More if the header is larger.
+    """
     data = os.pread(fd, min(limit, max(size - offset, 0)), offset)
     if offset > 0:
         return None, data

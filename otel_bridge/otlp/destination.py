@@ -77,7 +77,9 @@ class Endpoint:
 
 
 def signals_sent(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the signals that have an endpoint; all of them, to the default endpoint, when no endpoint is set.
+    """Return the signals that have an endpoint.
+
+    All of them, to the default endpoint, when no endpoint is set.
 
     A backend that takes traces only is named by the endpoint of traces alone: then nothing else is
     sent anywhere.
@@ -138,7 +140,10 @@ def check(signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = F
 
 
 def addresses(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses of the signals that are sent, as the report shows them; without those that are wrong."""
+    """Return the addresses of the signals that are sent, as the report shows them.
+
+    Without those that are wrong.
+    """
     addresses_by_signal: dict[str, str] = {}
     for signal in signals_sent(env):
         try:
@@ -167,7 +172,10 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def note(signals: Collection[str], env: Mapping[str, str]) -> str:
-    """Return what a person should know of the destination of *signals* when a run begins; empty for nothing."""
+    """Return what a person should know of the destination of *signals* when a run begins.
+
+    Empty for nothing.
+    """
     unsent = [
         signal for signal in _SIGNALS if signal in signals and signal not in signals_sent(env)
     ]
@@ -250,7 +258,9 @@ def _parts(url: str, variable: str) -> SplitResult:
 
 
 def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of *signal*, with the bearer token unless they name another; raises `ConfigError`.
+    """Return the headers of *signal*, with the bearer token unless they name another.
+
+    Raises `ConfigError`.
 
     An error never shows a value, which may be a credential.
     """
@@ -312,7 +322,10 @@ def _secure(signal: str, url: str, protocol: Protocol, env: Mapping[str, str]) -
 
 
 def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
-    """Return the path of a file of TLS, ``None`` without one; raises `ConfigError` when it cannot be read."""
+    """Return the path of a file of TLS, ``None`` without one.
+
+    Raises `ConfigError` when it cannot be read.
+    """
     path = _value(name, signal, env)
     if not path:
         return None

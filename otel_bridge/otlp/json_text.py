@@ -15,7 +15,9 @@ _MAX_DEPTH: Final = 64
 
 
 def parsed_json(value: Json) -> Json:
-    """Return the content of a JSON text; return any other value, or text that is not an object or array, unchanged.
+    """Return the content of a JSON text.
+
+    Return any other value, or text that is not an object or array, unchanged.
 
     JSON that nests deeper than a tracker shows stays text.
     """
@@ -38,7 +40,10 @@ def parsed_text(value: Json) -> Json:
 
 
 def number_or_name(value: float) -> float | str:
-    """Return *value*; a number that is not finite, which JSON does not have, by its name: NaN, Infinity, -Infinity."""
+    """Return *value*.
+
+    A number that is not finite, which JSON does not have, by its name: NaN, Infinity, -Infinity.
+    """
     if math.isfinite(value):
         return value
     if math.isnan(value):

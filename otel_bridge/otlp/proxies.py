@@ -16,7 +16,9 @@ _EXCEPTIONS: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 
 
 def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
-    """Return the variables by which clients reach this machine and *hosts* directly; empty without a proxy in *env*.
+    """Return the variables by which clients reach this machine and *hosts* directly.
+
+    Empty without a proxy in *env*.
 
     What *env* excepts stays excepted.
     """

@@ -112,7 +112,10 @@ def scalar_text(value: Json) -> str:
 
 
 def flat_config(config: Mapping[str, Json], prefix: str = "") -> dict[str, str]:
-    """Flatten nested maps with ``/`` and turn leaves into text, ``str(leaf)``; an empty map is not a leaf."""
+    """Flatten nested maps with ``/`` and turn leaves into text, ``str(leaf)``.
+
+    An empty map is not a leaf.
+    """
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

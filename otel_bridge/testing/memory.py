@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 
 
 class MemoryTable:
-    """Stores a writer's memory in memory. `snapshot` is what a bridge that is killed now finds again."""
+    """Stores a writer's memory in memory.
+
+    `snapshot` is what a bridge that is killed now finds again.
+    """
 
     def __init__(self, values: Mapping[str, bytes] | None = None) -> None:
         self._values = dict(values or {})

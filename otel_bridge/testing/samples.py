@@ -70,7 +70,10 @@ ODD_KEYS = (
 def run_info(
     folder: Path, name: str = "ppo-7b", *, project: str = "gsm8k", **changes: object
 ) -> RunInfo:
-    """Return a run whose folder is ``folder / <run id>``; *changes* are further fields of `RunInfo`."""
+    """Return a run whose folder is ``folder / <run id>``.
+
+    *changes* are further fields of `RunInfo`.
+    """
     run_id = run_id_of(project, name)
     info = RunInfo(id=run_id, project=project, name=name, folder=folder / run_id)
     return dataclasses.replace(info, **changes)  # type: ignore[arg-type]  # callers name RunInfo's own fields
@@ -92,7 +95,10 @@ def row(
     attempt: int = 1,
     position: int = 0,
 ) -> Row:
-    """Return the row of one ``log()`` call; *values* are without the role's prefix, by default one loss."""
+    """Return the row of one ``log()`` call.
+
+    *values* are without the role's prefix, by default one loss.
+    """
     row_values = {"loss": 1.0 / (1 + abs(step or 0))} if values is None else values
     axis = None if step is None else axis_of(role)
     return Row(
@@ -170,7 +176,10 @@ def rollout(
     error: str | None = None,
     seed: str = "",
 ) -> RolloutRecord:
-    """Return rollout *n*: two chat turns and a tool call under a root; ids are made of *n*, *step*, *role*, *seed*."""
+    """Return rollout *n*: two chat turns and a tool call under a root.
+
+    Ids are made of *n*, *step*, *role*, *seed*.
+    """
     trace_id = _hex(f"trace {n} {step} {role} {seed}", 32)
     start = START_UNIX_NS + step * SECOND_NS + n * 1_000_000
     messages = conversation(n)

@@ -1,1 +1,4 @@
-"""Text that leaves the product: printable and redacted, with addresses without credentials. Pure."""
+"""Text that leaves the product: printable and redacted, with addresses without credentials.
+
+Pure.
+"""

@@ -1,4 +1,6 @@
-"""Addresses -> the form to store and show: without user, password and secret query parameters. Pure.
+"""Addresses -> the form to store and show: without user, password and secret query parameters.
+
+Pure.
 
 Source: RFC 3986, section 3.2.1, for the user information of an authority.
 """
@@ -19,7 +21,10 @@ _SECRET_PARAMETERS: Final = ("pass", "pwd", "token", "secret", "key", "credentia
 
 
 def without_credentials(address: str) -> str:
-    """Return *address* without user, password and secret query parameters; other text stays unchanged."""
+    """Return *address* without user, password and secret query parameters.
+
+    Other text stays unchanged.
+    """
     scheme, separator, rest = address.partition("://")
     if not separator:
         return (

@@ -10,7 +10,10 @@ _TITLES: Final = {"image_url": "[image]", "input_audio": "[audio]", "blob": "[me
 
 
 def part_text(part: object) -> str:
-    """Return the text of *part*; of a medium its kind, or its address on the web; of any other part its JSON."""
+    """Return the text of *part*; of a medium its kind, or its address on the web.
+
+    Of any other part its JSON.
+    """
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):

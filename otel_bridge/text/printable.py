@@ -15,7 +15,10 @@ _T = TypeVar("_T")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return *text* with control characters written out, ESC as backslash x1b; *lines*: line breaks stay."""
+    """Return *text* with control characters written out, ESC as backslash x1b.
+
+    *lines*: line breaks stay.
+    """
     if text.isprintable():
         return text
     return "".join(
@@ -39,7 +42,10 @@ def printable_json(text: str) -> str:
 
 
 def is_printable_json(data: bytes) -> bool:
-    """Return whether every text in the JSON *data* is surely printable; ``False`` when this needs a closer check."""
+    """Return whether every text in the JSON *data* is surely printable.
+
+    ``False`` when this needs a closer check.
+    """
     return b"\\" not in data and data.decode().isprintable()
 
 

@@ -94,7 +94,10 @@ def secret_by_name(key: str, value: object) -> bool:
 
 
 def may_be_secret(key: str) -> bool:
-    """Return whether *key* can make a text a secret; false is certain. A known key costs one lookup."""
+    """Return whether *key* can make a text a secret; false is certain.
+
+    A known key costs one lookup.
+    """
     return _name_of(key) is not _Name.PLAIN
 
 
@@ -175,7 +178,10 @@ def redact_named(text: str) -> str:
 
 
 def may_name_secret(data: bytes) -> bool:
-    """Return whether UTF-8 text, or JSON, can hold a secret that `redact_named` redacts; false is certain."""
+    """Return whether UTF-8 text, or JSON, can hold a secret that `redact_named` redacts.
+
+    False is certain.
+    """
     # Check each name once: 24 KB of messages hold a few dozen occurrences of a handful of names.
     ends = (match.start() for match in _NAME_ENDS.finditer(data))
     tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
@@ -258,7 +264,10 @@ def _redacted_once(value: str) -> str:
 
 
 def redact_and_cut(value: str, limit: int) -> str:
-    """Return the first *limit* characters of *value* after redaction; a secret at the edge is seen whole."""
+    """Return the first *limit* characters of *value* after redaction.
+
+    A secret at the edge is seen whole.
+    """
     return redact_text(value[: limit + MARGIN_CHARS])[:limit]
 
 

@@ -43,7 +43,10 @@ _FEW: Final = 8
 
 
 def may_hold_secret(data: bytes) -> bool:
-    """Return whether UTF-8 text, or JSON, may hold a secret that `redact_message` redacts; false is certain."""
+    """Return whether UTF-8 text, or JSON, may hold a secret that `redact_message` redacts.
+
+    False is certain.
+    """
     return _may_have_shape(data) or may_name_secret(data)
 
 

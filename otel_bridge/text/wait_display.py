@@ -120,7 +120,10 @@ class WaitDisplay:
         self.close()
 
     def show(self, amounts: Callable[[], Mapping[str, Amount]]) -> None:
-        """Show how much of each part of the wait is done, if that is due; only then are the *amounts* read."""
+        """Show how much of each part of the wait is done, if that is due.
+
+        Only then are the *amounts* read.
+        """
         now_s = time.monotonic()
         if now_s < self._due_s:
             return

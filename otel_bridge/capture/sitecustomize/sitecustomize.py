@@ -33,7 +33,10 @@ class _FirstImport:
         }
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Hand over to the import hook; without otel-bridge, print one line and leave the import as it is."""
+        """Hand over to the import hook.
+
+        Without otel-bridge, print one line and leave the import as it is.
+        """
         if name.partition(".")[0] not in self._packages:
             return None
         try:

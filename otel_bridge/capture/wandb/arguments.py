@@ -135,7 +135,10 @@ def _explicit(settings: Any, field: str) -> Any:
 
 
 def _run_moment(argument: Any) -> tuple[str, int] | None:
-    """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
+    """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it.
+
+    ``None`` when it is neither.
+    """
     text = (
         argument
         if isinstance(argument, str)
@@ -153,7 +156,9 @@ def begin(
     project: str | None = None,
     group: str | None = None,
 ) -> Run:
-    """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0.
+    """Begin the run of otel-bridge that W&B's arguments name.
+
+    Every process records, as in W&B: rank 0.
 
     Args:
         arguments: The arguments.
@@ -181,7 +186,9 @@ def begin(
 
 
 def rename(run: Run, name: object) -> bool:
-    """Record the name that the program gave *run* after its begin; return whether trackers will show it.
+    """Record the name that the program gave *run* after its begin.
+
+    Return whether trackers will show it.
 
     They do in place of a generated name. A name that was given when the run began stays.
     """

@@ -79,7 +79,10 @@ class SavedRun:
         self._config.update(changed)
 
     def save(self, summary: Mapping[str, Any], *, at_once: bool = False) -> None:
-        """Save config and *summary*, unless that was done a moment ago. A full disk costs only the file."""
+        """Save config and *summary*, unless that was done a moment ago.
+
+        A full disk costs only the file.
+        """
         began = time.monotonic()
         if self._path is None or (began < self._due and not at_once):
             return

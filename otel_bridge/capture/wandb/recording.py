@@ -1,4 +1,7 @@
-"""What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run. Nothing raises."""
+"""What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run.
+
+Nothing raises.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class WandbRecording:
         run.call_before_end(lambda _run: self._end())
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
-        """Record one ``log()`` call; tables of prompts and responses become rollouts, others and media are media."""
+        """Record one ``log()`` call.
+
+        Tables of prompts and responses become rollouts, others and media are media.
+        """
         counts.captured("wandb.log", run=self.run)
         try:
             if not isinstance(data, Mapping):
@@ -87,7 +93,10 @@ class WandbRecording:
             self.run.count_drop(INTERNAL_ERROR)
 
     def _without_objects(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
-        """Record the media, tables and texts of a call; return the others, arrays of one number as a number."""
+        """Record the media, tables and texts of a call.
+
+        Return the others, arrays of one number as a number.
+        """
         logged = self._sorter.sort(values)
         if logged.texts:
             counts.captured("wandb.log: texts", len(logged.texts), run=self.run)

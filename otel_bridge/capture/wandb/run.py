@@ -128,7 +128,10 @@ def _recorded(package: Any) -> dict[str, Any]:
     def alert(
         self: Any, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None
     ) -> None:
-        """Record an alert, at most one of a title in *wait_duration*; its level is ``info`` unless *level* is given."""
+        """Record an alert, at most one of a title in *wait_duration*.
+
+        Its level is ``info`` unless *level* is given.
+        """
         self.recording.alert(title, text, level, wait_duration)
 
     def note_metric(self: Any, record: Any) -> None:
@@ -136,7 +139,10 @@ def _recorded(package: Any) -> dict[str, Any]:
         define_metric(self.recording, record)
 
     def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_keywords: Any) -> Any:  # noqa: A002
-        """Return the artifact, read by W&B's own public API; that the run used it is not recorded."""
+        """Return the artifact, read by W&B's own public API.
+
+        That the run used it is not recorded.
+        """
         self.recording.not_captured("wandb.run.use_artifact")
         if isinstance(artifact_or_name, str):
             return package.Api().artifact(artifact_or_name, type=type)
@@ -156,7 +162,10 @@ def _callbacks(package: Any) -> dict[str, Any]:
     """Return what config and summary call, and the calls that answer for files and uploads."""
 
     def save(self: Any, glob_str: Any = None, *_arguments: Any, **_keywords: Any) -> list[str]:
-        """Return the files that are there; W&B returns its links to them. They are not stored, which is counted."""
+        """Return the files that are there; W&B returns its links to them.
+
+        They are not stored, which is counted.
+        """
         self.recording.not_captured("wandb.run.save")
         return [] if glob_str is None else sorted(glob.glob(os.fsdecode(glob_str)))
 
@@ -232,7 +241,10 @@ def _fact(name: str) -> Callable[[Any], Any]:
 
 
 def _settable(name: str, refuse: Callable[[Callable[..., Any]], Any]) -> property:
-    """Return a property that the program may change; trackers keep what it was begun with, but for a generated name."""
+    """Return a property that the program may change.
+
+    Trackers keep what it was begun with, but for a generated name.
+    """
 
     def change(self: Any, value: Any) -> None:
         if not (name == "name" and rename(self.recording.run, value)):
@@ -250,7 +262,10 @@ def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
     def call(self: Any, artifact_or_path: Any = None, *_arguments: Any, **_keywords: Any) -> Any:
-        """Do nothing: the call has no counterpart, and is counted. The program may wait for its artifact."""
+        """Do nothing: the call has no counterpart, and is counted.
+
+        The program may wait for its artifact.
+        """
         self.recording.not_captured(f"wandb.run.{name}")
         if isinstance(artifact_or_path, package.Artifact):
             behave_as_logged(artifact_or_path)

@@ -37,7 +37,10 @@ class RunFiles:
         return self._folder
 
     def end(self) -> None:
-        """Count and name the files that the program has left, which W&B would upload; a forked child leaves that."""
+        """Count and name the files that the program has left, which W&B would upload.
+
+        A forked child leaves that.
+        """
         if self._process != os.getpid():
             return
         names = list(islice(self._files(), _MAX_FILES))

@@ -140,7 +140,10 @@ class _Capture:
         return run
 
     def login(self, *positional: Any, **keywords: Any) -> bool:
-        """Accept any key and host without a check; this process's calls of W&B and the exporter use them."""
+        """Accept any key and host without a check.
+
+        This process's calls of W&B and the exporter use them.
+        """
         arguments = signature(self._real_login).bind_partial(*positional, **keywords).arguments
         key = arguments.get("key")
         host = arguments.get("host")
@@ -219,7 +222,10 @@ class _Capture:
         }  # fmt: skip
 
     def _current(self, arguments: WandbArguments) -> Any:
-        """Return the run that continues, by W&B's rules for *reinit*; ``None``: a new one begins."""
+        """Return the run that continues, by W&B's rules for *reinit*.
+
+        ``None``: a new one begins.
+        """
         current = self._package.run
         if current is None or not isinstance(current, self._class) or arguments.beside:
             return None

@@ -206,7 +206,10 @@ def _remains(report: Report) -> tuple[str, ...]:
 
 
 def _to_go(name: str, exporter: ExporterReport, report: Report) -> str:
-    """Return text on the number of records that the exporter lacks; empty for ``otlp``, which counts no records."""
+    """Return text on the number of records that the exporter lacks.
+
+    Empty for ``otlp``, which counts no records.
+    """
     count = report.position - exporter.written
     if name == OTLP or count <= 0:
         return ""

@@ -96,7 +96,10 @@ def find_python(
 
 
 def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
-    """Return what *other_python* lacks for the exporters *names*, with the install command; or nothing."""
+    """Return what *other_python* lacks for the exporters *names*, with the install command.
+
+    Or nothing.
+    """
     unknown = [name for name in names if name not in other_python.missing]
     if unknown:
         return f"exporter {', '.join(unknown)} is not installed in that environment"

@@ -23,7 +23,9 @@ _LOADING_S: Final = 10.0
 
 
 class SharedBridge:
-    """Starts the bridge that several runs share. Thread-safe without a lock: at worst two are started, and one ends.
+    """Starts the bridge that several runs share.
+
+    Thread-safe without a lock: at worst two are started, and one ends.
 
     Args:
         env: Environment for the bridge.
@@ -81,7 +83,10 @@ class SharedBridges:
         self._bridges: dict[tuple[object, ...], SharedBridge] = {}
 
     def of(self, folder: RunFolder, env: Mapping[str, str], *, python: str | None) -> SharedBridge:
-        """Return the bridge for runs beside *folder* with this environment; another one has its own."""
+        """Return the bridge for runs beside *folder* with this environment.
+
+        Another one has its own.
+        """
         cleaned = bridge_environment(env)
         key = (folder.base, os.getcwd(), python, tuple(sorted(cleaned.items())))
         return self._bridges.setdefault(key, SharedBridge(env, python=python))

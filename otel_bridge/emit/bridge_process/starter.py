@@ -120,7 +120,10 @@ class BridgeStarter:
         return self._startable
 
     def _start(self) -> None:
-        """Start a bridge; one for this run alone where the shared one did not take the run the last time."""
+        """Start a bridge.
+
+        One for this run alone where the shared one did not take the run the last time.
+        """
         now = time.monotonic()
         if self._shared is not None and now - self._shared_s > _LONGEST_PAUSE_S:
             self._shared_s = now

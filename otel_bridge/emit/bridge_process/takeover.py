@@ -32,7 +32,10 @@ def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
 
 
 def take_over(folder: RunFolder) -> None:
-    """Ask the bridge to release *folder*, and wait; after ten seconds the bridge is killed, which loses nothing."""
+    """Ask the bridge to release *folder*, and wait.
+
+    After ten seconds the bridge is killed, which loses nothing.
+    """
     with contextlib.suppress(JournalError):
         holder = folder.holder()
         send_control(folder, "handover")

@@ -76,13 +76,19 @@ def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> N
 
 
 def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that pass the capture of *env* to programs elsewhere; empty when nothing is captured."""
+    """Return the variables that pass the capture of *env* to programs elsewhere.
+
+    Empty when nothing is captured.
+    """
     names = CAPTURE.read(env)
     return capture_variables(env, names, env.get(CAPTURE_MODE.name, "")) if names else {}
 
 
 def set_capture_aside() -> dict[str, str]:
-    """Remove the capture from this process's environment; return the variables that only its children use."""
+    """Remove the capture from this process's environment.
+
+    Return the variables that only its children use.
+    """
     removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(
         os.environ
     )

@@ -84,7 +84,9 @@ def variables_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[s
 
 
 def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the endpoint, credentials included; empty without an endpoint for other machines.
+    """Return the variables of the endpoint, credentials included.
+
+    Empty without an endpoint for other machines.
 
     Args:
         env: This process's environment.

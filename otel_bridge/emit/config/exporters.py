@@ -125,7 +125,10 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
 
 
 def installed() -> tuple[str, ...]:
-    """Return the exporters that this environment could deliver to at once, for a message; the local ones first."""
+    """Return the exporters that this environment could deliver to at once, for a message.
+
+    The local ones first.
+    """
     return (
         *(
             name
@@ -184,7 +187,9 @@ def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
 
 
 def requested_names(argument: object) -> tuple[str, ...] | None:
-    """Return the exporters that ``init(exporters=)`` names, without ``none``; ``None``: *argument* names nothing.
+    """Return the exporters that ``init(exporters=)`` names, without ``none``.
+
+    ``None``: *argument* names nothing.
 
     Raises:
         ConfigError: *argument* is not a name.

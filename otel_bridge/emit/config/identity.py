@@ -92,7 +92,9 @@ class Identity:
         role: str | None = None,
         id: str | None = None,  # noqa: A002  # the word of `init()`
     ) -> bool:
-        """Return whether names that a program gives lead to this run; a name that it does not give does.
+        """Return whether names that a program gives lead to this run.
+
+        A name that it does not give does.
 
         A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that
         it began.
@@ -191,7 +193,9 @@ def _given_name(
 
 
 def _completed_name(name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str) -> str:
-    """Return *name* with what makes it that of a new run where one is asked for; a missing name is made.
+    """Return *name* with what makes it that of a new run where one is asked for.
+
+    A missing name is made.
 
     Args:
         name: The name that is given, or empty.
@@ -233,7 +237,10 @@ def node_rank(env: Mapping[str, str]) -> int:
 
 
 def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
-    """Parse ``OTEL_RESOURCE_ATTRIBUTES``; entries that are not ``key=value`` are ignored, as in SDKs."""
+    """Parse ``OTEL_RESOURCE_ATTRIBUTES``.
+
+    Entries that are not ``key=value`` are ignored, as in SDKs.
+    """
     pairs = (item.partition("=") for item in _RESOURCE_ATTRIBUTES.read(env).split(","))
     return {
         key.strip(): unquote(value.strip())

@@ -127,12 +127,18 @@ def _service_name(identity: Identity, env: Mapping[str, str]) -> str:
 
 
 def _redacted(value: object) -> Attribute:
-    """Return a text of ``init()`` without secrets; anything else is encoded, or dropped, as it is."""
+    """Return a text of ``init()`` without secrets.
+
+    Anything else is encoded, or dropped, as it is.
+    """
     return redact_text(value) if isinstance(value, str) else cast("Attribute", value)
 
 
 def _attempt(env: Mapping[str, str]) -> int | None:
-    """Return the attempt of the job, from 1, when the environment names it; else the bridge counts attempts."""
+    """Return the attempt of the job, from 1, when the environment names it.
+
+    Else the bridge counts attempts.
+    """
     attempt = ATTEMPT.read(env)
     if attempt is not None:
         return attempt

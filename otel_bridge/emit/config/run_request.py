@@ -55,7 +55,10 @@ class RunRequest:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """Return the attributes of a run that this request gives; they do not decide which run it is."""
+        """Return the attributes of a run that this request gives.
+
+        They do not decide which run it is.
+        """
         values = {name: getattr(self, name) for name in _ATTRIBUTES}
         return {name: value for name, value in values.items() if value not in (None, (), False)}
 
@@ -69,7 +72,10 @@ class RunRequest:
 
 
 def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:
-    """Return whether the user chose the value of *setting*, a name or id of a run; a generated name is not chosen."""
+    """Return whether the user chose the value of *setting*, a name or id of a run.
+
+    A generated name is not chosen.
+    """
     value = setting.read(env)
     generated = _GENERATED.get(setting.name)
     return bool(value) and (generated is None or value != generated.read(env))

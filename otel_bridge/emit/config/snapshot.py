@@ -84,7 +84,10 @@ class RolloutOptions:
 
     @classmethod
     def read_or_off(cls, env: Mapping[str, str]) -> RolloutOptions:
-        """Read the options from *env*; with a malformed one, which ``init()`` refuses, no content leaves."""
+        """Read the options from *env*.
+
+        With a malformed one, which ``init()`` refuses, no content leaves.
+        """
         try:
             return cls.read(env)
         except ConfigError:

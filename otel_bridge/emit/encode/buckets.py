@@ -1,4 +1,6 @@
-"""Counts and edges of a histogram that is already counted -> one explicit-bucket histogram point. Pure.
+"""Counts and edges of a histogram that is already counted -> one explicit-bucket histogram point.
+
+Pure.
 
 ``numpy.histogram``, ``wandb.Histogram`` and ``trackio.Histogram`` have one more edge than counts.
 In OTLP the outer buckets are open: the outer edges travel as minimum and maximum, from which the

@@ -35,7 +35,10 @@ def number(value: object, *, mean: bool = False) -> float | None:
 
 
 def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
-    """Return *value* as a finite number, ``None`` when it holds none; raises what reading it raises."""
+    """Return *value* as a finite number, ``None`` when it holds none.
+
+    Raises what reading it raises.
+    """
     if value is None or is_text(value):
         return None
     whole = value
@@ -53,7 +56,10 @@ def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
 
 
 def _combined(entries: Iterable[object], budget: ReadBudget, *, mean: bool) -> float | None:
-    """Return the sum or mean of the numbers among *entries*, ``None`` when none is; raises on too many."""
+    """Return the sum or mean of the numbers among *entries*, ``None`` when none is.
+
+    Raises on too many.
+    """
     numbers: list[float] = []
     for entry in entries:
         if type(entry) is float and math.isfinite(entry):

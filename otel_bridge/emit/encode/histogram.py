@@ -86,7 +86,10 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
 
 
 def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> HistogramPoint:
-    """Count a flat numpy array (finite, at least one) into buckets; the sum is numpy's, in its own order."""
+    """Count a flat numpy array (finite, at least one) into buckets.
+
+    The sum is numpy's, in its own order.
+    """
     positive = numbers[numbers > 0]
     negative = -numbers[numbers < 0]
     sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]

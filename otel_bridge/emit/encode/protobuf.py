@@ -27,7 +27,10 @@ _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
 
 
 def varint(number: int) -> bytes:
-    """Encode *number*; negative ones as the 64 bits of their two's complement, larger ones by their low 64 bits."""
+    """Encode *number*.
+
+    Negative ones as the 64 bits of their two's complement, larger ones by their low 64 bits.
+    """
     if 0 <= number < 128:
         return _ONE_BYTE[number]
     if 0 <= number < 16384:

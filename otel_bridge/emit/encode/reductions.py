@@ -19,7 +19,9 @@ _NAMES: Final = frozenset({"mean", "sum", "min", "max"})
 
 
 def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> object:
-    """Return *values* with one more value for each reduction; those that cannot be used are counted.
+    """Return *values* with one more value for each reduction.
+
+    Those that cannot be used are counted.
 
     Args:
         values: Values of ``log()``.
@@ -41,7 +43,10 @@ def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> obj
 
 
 def _named(reduction: object) -> tuple[str, float]:
-    """Return name and weight; raises `ValueError` when they cannot be used, or what a number's conversion raises."""
+    """Return name and weight.
+
+    Raises `ValueError` when they cannot be used, or what a number's conversion raises.
+    """
     name, weight = reduction if isinstance(reduction, tuple | list) else (reduction, 1.0)  # pyright: ignore[reportUnknownVariableType]
     weight = float(cast("float", weight))
     if name not in _NAMES or not 0 <= weight < math.inf:

@@ -42,7 +42,10 @@ _AS_INT: Final = b"\x31"
 
 
 class _IntAttribute:
-    """Encodes one integer attribute of a point, field 7. All but the number's own bytes depend on their length only."""
+    """Encodes one integer attribute of a point, field 7.
+
+    All but the number's own bytes depend on their length only.
+    """
 
     __slots__ = ("_heads",)
 
@@ -62,7 +65,10 @@ def _attribute_head(key: str, digits: int) -> bytes:
 
 
 def _prefix(name: str, suffix_bytes: int) -> bytes:
-    """Return the bytes of a gauge with one point from the metric's tag to the time's; *suffix_bytes* of attributes."""
+    """Return the bytes of a gauge with one point from the metric's tag to the time's.
+
+    *suffix_bytes* of attributes.
+    """
     name_field = text(1, name)
     point = varint(18 + suffix_bytes)
     gauge = varint(1 + len(point) + 18 + suffix_bytes)

@@ -1,4 +1,7 @@
-"""Arguments of ``run.summary()`` -> flat keys with numbers, texts and bools, without secrets. Nothing raises."""
+"""Arguments of ``run.summary()`` -> flat keys with numbers, texts and bools, without secrets.
+
+Nothing raises.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ _RULES: Final = ReadingRules(
 
 
 def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
-    """Return the entries of *values* by flat key; whatever is not a number, text or bool is left out and counted.
+    """Return the entries of *values* by flat key.
+
+    Whatever is not a number, text or bool is left out and counted.
 
     Args:
         values: Entries by key; nested mappings are flattened with ``/``.

@@ -66,7 +66,9 @@ _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
 def flatten(
     values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None = None
 ) -> dict[str, Value]:
-    """Return the numbers in *values* by key; nested keys are joined with ``/``, and of equal keys the last wins.
+    """Return the numbers in *values* by key.
+
+    Nested keys are joined with ``/``, and of equal keys the last wins.
 
     Args:
         values: A mapping.
@@ -148,7 +150,9 @@ class _Keyed:
 
 
 def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -> dict[str, Value]:
-    """Return *values* without those that trackers would show under another value's key; the last value wins.
+    """Return *values* without those that trackers would show under another value's key.
+
+    The last value wins.
 
     Args:
         values: Result of `flatten`.
@@ -177,7 +181,10 @@ def _flatten_into(
     drop: _Keyed,
     parents: tuple[int, ...],
 ) -> None:
-    """Add the numbers in *values* to *row* by their joined keys; *parents* are the ids of the mappings around."""
+    """Add the numbers in *values* to *row* by their joined keys.
+
+    *parents* are the ids of the mappings around.
+    """
     drop.key = prefix[:-1]
     if id(values) in parents or len(parents) >= MAX_DEPTH:
         drop("cyclic" if id(values) in parents else "too_deep", 1)
@@ -204,7 +211,10 @@ def _is_nested(value: object) -> TypeGuard[Mapping[object, object]]:
 
 
 def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
-    """Return the number or distribution of *value*; ``None`` for media, which are kept, and what is counted."""
+    """Return the number or distribution of *value*.
+
+    ``None`` for media, which are kept, and what is counted.
+    """
     drop.key = key
     return None if drop.takes(value) else to_value(value, drop)
 
@@ -263,7 +273,10 @@ def _other(value: object, drop: CountDrop) -> Value | None:
 
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
-    """Return the distribution of a tracker's own histogram; any other object is left out and counted."""
+    """Return the distribution of a tracker's own histogram.
+
+    Any other object is left out and counted.
+    """
     if any(
         name == "Histogram" and package in _WITH_HISTOGRAMS for package, name in bases_of(value)
     ):
@@ -275,7 +288,10 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
 
 
 def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
-    """Return the distribution of a `Histogram`, of numbers or of counts and edges; ``None``, counted, of several."""
+    """Return the distribution of a `Histogram`, of numbers or of counts and edges.
+
+    ``None``, counted, of several.
+    """
     counts_and_edges: Sequence[object] | None = histogram.np_histogram
     if histogram.counts is not None or histogram.edges is not None:
         counts_beside_edges = (histogram.counts, histogram.edges)
@@ -301,7 +317,9 @@ def _reason(value: object) -> str:
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:
-    """Return *step* as an integer without a fraction; ``None``, counted, when *step* is not a finite number.
+    """Return *step* as an integer without a fraction.
+
+    ``None``, counted, when *step* is not a finite number.
 
     An array of one number and an object with ``__index__`` are that number, as in W&B.
     """
@@ -338,7 +356,9 @@ def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
 def distribution(
     values: object, convert: Callable[[object, CountDrop], Value | None], drop: CountDrop
 ) -> HistogramPoint | None:
-    """Return the distribution of the finite numbers in *values*; ``None``, counted, when *values* has none.
+    """Return the distribution of the finite numbers in *values*.
+
+    ``None``, counted, when *values* has none.
 
     Args:
         values: An array, or an iterable of numbers, nested or not.

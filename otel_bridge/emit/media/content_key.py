@@ -71,7 +71,10 @@ class _ContentReader(PlainReader):
 
 
 def _numbers_of(value: Array) -> bytes:
-    """Return the numbers of an array as bytes; those of an array of objects, or of no bytes, as text."""
+    """Return the numbers of an array as bytes.
+
+    Those of an array of objects, or of no bytes, as text.
+    """
     array: Any = value
     try:
         if not hasattr(array, "tobytes"):  # torch

@@ -204,7 +204,10 @@ class MediaEncoder:
         return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
 
     def _plain(self, value: object) -> Json:
-        """Return a value as a number, a text or nothing; the entries of a collection or an object are JSON text."""
+        """Return a value as a number, a text or nothing.
+
+        The entries of a collection or an object are JSON text.
+        """
         # A reader that is stored with this method would keep the tables of a call until the next
         # cycle collection.
         plain = PlainReader(_CELLS, str, self._count_lost, self._budget).read(value)
@@ -237,7 +240,10 @@ class MediaEncoder:
 
 
 def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
-    """Return whether every cell is one that orjson writes as it should be; NaN and infinities become null."""
+    """Return whether every cell is one that orjson writes as it should be.
+
+    NaN and infinities become null.
+    """
     types = {type(value) for row in rows for value in row}
     if not _PLAIN.issuperset(types):
         return False
@@ -248,7 +254,10 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
 def columns_and_rows(
     table: Table, count: Callable[[str, int], None]
 ) -> tuple[list[str], list[Sequence[object]]]:
-    """Return the names of the columns, and rows with a cell for each; rows of another length are counted."""
+    """Return the names of the columns, and rows with a cell for each.
+
+    Rows of another length are counted.
+    """
     value: Any = table.value
     columns = None if table.columns is None else list(cast("Iterable[object]", table.columns))
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame

@@ -90,7 +90,10 @@ def is_picture(value: object) -> bool:
 
 
 def _is_pil(value: object) -> bool:
-    """Return whether *value* is an image of pillow; the classes of its plugins lie in other packages."""
+    """Return whether *value* is an image of pillow.
+
+    The classes of its plugins lie in other packages.
+    """
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
@@ -176,7 +179,9 @@ def _pixels(value: Any, limit_bytes: int) -> Any:
 
 
 def array_of(value: Any, limit_bytes: int) -> Any:
-    """Return numbers of the program as a numpy array in native byte order, not empty; numpy is its own.
+    """Return numbers of the program as a numpy array in native byte order, not empty.
+
+    Numpy is its own.
 
     Raises:
         MediaDropped: They are not numbers, or too many for *limit_bytes*.

@@ -1,4 +1,6 @@
-"""Sounds and films of a program -> the bytes of files. Files and their bytes stay as they are; samples become WAV.
+"""Sounds and films of a program -> the bytes of files. Files and their bytes stay as they are.
+
+Samples become WAV.
 
 Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RFC 8794 4; ISO/IEC
 11172-3 2.4.1.
@@ -112,7 +114,10 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
 
 
 def _as_16_bits(samples: Any) -> Any:
-    """Return samples as numbers of 16 bits; those of 8 and of 32 bits have the range of WAV and of numpy's integers."""
+    """Return samples as numbers of 16 bits.
+
+    Those of 8 and of 32 bits have the range of WAV and of numpy's integers.
+    """
     numpy = sys.modules["numpy"]
     if samples.dtype.kind == "f":
         with numpy.errstate(all="ignore"):

@@ -1,4 +1,6 @@
-"""Media as a program logs them: ``run.log({"samples": Image(pixels, caption="step 3")})``. Imports nothing heavy.
+"""Media as a program logs them: ``run.log({"samples": Image(pixels, caption="step 3")})``.
+
+Imports nothing heavy.
 
 The objects hold what they are given and read it when they are logged. They raise nothing; what
 cannot be encoded is dropped then, counted and printed.
@@ -151,7 +153,9 @@ class Table(Media):
         self.columns: object = columns
 
     def add_data(self, *row: object) -> None:
-        """Add one row, as in W&B; of a table that was given something else than a list of rows, nothing changes.
+        """Add one row, as in W&B.
+
+        Of a table that was given something else than a list of rows, nothing changes.
 
         Args:
             row: The cells, in the order of the columns.

@@ -99,7 +99,9 @@ def _parts(medium: object) -> list[Json]:
 
 
 def attached(entries: Sequence[object], parts: Sequence[Json]) -> list[object]:
-    """Return *entries* with *parts* in the first message of the user; without one, in a message ahead of the others.
+    """Return *entries* with *parts* in the first message of the user.
+
+    Without one, in a message ahead of the others.
 
     A part that only names a modality, as in the templates of vision models, is the place of the
     next medium.

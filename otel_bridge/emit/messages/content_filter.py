@@ -72,7 +72,10 @@ class ContentFilter:
         return f"{beginning}… [{cut_chars} more characters]"
 
     def error(self, text: str) -> str:
-        """Return the part of an error's text that may leave; like a config, this text names addresses and settings."""
+        """Return the part of an error's text that may leave.
+
+        Like a config, this text names addresses and settings.
+        """
         return self.text(redact_text(text) if self._policy.secrets else text)
 
     def leaves(self, text: str) -> bool:
@@ -90,7 +93,9 @@ class ContentFilter:
         return content
 
     def json(self, value: object, name: str = "") -> Json:
-        """Return *value* as JSON data, with its texts filtered by `text`; other objects become a descriptive text.
+        """Return *value* as JSON data, with its texts filtered by `text`.
+
+        Other objects become a descriptive text.
 
         Args:
             value: Anything.
@@ -119,7 +124,9 @@ class ContentFilter:
         }
 
     def entries(self, values: object, name: str) -> dict[str, object]:
-        """Return the entries of a mapping or of an object with fields; anything else is the one entry *name*.
+        """Return the entries of a mapping or of an object with fields.
+
+        Anything else is the one entry *name*.
 
         Keys leave also without content, so a secret in a key is redacted under every policy.
         """
@@ -135,7 +142,9 @@ class ContentFilter:
         return entries
 
     def items(self, collection: Sequence[object], whole: object) -> Sequence[object]:
-        """Return the messages or parts of *collection* that may still be read; the others are counted.
+        """Return the messages or parts of *collection* that may still be read.
+
+        The others are counted.
 
         Args:
             collection: The messages or parts.
@@ -152,7 +161,10 @@ class ContentFilter:
 
 
 def _number_or_none(value: object) -> Json:
-    """Return a number, which may leave without content; names and structure around numbers may not."""
+    """Return a number, which may leave without content.
+
+    Names and structure around numbers may not.
+    """
     try:
         number = number_of(value)
     except any_error():  # code of the user's own object

@@ -60,7 +60,9 @@ class EncodedMessage(NamedTuple):
 
 
 def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
-    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None`` for other entries.
+    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer.
+
+    ``None`` for other entries.
 
     Nearly every message of a trainer is one of these. The reader of all shapes takes six times as
     long.
@@ -186,7 +188,10 @@ def replayable(entry: object) -> object:
 
 
 def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversation:
-    """Encode *entries*, each of which may hold several messages; values that it cannot read are counted."""
+    """Encode *entries*, each of which may hold several messages.
+
+    Values that it cannot read are counted.
+    """
     conversation = Conversation()
     for entry in entries:
         try:
@@ -246,7 +251,10 @@ def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 
 def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) -> dict[str, Json]:
-    """Return what a message holds beside what was read: weights, masks, times, …; those beyond a limit are counted."""
+    """Return what a message holds beside what was read: weights, masks, times, ….
+
+    Those beyond a limit are counted.
+    """
     other_fields = {
         key: value
         for key, value in fields.items()

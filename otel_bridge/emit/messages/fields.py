@@ -104,7 +104,10 @@ class ReadFields(Mapping[str, Any]):
 
 
 def text_or_none(value: object) -> str | None:
-    """Return a name or an id of any type as text; ``None`` when *value* is empty or missing, as pandas has it."""
+    """Return a name or an id of any type as text.
+
+    ``None`` when *value* is empty or missing, as pandas has it.
+    """
     if isinstance(value, str):
         return str.__str__(value) or None
     is_nan = isinstance(value, float) and math.isnan(value)
@@ -112,7 +115,10 @@ def text_or_none(value: object) -> str | None:
 
 
 def plain(value: object) -> object:
-    """Return an array (numpy, pandas, pyarrow, torch) as a list, a `UserString` as text; anything else unchanged."""
+    """Return an array (numpy, pandas, pyarrow, torch) as a list, a `UserString` as text.
+
+    Anything else unchanged.
+    """
     if isinstance(value, UserString):
         return value.data
     convert = getattr(value, "tolist", None)
@@ -120,7 +126,9 @@ def plain(value: object) -> object:
 
 
 def entries_of(value: object) -> Sequence[object]:
-    """Return the entries of a sequence, an array, a generator or JSON text of a list; any other value is one entry.
+    """Return the entries of a sequence, an array, a generator or JSON text of a list.
+
+    Any other value is one entry.
 
     Nothing for ``None``, an empty text, and the NaN by which pandas means an absent value.
     """
@@ -140,7 +148,10 @@ def entries_of(value: object) -> Sequence[object]:
 
 
 def parsed(text: str) -> object:
-    """Return JSON text as data; a text that is not JSON of an object or list, or too long, unchanged."""
+    """Return JSON text as data.
+
+    A text that is not JSON of an object or list, or too long, unchanged.
+    """
     if not text.startswith(_OBJECT_STARTS) or len(text) > _MAX_JSON_CHARS:
         return text
     try:

@@ -1,4 +1,7 @@
-"""Content, tool calls and tool answers of one message -> GenAI parts. Source: as in ``conversation.py``."""
+"""Content, tool calls and tool answers of one message -> GenAI parts.
+
+Source: as in ``conversation.py``.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ _MAX_MEDIUM_BYTES: Final = 32 << 20
 
 
 class ToolCall(NamedTuple):
-    """Holds a tool call in an assistant message; *arguments* is JSON text, empty without arguments."""
+    """Holds a tool call in an assistant message.
+
+    *arguments* is JSON text, empty without arguments.
+    """
 
     id: str | None
     name: str
@@ -106,7 +112,10 @@ class Parts:
             self.add_part(parts)
 
     def add_calls(self, calls: object) -> None:
-        """Add one tool call or many, also as JSON text; what is not a call is kept as text, and counted."""
+        """Add one tool call or many, also as JSON text.
+
+        What is not a call is kept as text, and counted.
+        """
         # LangChain repeats the blocks of Anthropic in the content as calls.
         content_calls = {call.id for call in self.calls if call.id is not None}
         for entry in entries_of(calls):
@@ -139,7 +148,10 @@ class Parts:
         self.answers.append(ToolAnswer(call_id, name, text))
 
     def _response(self, content: object) -> Json:
-        """Return the text of content that is text alone, else its parts; data of a tool as it is."""
+        """Return the text of content that is text alone, else its parts.
+
+        Data of a tool as it is.
+        """
         content = plain(content)
         if content is None or not isinstance(content, list):
             return "" if content is None else self.content_filter.json(content)
@@ -306,7 +318,10 @@ class Parts:
         self.parts.append(self._media(kind, fields))
 
     def _media(self, kind: str, fields: ReadFields) -> dict[str, Json]:
-        """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``; what it cannot read is counted."""
+        """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``.
+
+        What it cannot read is counted.
+        """
         modality = _modality(kind, fields.whole) or "document"
         source = first(fields, (kind, f"{modality}_url", modality, *shapes.SOURCE_KEYS))
         inner = (None if isinstance(source, str) else fields.inside(source)) or fields
@@ -339,7 +354,10 @@ class Parts:
         return self._blob(mime.partition(";")[0], modality, data)
 
     def _picture(self, value: object) -> dict[str, Json] | None:
-        """Encode the bytes of an image file, a picture of pillow, or pixels; ``None`` for anything else."""
+        """Encode the bytes of an image file, a picture of pillow, or pixels.
+
+        ``None`` for anything else.
+        """
         if not (isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")):
             return None
         try:
@@ -358,7 +376,10 @@ class Parts:
 
 
 def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
-    """Return the modality of a medium by its type or its MIME type; ``None`` for a part that is not a medium."""
+    """Return the modality of a medium by its type or its MIME type.
+
+    ``None`` for a part that is not a medium.
+    """
     named = next((modality for modality in shapes.MODALITIES if modality in kind), None)
     if named is not None:
         return named

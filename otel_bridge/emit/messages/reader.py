@@ -1,4 +1,6 @@
-"""Whatever a program calls a conversation -> messages with a role and fields. Imports no library of any framework.
+"""Whatever a program calls a conversation -> messages with a role and fields.
+
+Imports no library of any framework.
 
 The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and
 counted.
@@ -59,7 +61,10 @@ def messages_of(value: object, role: str = "user") -> list[object]:
 
 
 def _entries_in(value: object) -> list[object]:
-    """Return the entries of a sequence; *value* alone if it is a message itself, bytes, or raises when it is read."""
+    """Return the entries of a sequence.
+
+    *value* alone if it is a message itself, bytes, or raises when it is read.
+    """
     if isinstance(value, bytes) or fields_of(value) is not None or _pair(value) is not None:
         return [value]
     try:
@@ -116,7 +121,9 @@ def _few() -> ReadItems:
 
 
 def read(entry: object, items: ReadItems) -> Iterator[Message]:
-    """Yield the messages in *entry*, which is one of `messages_of`; what it cannot read has no fields.
+    """Yield the messages in *entry*, which is one of `messages_of`.
+
+    What it cannot read has no fields.
 
     Args:
         entry: The entry.
@@ -181,7 +188,10 @@ def _typed(inner: object, kind: object) -> object:
 
 
 def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
-    """Return the role of a message by the names of GenAI: as given, by its type, or by its calls; else empty."""
+    """Return the role of a message by the names of GenAI: as given, by its type, or by its calls.
+
+    Else empty.
+    """
     if role is None and isinstance(kind, str):
         role = shapes.ITEM_ROLES.get(shapes.KINDS.get(kind, "")) or shapes.TYPE_ROLES.get(kind)
     if role is None and first(fields, shapes.CALL_KEYS) is not None:
@@ -191,7 +201,10 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
 
 
 def _inside(fields: Mapping[str, Any]) -> object:
-    """Return what a container or wrapper holds; ``None`` when *fields* are a message themselves, or nothing known."""
+    """Return what a container or wrapper holds.
+
+    ``None`` when *fields* are a message themselves, or nothing known.
+    """
     for key in shapes.CONTAINERS:
         entries = plain(fields.get(key))
         if isinstance(entries, (list, tuple)) and entries:

@@ -237,7 +237,9 @@ def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> i
 
 
 def phase_of(run: EmitRun | None, name: object, step: object = None, role: object = None) -> Phase:
-    """Return a phase; or, if *name* is a function, that function with each of its calls as a phase of its name.
+    """Return a phase.
+
+    Or, if *name* is a function, that function with each of its calls as a phase of its name.
 
     The latter is what a decorator without parentheses calls. Type checkers refuse it, but the
     program must not fail.

@@ -86,7 +86,10 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
 
 
 def _fields(carrier: object) -> dict[str, str]:
-    """Return the fields of W3C trace context in *carrier*; names in any case, as HTTP servers give them."""
+    """Return the fields of W3C trace context in *carrier*.
+
+    Names in any case, as HTTP servers give them.
+    """
     if not isinstance(carrier, Mapping):
         return {}
     fields: dict[str, str] = {}

@@ -44,7 +44,10 @@ class EvaluationContext(NamedTuple):
 def log_values(
     run: EmitRun, values: Iterable[tuple[object, object]], shared: EvaluationContext
 ) -> None:
-    """Append one event for each id and value, many in one record; other values than numbers and texts are counted."""
+    """Append one event for each id and value, many in one record.
+
+    Other values than numbers and texts are counted.
+    """
     now = time.time_ns()
     limits = run.rollout_options.limits
     content_filter = ContentFilter(limits.policy, limits.rollout_bytes)
@@ -77,7 +80,10 @@ def log_values(
 def _score(
     value: object, content_filter: ContentFilter, rollout_id: str
 ) -> dict[str, Attribute] | None:
-    """Return a number or label as an attribute; ``None`` for anything else. A label that is cut is counted."""
+    """Return a number or label as an attribute; ``None`` for anything else.
+
+    A label that is cut is counted.
+    """
     number = coerce.number(value)
     if number is not None:
         return {semconv.EVALUATION_VALUE: number}
@@ -94,7 +100,10 @@ def _score(
 def _shared(
     run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter
 ) -> dict[str, Attribute]:
-    """Return the attributes that all values of a call have; what of them cannot be used is counted."""
+    """Return the attributes that all values of a call have.
+
+    What of them cannot be used is counted.
+    """
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
     if shared.explanation is not None and not content_filter.off:
         pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(any_text(shared.explanation))
@@ -118,7 +127,9 @@ def _shared(
 def append_sampled_out(
     run: EmitRun, columns: SampledColumns, kept_rollouts: Sequence[int], call: CallContext
 ) -> None:
-    """Append statistics of the rollouts of *columns* that are not *kept_rollouts*; without a group, below ``""``.
+    """Append statistics of the rollouts of *columns* that are not *kept_rollouts*.
+
+    Without a group, below ``""``.
 
     Args:
         run: The run.
@@ -163,7 +174,10 @@ def _statistics(rewards: Sequence[float]) -> dict[str, Attribute]:
 def _staleness(
     versions: Sequence[object], step: int | None, kept_indices: Container[int]
 ) -> dict[str, Attribute] | None:
-    """Return count, sum and maximum of step less policy version; ``None`` if no rollout names a version."""
+    """Return count, sum and maximum of step less policy version.
+
+    ``None`` if no rollout names a version.
+    """
     if step is None:
         return None
     ages: list[int] = []

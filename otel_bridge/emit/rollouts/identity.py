@@ -17,7 +17,9 @@ _MAX_ROLLOUTS: Final = 100_000
 
 
 def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]:
-    """Return the id of each rollout, ``None`` for one without an id; nothing for what is none of the known shapes.
+    """Return the id of each rollout, ``None`` for one without an id.
+
+    Nothing for what is none of the known shapes.
 
     Args:
         run: The run, which counts what names no rollout.
@@ -42,7 +44,10 @@ def _is_one(rollouts: object) -> bool:
 
 
 def _entries(run: EmitRun, rollouts: object, reason: str) -> Iterable[object]:
-    """Return what stands for one rollout each; nothing, counted, when *rollouts* is none of the known shapes."""
+    """Return what stands for one rollout each.
+
+    Nothing, counted, when *rollouts* is none of the known shapes.
+    """
     if isinstance(rollouts, Mapping):
         columns = cast("Mapping[str, object]", rollouts)
         rollouts = columns.get("ids", [columns])
@@ -62,7 +67,10 @@ def _entries(run: EmitRun, rollouts: object, reason: str) -> Iterable[object]:
 
 
 def _id_of(entry: object) -> str | None:
-    """Return the id of a rollout, of a mapping with ``id``, or an id itself, as text; ``None`` without one."""
+    """Return the id of a rollout, of a mapping with ``id``, or an id itself, as text.
+
+    ``None`` without one.
+    """
     if isinstance(entry, Rollout):
         return coerce.name(entry.id)
     if isinstance(entry, Mapping):

@@ -251,7 +251,10 @@ class LiveRollout(Rollout):
         )
 
     def _close(self, now: int) -> None:
-        """End the root with all that is known of the rollout; raises what the program's own objects raise."""
+        """End the root with all that is known of the rollout.
+
+        Raises what the program's own objects raise.
+        """
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")
@@ -285,7 +288,10 @@ class LiveRollout(Rollout):
         return not is_open and not _program_makes_spans()
 
     def _spans_of_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
-        """Make the children from the messages; nothing if the open rollout got spans, here or elsewhere."""
+        """Make the children from the messages.
+
+        Nothing if the open rollout got spans, here or elsewhere.
+        """
         if self._children or self._instrumented or self._carried:
             return []
         context = self._span.get_span_context()

@@ -168,7 +168,9 @@ S = TypeVar("S", bound="ChildSpan")
 
 
 class ChildSpan(ABC):
-    """Records a span of a rollout, once, as a context manager; nothing without a run, or when its rollout has no spans.
+    """Records a span of a rollout, once, as a context manager.
+
+    Nothing without a run, or when its rollout has no spans.
 
     Attributes:
         metadata: Free facts.
@@ -396,6 +398,9 @@ def _run_of(rollout: OpenRollout | None) -> EmitRun | None:
 
 
 def _sampled(context: Context) -> bool:
-    """Return whether to record spans below the current span of *context*; a remote rollout may be switched off."""
+    """Return whether to record spans below the current span of *context*.
+
+    A remote rollout may be switched off.
+    """
     current = trace.get_current_span(context).get_span_context()
     return not current.is_valid or current.trace_flags.sampled

@@ -97,7 +97,10 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
 
 
 def mapping_or(value: object, name: str) -> dict[Any, Any]:
-    """Return the entries of a mapping or of an object with fields; any other value becomes the entry *name*."""
+    """Return the entries of a mapping or of an object with fields.
+
+    Any other value becomes the entry *name*.
+    """
     mapping = mapping_of(value)
     if mapping is not None:
         return dict(entries_of(mapping, MAX_ENTRIES))

@@ -415,7 +415,10 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
 
 
 def token_counts(values: Mapping[str, object], losses: Losses, key: str = "") -> Pairs:
-    """Return the numbers of tokens among *values*; those that are not numbers are counted, below *key*."""
+    """Return the numbers of tokens among *values*.
+
+    Those that are not numbers are counted, below *key*.
+    """
     pairs: Pairs = []
     for field, attribute in _TOKEN_FIELDS.items():
         number = coerce.integer(values.get(field))
@@ -437,7 +440,9 @@ def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
 
 
 def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pairs:
-    """Return the attributes of the span of an answer; facts of its turn that cannot be used are counted.
+    """Return the attributes of the span of an answer.
+
+    Facts of its turn that cannot be used are counted.
 
     Args:
         rollout: The rollout.
@@ -470,7 +475,10 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
 
 
 def _turn_reward(value: object, losses: Losses) -> Pairs:
-    """Return the reward of a turn as an attribute; nothing without one; what is not a number is counted."""
+    """Return the reward of a turn as an attribute; nothing without one.
+
+    What is not a number is counted.
+    """
     reward = coerce.number(value)
     if reward is not None:
         return [(semconv.REWARD, reward)]
@@ -514,7 +522,10 @@ def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence
 
 
 def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
-    """Return arguments and result; long texts are replaced by the *index* of their message where possible."""
+    """Return arguments and result.
+
+    Long texts are replaced by the *index* of their message where possible.
+    """
     pairs: Pairs = []
     is_left_out = False
     arguments = b"" if call is None else call.arguments

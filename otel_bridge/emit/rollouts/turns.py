@@ -1,4 +1,7 @@
-"""Turns of one trajectory -> one conversation; a response and its loss mask -> assistant and tool messages."""
+"""Turns of one trajectory -> one conversation.
+
+A response and its loss mask -> assistant and tool messages.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ def _prompt(
 
 
 def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
-    """Return whether *entries* begin with *messages*; roles decide, since answers may have another shape."""
+    """Return whether *entries* begin with *messages*.
+
+    Roles decide, since answers may have another shape.
+    """
     if len(entries) < len(messages):
         return False
     return all(

@@ -40,7 +40,9 @@ _log = logging.getLogger("otel_bridge")
 
 
 class SdkAppender:
-    """Appends data of SDK processors, readers and exporters, after the policy. Thread-safe, never raises.
+    """Appends data of SDK processors, readers and exporters, after the policy.
+
+    Thread-safe, never raises.
 
     Args:
         run: The run that records the data.
@@ -75,7 +77,10 @@ class SdkAppender:
         self._pid = os.getpid()
 
     def metrics(self, data: MetricsData) -> None:
-        """Append *data*; in a forked child whose reader still has the parent's points, count them."""
+        """Append *data*.
+
+        In a forked child whose reader still has the parent's points, count them.
+        """
         if os.getpid() != self._pid:
             self.run.count_drop("forked_metrics")
             return

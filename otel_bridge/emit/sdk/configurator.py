@@ -82,7 +82,10 @@ def _is_offered(name: str, signal: str) -> bool:
 
 @contextmanager
 def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
-    """Let the SDK's configuration module find *names* while it configures; names that it lacks are left out."""
+    """Let the SDK's configuration module find *names* while it configures.
+
+    Names that it lacks are left out.
+    """
     originals = {
         name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)
     }

@@ -41,7 +41,10 @@ _log = logging.getLogger("otel_bridge")
 
 
 class AppendingSpanProcessor(SpanProcessor):
-    """Appends each sampled span when it ends, on the thread that ends it; nothing waits in memory."""
+    """Appends each sampled span when it ends, on the thread that ends it.
+
+    Nothing waits in memory.
+    """
 
     def __init__(self, appender: SdkAppender) -> None:
         self._appender = appender

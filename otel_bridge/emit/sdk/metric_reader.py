@@ -85,7 +85,9 @@ class AppendingReader(PeriodicExportingMetricReader):
             register_after_fork(self, AppendingReader.flush_at_worker_end)
 
     def begin_in_child(self) -> None:
-        """Forget the parent's points in a forked child; if this SDK keeps them elsewhere, the appender counts them.
+        """Forget the parent's points in a forked child.
+
+        If this SDK keeps them elsewhere, the appender counts them.
 
         Another thread of the parent may have collected during the fork: the child has no such
         thread, and would wait for its locks forever. So each lock of the way from a collection to

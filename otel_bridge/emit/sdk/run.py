@@ -99,7 +99,10 @@ def _can_deliver(name: str) -> bool:
 
 
 def _appender() -> SdkAppender | None:
-    """Return the appender to the process's run, begun if need be; ``None`` if nothing is recorded."""
+    """Return the appender to the process's run, begun if need be.
+
+    ``None`` if nothing is recorded.
+    """
     run = runs.current or _process.run or _begin()
     if run is None or not run.recording:
         return None
@@ -118,7 +121,10 @@ def _begin() -> Run | None:
 
 
 def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* with only our own working exporters; the SDK itself serves ``otlp`` and the like."""
+    """Return *env* with only our own working exporters.
+
+    The SDK itself serves ``otlp`` and the like.
+    """
     variables = dict(env)
     for setting in VARIABLES.values():
         names = [

@@ -124,7 +124,10 @@ def _read(
 def _token_columns(
     run: EmitRun, streams: Mapping[str, object], rollouts: int
 ) -> dict[str, TokenColumn]:
-    """Return the streams by name, each with a row for each of the *rollouts*; those beyond a limit are counted."""
+    """Return the streams by name, each with a row for each of the *rollouts*.
+
+    Those beyond a limit are counted.
+    """
     if len(streams) > _MAX_STREAMS:
         run.count_drop("token_streams", len(streams) - _MAX_STREAMS, list(streams)[_MAX_STREAMS])
     columns: dict[str, TokenColumn] = {}
@@ -136,7 +139,10 @@ def _token_columns(
 
 
 def _positions(run: EmitRun, ids: Sequence[str | None]) -> dict[bytes, int]:
-    """Return the position of each rollout with an id, by trace id; one that is named again is counted."""
+    """Return the position of each rollout with an id, by trace id.
+
+    One that is named again is counted.
+    """
     positions: dict[bytes, int] = {}
     for position, rollout_id in enumerate(ids):
         if rollout_id is not None:
@@ -187,7 +193,10 @@ def _text_rows(texts: object, order: Sequence[int]) -> list[Sequence[object] | N
 def _add_texts(
     batch: TokenBatch, filtered: TokenTexts, rows: Sequence[Sequence[object] | None], run: EmitRun
 ) -> None:
-    """Add the texts of the tokens of shown rollouts; remove ids that may not leave, since they stand for texts."""
+    """Add the texts of the tokens of shown rollouts.
+
+    Remove ids that may not leave, since they stand for texts.
+    """
     ids = batch.columns.get(TOKEN_IDS)
     decoded = 0 if filtered.is_off else min(batch.shown, rollouts_within(batch.lengths, _MAX_TEXTS))
     for index in range(decoded):

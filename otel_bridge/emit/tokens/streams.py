@@ -122,7 +122,9 @@ def _floats_of(array: Any) -> Numbers:
 def lengths_of(
     columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop
 ) -> list[int]:
-    """Return the number of tokens of each rollout; streams of another length lose that rollout, and are counted.
+    """Return the number of tokens of each rollout.
+
+    Streams of another length lose that rollout, and are counted.
 
     Args:
         columns: Streams by name; without any, nothing is returned.
@@ -145,7 +147,10 @@ def lengths_of(
 
 
 def _length_of(sizes: Mapping[str, int]) -> int:
-    """Return the length that the ids of the tokens have, else their mask, else most streams; 0 without any."""
+    """Return the length that the ids of the tokens have, else their mask, else most streams.
+
+    0 without any.
+    """
     for name in REFERENCES:
         if name in sizes:
             return sizes[name]

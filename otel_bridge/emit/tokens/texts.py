@@ -1,4 +1,7 @@
-"""Texts of the tokens of one rollout -> what of them may leave the process. Pure, but for the program's decoder."""
+"""Texts of the tokens of one rollout -> what of them may leave the process.
+
+Pure, but for the program's decoder.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,10 @@ def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
 def _stream_pairs(
     batch: TokenBatch, streams: Mapping[str, Numbers]
 ) -> Iterator[tuple[str, Attribute]]:
-    """Yield the lengths of the rollouts whose streams leave, and these streams; nothing if none leaves."""
+    """Yield the lengths of the rollouts whose streams leave, and these streams.
+
+    Nothing if none leaves.
+    """
     sent = max(batch.shown, batch.joined)
     if not sent:
         return

@@ -1,4 +1,6 @@
-"""Values of any type -> plain data: nested, bounded, without cycles or addresses. Nothing is lost without a count.
+"""Values of any type -> plain data: nested, bounded, without cycles or addresses.
+
+Nothing is lost without a count.
 
 One reader for configs, summaries, facts and content of rollouts, and cells of tables.
 """
@@ -162,7 +164,10 @@ class PlainReader:
         return self._nested(value, parents)  # pyright: ignore[reportUnknownArgumentType]  # any object
 
     def _nested(self, value: object, parents: tuple[int, ...]) -> Json:
-        """Return a collection, or an object with fields; any other object by its own text or its type."""
+        """Return a collection, or an object with fields.
+
+        Any other object by its own text or its type.
+        """
         if id(value) in parents:
             return CYCLE
         if len(parents) >= self._rules.depth:
@@ -202,7 +207,9 @@ class PlainReader:
         return plain
 
     def entries(self, values: Mapping[object, object], whole: object) -> dict[str, object]:
-        """Return the entries of a mapping, not yet read, by the texts of their keys; of equal keys the last counts.
+        """Return the entries of a mapping, not yet read, by the texts of their keys.
+
+        Of equal keys the last counts.
 
         Args:
             values: The mapping.
@@ -267,7 +274,10 @@ class PlainReader:
 
 
 def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, object]:
-    """Return the entries of a mapping as they are, by the texts of their keys; of equal keys the last counts."""
+    """Return the entries of a mapping as they are, by the texts of their keys.
+
+    Of equal keys the last counts.
+    """
     return PlainReader(ReadingRules(), str, drop).entries(values, values)
 
 
@@ -297,7 +307,10 @@ _DUMPS: Final = ("model_dump", "to_dict")
 
 
 def _dumped(value: object) -> Mapping[object, object] | None:
-    """Return the fields that an object gives by a method of its class; its attributes if each of them raises."""
+    """Return the fields that an object gives by a method of its class.
+
+    Its attributes if each of them raises.
+    """
     for name in _DUMPS:
         dump = getattr(type(value), name, None)
         if not callable(dump):
@@ -328,7 +341,10 @@ class _Fields(Mapping[object, object]):
 
 
 def dumps(value: Json) -> bytes:
-    """Encode JSON data as UTF-8; lone surrogates become question marks, integers beyond 64 bits their digits."""
+    """Encode JSON data as UTF-8.
+
+    Lone surrogates become question marks, integers beyond 64 bits their digits.
+    """
     try:
         return orjson.dumps(value)
     except TypeError:

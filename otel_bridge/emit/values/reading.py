@@ -79,7 +79,10 @@ def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
 
 
 def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
-    """Return the first *limit* entries of a mapping; an entry that cannot be read is an `Unreadable`."""
+    """Return the first *limit* entries of a mapping.
+
+    An entry that cannot be read is an `Unreadable`.
+    """
     if (
         type(values) is dict
     ):  # copied while the interpreter is held: no other thread changes it meanwhile
@@ -99,7 +102,10 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
-    """Return the first *limit* items of a collection; an item that cannot be read is an `Unreadable`."""
+    """Return the first *limit* items of a collection.
+
+    An item that cannot be read is an `Unreadable`.
+    """
     try:
         return list(islice(values, limit))
     except any_error():  # code of the user's own collection

@@ -1,4 +1,6 @@
-"""Small values of any type -> a key, a text or a number: the one table of types. Imports no library.
+"""Small values of any type -> a key, a text or a number: the one table of types.
+
+Imports no library.
 
 Never use ``repr()`` of a user's object: it may hold a secret, an address that differs in every
 process, or megabytes.
@@ -95,7 +97,9 @@ def is_missing(value: object) -> bool:
 
 
 def scalar_of(value: object) -> Plain | None:
-    """Return a value that has one plain form as this text, number or bool; ``None`` for anything else.
+    """Return a value that has one plain form as this text, number or bool.
+
+    ``None`` for anything else.
 
     Numbers are those of numpy, 0-d arrays of any library, ``Decimal``, ``Fraction`` and objects
     with ``__float__`` or ``__index__``. An enum is its value when this is plain, else its name.
@@ -117,7 +121,9 @@ def scalar_of(value: object) -> Plain | None:
 
 
 def _of_item(value: HasItem) -> Plain:
-    """Return the content of a numpy scalar, or of a 0-d array; times, complex numbers and records as numpy shows them.
+    """Return the content of a numpy scalar, or of a 0-d array.
+
+    Times, complex numbers and records as numpy shows them.
 
     ``item()`` of a long double returns a long double, and that of nanoseconds an integer without a
     unit (numpy 2.3).
@@ -133,7 +139,10 @@ def _of_item(value: HasItem) -> Plain:
 
 
 def _number_of_object(value: object) -> Plain | None:
-    """Return the number that a 0-d array holds or an object converts to; ``None`` for any other object."""
+    """Return the number that a 0-d array holds or an object converts to.
+
+    ``None`` for any other object.
+    """
     if is_array(value):
         return None if tuple(value.shape) else _of_item(value)
     kind = type(value)
@@ -151,7 +160,10 @@ def single_of(value: object) -> object:
 
 
 def number_of(value: object) -> int | float | None:
-    """Return the number of a value by the same table; ``None`` for a text, and for what is not one number."""
+    """Return the number of a value by the same table.
+
+    ``None`` for a text, and for what is not one number.
+    """
     plain = scalar_of(value)
     return None if isinstance(plain, str) else plain
 
@@ -212,7 +224,9 @@ def _qualified_name(value: object) -> str | None:
 
 
 def own_text(value: object) -> str | None:
-    """Return the text that a class of the user's gives its object by ``__str__``; ``None`` without one.
+    """Return the text that a class of the user's gives its object by ``__str__``.
+
+    ``None`` without one.
 
     What ``__str__`` raises is raised. An exception whose arguments are not plain has none: it would
     show their ``repr()``.
@@ -239,7 +253,9 @@ def described(value: object) -> str:
 
 
 def key_text(raw: object) -> str:
-    """Return the text of a key of any type; what the ``__str__`` of a user's object raises is raised.
+    """Return the text of a key of any type.
+
+    What the ``__str__`` of a user's object raises is raised.
 
     An enum that is a text is its value, any other its name. An object without a text of its own is
     its class.
@@ -294,7 +310,10 @@ def _part(item: object, entries_left: list[int]) -> str:
 
 
 def _collection_in(value: object) -> Iterable[object] | None:
-    """Return a collection whose entries are shown, also that in an array of objects; ``None`` for anything else."""
+    """Return a collection whose entries are shown, also that in an array of objects.
+
+    ``None`` for anything else.
+    """
     if (
         type(value).__name__ == "ndarray"
         and is_array(value)

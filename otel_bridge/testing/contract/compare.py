@@ -1,4 +1,7 @@
-"""Comparisons of what a tracker holds with what it was given; plain functions, for tests of any kind."""
+"""Comparisons of what a tracker holds with what it was given.
+
+Plain functions, for tests of any kind.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,10 @@ class ContractFixtures:
 
     @pytest.fixture
     def read_back(self) -> ReadBack:
-        """Return what the tracker holds of a run, through its own API; empty `Contents` for an unknown run."""
+        """Return what the tracker holds of a run, through its own API.
+
+        Empty `Contents` for an unknown run.
+        """
         raise NotImplementedError("define the fixture `read_back`")
 
     @pytest.fixture

@@ -9,4 +9,7 @@ from otel_bridge.testing.contract.rows import RowContract
 
 
 class WriterContract(RowContract, RedeliveryContract, RolloutContract, LifeContract):
-    """Tests the whole contract; subclass it with the fixtures `exporter`, `environment` and `read_back`."""
+    """Tests the whole contract.
+
+    Subclass it with the fixtures `exporter`, `environment` and `read_back`.
+    """

@@ -67,7 +67,10 @@ class ValueSorter:
         budget: ReadBudget,
         depth: int,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the part of *values* for the row and what the summary shows; add media and texts to *logged*."""
+        """Return the part of *values* for the row and what the summary shows.
+
+        Add media and texts to *logged*.
+        """
         row = dict(values) if _TEXTS.issuperset(map(type, values)) else by_text(values, self._drop)
         shown: dict[str, Any] = {}
         for key, value in list(row.items()):

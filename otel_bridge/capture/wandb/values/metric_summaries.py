@@ -70,7 +70,10 @@ class ShownSummaries:
         return plain, results
 
     def kinds_of(self, name: str) -> str:
-        """Return the kinds of a key or glob for trackers, with commas; the last value is shown by them anyway."""
+        """Return the kinds of a key or glob for trackers, with commas.
+
+        The last value is shown by them anyway.
+        """
         kinds = self._definitions.kinds_of(name)
         return (
             ""

@@ -33,7 +33,10 @@ _SEVERAL: Final = {"Image": "images/separated", "Audio": "audio", "Video": "vide
 
 
 def text_in(value: object) -> str | None:
-    """Return what W&B shows of a text, a time, a name or a list of texts; ``None`` for every other value."""
+    """Return what W&B shows of a text, a time, a name or a list of texts.
+
+    ``None`` for every other value.
+    """
     if isinstance(value, list | tuple):
         entries = cast("Sequence[object]", value)
         texts: list[Json] = [entry for entry in entries if isinstance(entry, str)]
@@ -95,7 +98,10 @@ def _described(value: Any) -> dict[str, Any] | None:
 
 
 def _histogram(value: Any) -> dict[str, Any] | None:
-    """Return the histogram of an array of many numbers, as W&B's summary has it; ``None`` for anything else."""
+    """Return the histogram of an array of many numbers, as W&B's summary has it.
+
+    ``None`` for anything else.
+    """
     if not is_array(value) or not _MAX_LIST < math.prod(tuple(value.shape)) <= _MAX_SHOWN:
         return None
     numbers = sorted(float(number) for number in cast("Any", value).ravel().tolist())

@@ -71,7 +71,10 @@ class RecordedSummary(AttributeDict):
         self.record(new)
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """Set the last values of a row, which are recorded as such; its dicts are merged, arrays are not kept alive."""
+        """Set the last values of a row, which are recorded as such.
+
+        Its dicts are merged, arrays are not kept alive.
+        """
         self._set(row, _PLAIN)
 
     def show(self, values: Mapping[str, Any]) -> None:
