@@ -121,6 +121,7 @@ class WandbSettings:
         directory: ``WANDB_DIR``, absolute; ``None`` for the run's own folder.
         entity: ``WANDB_ENTITY``; empty for the default of the API key.
         resume: ``WANDB_RESUME``.
+        limits: Times and limits of uploads.
         sharing: Sharing of the run with other machines; ``None`` when it has one writer.
         unshared: Whether sharing was requested and is not possible, so that each machine has its
             own run, in one group.
@@ -190,11 +191,8 @@ class WandbSettings:
         entity = entity_of(run, self)
         if not entity:
             return ""
-        app = DEFAULT_APP_URL
-        if self.base_url:
-            app = without_credentials(self.base_url).replace("://api.", "://", 1)
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
-        return "/".join((app, *(quote(part, safe="") for part in parts)))
+        return "/".join((_app_url(self.base_url), *(quote(part, safe="") for part in parts)))
 
     def upload(self, run: RunInfo) -> str:
         """Return the command that uploads an offline run; empty for an online one."""
@@ -206,6 +204,19 @@ class WandbSettings:
     def root(self, run: RunInfo) -> Path:
         """Return the folder below which wandb makes its own folder ``wandb``."""
         return self.directory or run.folder
+
+
+def _app_url(base_url: str) -> str:
+    """Return the address of the pages of the server *base_url*, without credentials.
+
+    Source: ``api_to_app_url`` in wandb/util.py (0.31).
+    """
+    if not base_url:
+        return DEFAULT_APP_URL
+    shown = without_credentials(base_url)
+    if "://api.wandb." in shown:
+        return shown.replace("://api.", "://", 1)
+    return shown.replace("://api.", "://app.", 1)
 
 
 def _mode(env: Mapping[str, str]) -> str:

@@ -56,6 +56,22 @@ def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
 
 
 @pytest.mark.parametrize(
+    ("base_url", "app_url"),
+    [
+        ("", "https://wandb.ai"),
+        ("https://api.wandb.ai", "https://wandb.ai"),
+        ("https://api.example.com", "https://app.example.com"),
+        ("http://user:word@localhost:8080", "http://localhost:8080"),
+    ],
+)
+def test_the_page_is_where_wandb_shows_it(base_url: str, app_url: str) -> None:
+    settings = WandbSettings(base_url=base_url, entity="team")
+    run = run_info(Path("/runs"))
+
+    assert settings.view(run) == f"{app_url}/team/gsm8k/runs/{run.id}"
+
+
+@pytest.mark.parametrize(
     ("environment", "said"),
     [
         ({"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled: .* choose none"),
