@@ -17,16 +17,23 @@ def framework_class(place: str, requirement: str) -> Any:
 
     Raises:
         MissingExtraError: The framework is not installed, or is too old to have *place*.
+        Exception: Whatever an installed framework raises when it is imported.
     """
-    module, _, name = place.partition(":")
+    module_name, _, name = place.partition(":")
     try:
-        return getattr(import_module(module), name)
+        module = import_module(module_name)
     except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise  # a dependency of the framework
-        seen = f"{exc.name} cannot be imported"
-    except AttributeError:
-        seen = f"{module} has no {name}"
-    raise MissingExtraError(
-        f"{seen}; this adapter needs {requirement}; run: pip install '{requirement}'"
+        # Of the framework itself a package is missing, or a module of a newer version.
+        if (exc.name or "").partition(".")[0] != module_name.partition(".")[0]:
+            raise
+        raise _missing(f"{exc.name} cannot be imported", requirement) from exc
+    try:
+        return getattr(module, name)
+    except AttributeError as exc:
+        raise _missing(f"{module_name} has no {name}", requirement) from exc
+
+
+def _missing(reason: str, requirement: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{reason}; this adapter needs {requirement}; run: pip install '{requirement}'"
     )
