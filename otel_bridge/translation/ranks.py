@@ -215,6 +215,11 @@ class RankMerge:
         """Return the rows of all open steps, since no more rows will arrive."""
         return [self._row(step) for step in self._steps.changed()]
 
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row waits."""
+        return self._steps.waiting
+
     def flush(self) -> None:
         """Write what changed to the state."""
         self._steps.flush()

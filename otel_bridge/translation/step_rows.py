@@ -161,6 +161,11 @@ class StepStore(Generic[StepT]):
         changed = [step for step in self if step.changed_ns is not None]
         return sorted(changed, key=lambda step: step.key)
 
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row is sent once nothing more is expected soon."""
+        return len(self.changed())
+
     def mark_changed(self, step: StepT) -> None:
         """Note that the state has an older version of *step*."""
         self._changed.add(step.key)

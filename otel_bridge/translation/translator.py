@@ -75,11 +75,15 @@ _MISSING: Final = "missing"
 
 @dataclass(frozen=True, slots=True)
 class PendingCounts:
-    """Counts waiting rows (for fragments or their order), traces (for spans) and rollouts (for their step)."""
+    """Counts what waits: rows (for fragments or their order), traces (for spans), rollouts (for their step).
+
+    `steps` are those whose row waits for what is late.
+    """
 
     rows: int
     traces: int
     rollouts: int
+    steps: int
 
 
 class Translator:
@@ -289,8 +293,10 @@ class Translator:
 
     # --- what the report shows --------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
-        """Return the numbers of waiting rows, traces and rollouts."""
-        return PendingCounts(self._rows.waiting, *self.rollouts.waiting())
+        """Return the numbers of waiting rows, traces, rollouts and steps."""
+        collectors = (self._phases, self._lineage, self._tokens, self._ranks)
+        steps = sum(collector.waiting for collector in collectors)
+        return PendingCounts(self._rows.waiting, *self.rollouts.waiting(), steps)
 
     def waiting_rows_of(self) -> dict[str, int]:
         """Return the number of waiting rows of each process, by instance.

@@ -331,5 +331,5 @@ def test_what_waits_is_reported() -> None:
     bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
     bench.tick(1)
 
-    assert bench.translator.waiting() == PendingCounts(rows=1, traces=0, rollouts=0)
+    assert bench.translator.waiting() == PendingCounts(rows=1, traces=0, rollouts=0, steps=0)
     assert bench.now_ns == T0 + S

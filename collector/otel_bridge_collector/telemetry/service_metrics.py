@@ -129,7 +129,7 @@ def of_runs(
         ),
         _gauge(
             "waiting",
-            "Rows, traces and rollouts that are incomplete or wait for their step.",
+            "Rows, traces, rollouts and steps that wait for what is late.",
             waiting,
             ["run", "what"],
         ),

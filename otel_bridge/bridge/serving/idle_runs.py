@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -159,8 +160,5 @@ def has_nothing_to_do(run: RunBridge) -> bool:
     """Return whether all of *run* is read and delivered, and nothing waits for a timeout."""
     if not run.reader.caught_up or not run.delivered()[0]:
         return False
-    waiting = run.reader.translator.waiting()
-    waits = (
-        waiting.rows or waiting.traces or waiting.rollouts or run.processes.has_unreported_ends()
-    )
-    return not waits
+    is_waiting = any(dataclasses.astuple(run.reader.translator.waiting()))
+    return not (is_waiting or run.processes.has_unreported_ends())

@@ -94,6 +94,11 @@ class LineagePipeline:
         values = self._arrived(now_unix_ns)
         return values + [self._row(step) for step in self._steps.changed()]
 
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row waits."""
+        return self._steps.waiting
+
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self._generated.flush()

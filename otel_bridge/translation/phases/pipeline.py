@@ -136,6 +136,11 @@ class PhasePipeline:
                 awaited[role] = rank
         return awaited
 
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row waits."""
+        return self._steps.waiting
+
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self._workers.flush()

@@ -121,6 +121,11 @@ class TokenPipeline:
         """Note that trackers get *rollout*: its tokens are shown with its messages."""
         self._views.shown(rollout, now_unix_ns, keep=bool(self._steps))
 
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row waits."""
+        return self._steps.waiting
+
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self._steps.flush()

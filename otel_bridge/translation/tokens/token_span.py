@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
@@ -19,6 +20,14 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.scope_split import split_spans
 from otel_bridge.translation.span_steps import StepSpan
 
+_NUMBERS: Final = (
+    semconv.TOKENS_FIGURES,
+    semconv.TOKENS_DECILES,
+    semconv.TOKENS_BUCKETS,
+    semconv.TOKENS_LENGTHS,
+    semconv.TOKENS_STREAM,
+)
+"""Beginnings of the keys of attributes that hold many numbers."""
 _MAX_FIGURES: Final = 32
 _MAX_NAME_CHARS: Final = 64
 
@@ -55,17 +64,14 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
-    blobs = {
-        pair.key: pair.value.bytes_value
-        for pair in span.attributes
-        if pair.value.HasField("bytes_value")
-    }
-    attributes = mapping_of(pair for pair in span.attributes if pair.key not in blobs)
+    numbers = [pair for pair in span.attributes if pair.key.startswith(_NUMBERS)]
+    attributes = mapping_of(pair for pair in span.attributes if not pair.key.startswith(_NUMBERS))
     step = int_in(attributes, semconv.STEP)
     rollouts = _rollouts(span)
     if step is None or not rollouts or not span.end_time_unix_nano:
         return None
     try:
+        blobs = {pair.key: _blob(pair) for pair in numbers}
         return TokenSpan(
             span.span_id.hex(),
             step,
@@ -84,6 +90,30 @@ def read_token_span(span: Span) -> TokenSpan | None:
         struct.error,
     ):  # whatever another producer sent
         return None
+
+
+def _blob(pair: KeyValue) -> bytes:
+    """Return the numbers of an attribute as bytes; most SDKs have arrays of numbers in their place.
+
+    Raises:
+        ValueError: The attribute is neither.
+        struct.error: An entry of the array does not fit.
+    """
+    if pair.value.HasField("bytes_value"):
+        return pair.value.bytes_value
+    if not pair.value.HasField("array_value"):
+        raise ValueError(pair.key)
+    entries = [getattr(entry, entry.WhichOneof("value")) for entry in pair.value.array_value.values]
+    return struct.pack(f"<{len(entries)}{_type_of_numbers(pair.key)}", *entries)
+
+
+def _type_of_numbers(key: str) -> str:
+    """Return the letter by which `struct` knows the numbers of an attribute."""
+    if key.startswith(semconv.TOKENS_STREAM):
+        return "f"
+    if key == semconv.TOKENS_LENGTHS or key.startswith(semconv.TOKENS_BUCKETS):
+        return "q"
+    return "d"
 
 
 def _rollouts(span: Span) -> tuple[str, ...]:

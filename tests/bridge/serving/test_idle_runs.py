@@ -17,6 +17,7 @@ import pytest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs, idle_runs
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
+from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.errors import JournalError, RetryableError
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.journal.folder import RunFolder
@@ -35,6 +36,7 @@ from support.bridge.bridge_doubles import (
 )
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import end, logs_request, metrics_request, row, who
+from support.trainers.emit_rollout_doubles import MemoryRun
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 
@@ -65,6 +67,39 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
     assert asleep == (True, 3)
     assert list(recorder.run(folder.run_id).rows) == process.row_ids
     assert not probe(folder.lock_path)
+
+
+def test_a_run_does_not_sleep_before_the_row_of_a_training_step_is_sent(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    process = Process.start(folder, "memory")
+    run = MemoryRun()
+    how = options(("memory", recorder), exporters=EVERY, idle_s=0.2)
+    how = replace(how, translation=replace(how.translation, step_watermark_ns=2_000_000_000))
+    with serving(tmp_path, how):
+        train_on(run, 7, ["a", "b"])
+        ((signal, payload),) = run.records
+        process.writer.append(Signal(signal), payload, time.time_ns())
+
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+
+    (training,) = recorder.run(folder.run_id).rows.values()
+    assert "lineage/consumed" in str(training.values)
+
+
+def test_the_row_of_a_job_that_was_over_before_its_folder_was_opened_waits_no_longer(
+    tmp_path: Path,
+) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    process = Process.start(folder, "memory")
+    run = MemoryRun()
+    train_on(run, 7, ["a", "b"])
+    ((signal, payload),) = run.records
+    process.writer.append(Signal(signal), payload, time.time_ns())
+    how = options(("memory", recorder), exporters=EVERY)
+    how = replace(how, translation=replace(how.translation, end_of_stream_wait_ns=10**13))
+
+    with serving(tmp_path, how):
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
 
 
 def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 // A job that knows the OpenTelemetry SDK for JavaScript and nothing else: `node job.mjs PROTOCOL ENDPOINT SERVICE [TOKEN]`.
-// Metrics with a step as an attribute, a counter, a histogram, and rollouts as traces with the GenAI conventions.
+// Metrics with a step as an attribute, a counter, rollouts as traces with the GenAI conventions, and of a training step
+// its phases, the rollouts that it consumed, and the log-probabilities of their tokens.
 import { trace, context, SpanKind } from "@opentelemetry/api";
 import { Metadata } from "@grpc/grpc-js";
 import { resourceFromAttributes } from "@opentelemetry/resources";
@@ -37,6 +38,7 @@ for (let step = 0; step < 20; step++) {
   if (step % 10 === 9) await meters.forceFlush();
 }
 
+const links = [];
 for (let sample = 0; sample < 3; sample++) {
   const attributes = { "rl.step": 7, "rl.reward": sample / 4 };
   const root = tracer.startSpan("rollout", { attributes, root: true });
@@ -52,7 +54,24 @@ for (let sample = 0; sample < 3; sample++) {
     .startSpan("chat policy", { kind: SpanKind.CLIENT, attributes: chat }, trace.setSpan(context.active(), root))
     .end();
   root.end();
+  links.push({ context: root.spanContext() });
 }
+
+function record(name, attributes, options = {}) {
+  tracer.startSpan(name, { root: true, attributes: { "rl.step": 8, ...attributes }, ...options }).end();
+}
+
+const now = Date.now();
+for (const [name, step, seconds] of [["generate", 8, 3], ["train", 8, 1]]) {
+  const attributes = { "rl.step": step, "rl.phase.name": name };
+  tracer.startSpan("rl.phase", { root: true, attributes, startTime: now - seconds * 1000 }).end(now);
+}
+record("rl.train", {}, { links });
+record("rl.tokens", {
+  "rl.tokens.lengths": [2, 1, 1],
+  "rl.tokens.stream.logprobs": [-1.0, -0.5, -2.0, -0.25],
+  "rl.tokens.stream.trainer_logprobs": [-1.5, -0.5, -1.0, -0.25],
+}, { links });
 await spans.forceFlush();
 await meters.shutdown();
 await spans.shutdown();

@@ -44,6 +44,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, port = tmp_path_factory.mktemp("clients"), free_pair()
     uri = mlflow_reading.database(folder)
     quickly = {"OTEL_BRIDGE_TRACE_GRACE_S": "0.2", "OTEL_BRIDGE_STEP_WATERMARK_S": "0.2"}
+    # Of a process without an id, which may be several, only time ends the phases of a step.
+    quickly |= {"OTEL_BRIDGE_STEP_TIMEOUT_S": "1"}
     with running(bridge(folder / "bridge", port, "mlflow", MLFLOW_TRACKING_URI=uri, **quickly)):
         yield Site(port, uri)
 
@@ -70,6 +72,23 @@ def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
         (0.25, 2),
         (0.5, 2),
     ]
+    expected = {
+        "time/generate": 3.0,
+        "time/train": 1.0,
+        "lineage/consumed": 3.0,
+        "lineage/staleness/mean": 1.0,
+        "tokens/mismatch/k1": -0.125,
+        "tokens/mismatch/mean": 0.375,
+        "tokens/mismatch/max": 1.0,
+        "tokens/count": 4.0,
+    }
+    site.run_when(
+        service,
+        lambda now: (
+            {key: _points(now, f"{service}/{key}") for key in expected}
+            == {key: [(8, value)] for key, value in expected.items()}
+        ),
+    )
 
 
 @pytest.mark.parametrize(("way", "behind"), [("grpc", 0), ("http", 1)])

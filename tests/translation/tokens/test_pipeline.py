@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import Rollout
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
@@ -16,7 +17,7 @@ from otel_bridge.records import Evaluation, Record, RolloutRecord, Row, trace_id
 from otel_bridge.translation import step_rows
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.translator import SegmentInfo
-from support.otlp.otlp_samples import RUN, Bench
+from support.otlp.otlp_samples import RUN, Bench, any_value
 from support.otlp.phase_samples import rank, rows_of, values_of
 from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
@@ -260,6 +261,36 @@ def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignor
         assert (rows, bench.counts()) == ({}, {"tokens/invalid": 1})
     else:  # the bridge makes the figures of the streams itself
         assert (rows[1]["entropy"], bench.counts()) == (1.5, {})
+
+
+def with_arrays(payload: bytes) -> bytes:
+    """Scope of spans with an array of numbers in place of the bytes of each attribute."""
+    scope = ScopeSpans.FromString(payload)
+    for pair in (pair for span in scope.spans for pair in span.attributes):
+        if pair.value.HasField("bytes_value"):
+            kind = {"stream": "<f4", "lengths": "<i8", "buckets": "<i8"}.get(pair.key.split(".")[2])
+            numbers = np.frombuffer(pair.value.bytes_value, kind or "<f8").tolist()
+            pair.value.CopyFrom(any_value(numbers))
+    return scope.SerializeToString()
+
+
+def test_arrays_of_numbers_are_read_as_bytes_since_most_sdks_have_no_bytes(run: MemoryRun) -> None:
+    streams = {
+        "logprobs": [[-1.0, -0.5], [-2.0]],
+        "trainer_logprobs": [[-1.5, -0.5], [None]],
+        "entropies": [[0.5, 1.0], [2.0]],
+    }
+    annotate(run, ["a", "b"], streams, TokensCall(3))
+    rows = []
+
+    for convert in (bytes, with_arrays):
+        bench = Bench()
+        bench.open(TRAINER)
+        deliver(bench, [(TRAINER, (signal, convert(payload))) for signal, payload in run.records])
+        rows.append(token_rows(bench.close())[3])
+
+    assert rows[0] == rows[1]
+    assert rows[0]["mismatch/k1"] == 0.25
 
 
 def test_a_step_after_which_many_came_is_forgotten_and_what_is_late_is_counted(
