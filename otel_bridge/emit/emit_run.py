@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from otel_bridge.emit.encode import coerce
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind
+
     from otel_bridge.emit.config.snapshot import RolloutOptions
-    from otel_bridge.emit.rollouts.live_spans import LiveTracer
+    from otel_bridge.emit.encode.span import ExtraAttributes
+
+
+class RolloutTracer(Protocol):
+    """Starts and ends the spans of a run's live rollouts."""
+
+    def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
+        """Start a rollout's root as a trace of its own."""
+        ...
+
+    def start_child(self, name: str, context: Context, kind: SpanKind) -> Span:
+        """Start a span below the current span of *context*."""
+        ...
+
+    def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End *span* with its additions."""
+        ...
 
 
 class EmitRun(Protocol):
@@ -35,7 +55,7 @@ class EmitRun(Protocol):
         ...
 
     @property
-    def live_tracer(self) -> LiveTracer:
+    def live_tracer(self) -> RolloutTracer:
         """Tracer of live rollouts, created at the first use."""
         ...
 

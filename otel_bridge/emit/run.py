@@ -36,9 +36,9 @@ from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import RolloutTracer
     from otel_bridge.emit.encode.reductions import Reduction
     from otel_bridge.emit.rollouts.live import LiveRollout
-    from otel_bridge.emit.rollouts.live_spans import LiveTracer
     from otel_bridge.emit.rollouts.rollout import Rollout
 
 
@@ -60,7 +60,7 @@ class Run(RecordedFacts):
         self._ended = False
         self._before_end: list[Callable[[Run], None]] = []
         self._rollout_options: RolloutOptions | None = None
-        self._live_tracer: LiveTracer | None = None
+        self._live_tracer: RolloutTracer | None = None
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one
         # over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) != "0"
@@ -353,7 +353,7 @@ class Run(RecordedFacts):
         return self._rollout_options
 
     @property
-    def live_tracer(self) -> LiveTracer:
+    def live_tracer(self) -> RolloutTracer:
         """Return the tracer of live rollouts, created at the first one."""
         if self._live_tracer is None:
             from otel_bridge.emit.rollouts.live_spans import LiveTracer  # noqa: PLC0415  # imports the OTel SDK

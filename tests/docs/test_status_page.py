@@ -95,7 +95,7 @@ def test_the_fields_of_the_report_are_those_of_the_page(
     check(only(report["exporters"]), "run-folder.md", "### Fields of an exporter")
     assert [list(report[name]) for name in ("bridge", "waiting", "last_alert")] == [
         ["pid", "host", "boot_id"],
-        ["rows", "traces", "rollouts"],
+        ["rows", "traces", "rollouts", "steps"],
         ["title", "level", "time_unix_ns"],
     ]
     assert report["roles"] == {"trainer": {"alive": 1, "processes": 1}}

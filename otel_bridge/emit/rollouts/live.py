@@ -49,8 +49,7 @@ from otel_bridge.errors import any_error
 from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
-    from otel_bridge.emit.rollouts.live_spans import LiveTracer
+    from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
 
 
 class LiveRollout(Rollout):
@@ -103,7 +102,7 @@ class LiveRollout(Rollout):
         self._open_children = 0
         self._pid = os.getpid()
         self._span: trace.Span = trace.INVALID_SPAN
-        self._tracer: LiveTracer | None = None
+        self._tracer: RolloutTracer | None = None
         self._token: Token[Context] | None = None
         self._track = track_of(run, defaults)
         self._number = opened(run, self.id, self._track, defaults.step)

@@ -27,9 +27,10 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
-from otel_bridge.emit.emit_run import EmitRun, current_run
+from otel_bridge.emit.emit_run import EmitRun, RolloutTracer, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.content_filter import ContentFilter
@@ -104,7 +105,7 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, run: EmitRun) -> by
     Raises:
         InvalidRecordError: The encoder returned no span.
     """
-    for resource_spans in encode_spans([span]).resource_spans:
+    for resource_spans in encode_spans([well_formed(span)]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
             if span.attributes or span.events or span.status.description:
                 unknown = apply_to_span(scope_spans.spans[0], run.rollout_options.limits.policy)
@@ -187,7 +188,7 @@ class ChildSpan(ABC):
             self.metadata = mapping_or(self.metadata, "metadata") | other_fields
         self._rollout = rollout
         self._run: EmitRun | None = None
-        self._tracer: LiveTracer | None = None
+        self._tracer: RolloutTracer | None = None
         self._span: trace.Span | None = None
         self._token: Token[Context] | None = None
         self._pid = 0
@@ -219,9 +220,7 @@ class ChildSpan(ABC):
         if self._run is None:
             return
         context = otel_context.get_current()
-        title, kind = self._title()
-        # Half a surrogate pair, of which the SDK's encoder makes no span (SDK 1.45).
-        name = title.encode("utf-8", "replace").decode()
+        name, kind = self._title()
         if rollout is not None:
             self._span = rollout.start_child(name, kind)
         elif _sampled(context):

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_bridge import semconv
 from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
 from otel_bridge.emit.arguments import INTERNAL_ERROR
+from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
@@ -59,7 +60,7 @@ class SdkAppender:
             if context is not None:
                 mark_instrumented(context.trace_id)
         try:
-            self._append(Signal.TRACES, encode_spans(spans))
+            self._append(Signal.TRACES, encode_spans([well_formed(span) for span in spans]))
         except (
             any_error()
         ):  # nothing of otel-bridge may end a training run, and nothing leaves unseen
@@ -68,7 +69,7 @@ class SdkAppender:
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            self._append(Signal.LOGS, encode_logs(records))
+            self._append(Signal.LOGS, encode_logs([well_formed(record) for record in records]))
         except any_error():
             self._count(len(records))
 
@@ -85,7 +86,7 @@ class SdkAppender:
             self.run.count_drop("forked_metrics")
             return
         try:
-            self._append(Signal.METRICS, encode_metrics(data))
+            self._append(Signal.METRICS, encode_metrics(well_formed(data)))
         except any_error():
             self._count(1)
 

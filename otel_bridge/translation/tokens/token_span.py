@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
@@ -103,8 +103,13 @@ def _blob(pair: KeyValue) -> bytes:
         return pair.value.bytes_value
     if not pair.value.HasField("array_value"):
         raise ValueError(pair.key)
-    entries = [getattr(entry, entry.WhichOneof("value")) for entry in pair.value.array_value.values]
+    entries = [_number(entry) for entry in pair.value.array_value.values]
     return struct.pack(f"<{len(entries)}{_type_of_numbers(pair.key)}", *entries)
+
+
+def _number(entry: AnyValue) -> float | int:
+    """Return an entry of an array; some SDKs send a double without a fraction as an integer (JavaScript 2.12)."""
+    return entry.int_value if entry.HasField("int_value") else entry.double_value
 
 
 def _type_of_numbers(key: str) -> str:
