@@ -131,8 +131,24 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
         "trajectory_id": getattr(sample, "session_id", None),
         "input_tokens": tokens - output if output and tokens >= output else None,
         "output_tokens": output or None,
+        "turns": _turns(sample, output or 0),
         "metadata": metadata,
     }
+
+
+def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
+    """Return the tokens of the response as those of one turn; nothing without log-probabilities of the engine."""
+    logprobs = _list(sample, "rollout_log_probs")
+    if not len(logprobs):
+        return []
+    tokens = _list(sample, "tokens")
+    return [
+        {
+            "token_ids": tokens[len(tokens) - output :],
+            "logprobs": logprobs,
+            "loss_mask": _list(sample, "loss_mask"),
+        }
+    ]
 
 
 def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], dict[str, Any]]:

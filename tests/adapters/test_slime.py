@@ -53,6 +53,27 @@ def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_
     assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
 
 
+def test_log_probabilities_of_the_engine_are_tokens_without_what_a_tool_answered(
+    tmp_path: Path,
+) -> None:
+    code = """
+def sampled(index, tokens, logprobs, mask):
+    made = Sample(group_index=0, index=index, tokens=tokens, response_length=len(logprobs), reward=1.0)
+    made.rollout_log_probs, made.loss_mask = logprobs, mask
+    return made
+
+samples = [sampled(0, [1, 2, 3, 4, 5], [-0.5, 0.0, -1.0], [1, 0, 1]), sampled(1, [1, 6], [-3.0], None),
+           Sample(index=2, reward=0.0)]
+assert log_rollouts(7, SimpleNamespace(), samples) is False
+"""
+    run_program(tmp_path, SLIME + code)
+
+    found = recorded(tmp_path)
+    keys = ("rollout/tokens/count", "rollout/tokens/rollouts", "rollout/tokens/logprob/engine")
+    assert rows_of(found, *keys) == [(7, 3, 2, -1.5)]
+    assert report_of(runs(tmp_path)).drops == {}
+
+
 def test_samples_of_an_evaluation_name_their_data_set_and_have_the_step_of_training(
     tmp_path: Path,
 ) -> None:

@@ -158,17 +158,17 @@ def _length_of(sizes: Mapping[str, int]) -> int:
     return max(streams, key=streams.__getitem__, default=0)
 
 
-def flat(column: TokenColumn, lengths: Sequence[int]) -> Numbers:
-    """Return the numbers of all rollouts, one after the other, NaN for rollouts without the stream."""
+def flat(column: TokenColumn, lengths: Sequence[int], missing: float = math.nan) -> Numbers:
+    """Return the numbers of all rollouts, one after the other, *missing* for rollouts without the stream."""
     numpy = numpy_module()
     if numpy is None:
         rows = (
-            [math.nan] * length if row is None else row
+            [missing] * length if row is None else row
             for row, length in zip(column.rows, lengths, strict=True)
         )
         return list(chain.from_iterable(rows))
     arrays = [
-        numpy.full(length, numpy.nan, "f4") if row is None else row
+        numpy.full(length, missing, "f4") if row is None else row
         for row, length in zip(column.rows, lengths, strict=True)
     ]
     return numpy.concatenate(arrays)

@@ -186,6 +186,16 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
     assert not run.drops
 
 
+def test_all_tokens_of_a_rollout_without_a_mask_count_beside_one_with_a_mask() -> None:
+    run = MemoryRun()
+
+    streams = {"logprobs": [[-1.0, -2.0], [-4.0]], "loss_mask": [[1, 0], None]}
+    annotate(run, ["a", "b"], streams, TokensCall(7))
+
+    (span,) = spans(run)
+    assert figures(span) == {"logprob/engine": ([1.0, 1.0], [-1.0, -4.0])}
+
+
 @pytest.mark.parametrize("kept", ["4", "0"])
 def test_turns_of_a_live_rollout_carry_their_tokens_also_if_it_is_sampled_out(kept: str) -> None:
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP=kept)
