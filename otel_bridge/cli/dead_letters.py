@@ -27,7 +27,7 @@ from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
-from otel_bridge.errors import InvalidRecordError
+from otel_bridge.errors import InvalidRecordError, OtelBridgeError
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
@@ -215,15 +215,19 @@ def discard(
 def _chosen(
     directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]
 ) -> list[_RunDeadLetters]:
-    """Return the chosen dead letters by run folder; print a line to stderr when there are none."""
+    """Return the chosen dead letters by run folder; print a line to stderr when there are none.
+
+    A folder whose ledger cannot be read costs one line, and the other runs are as usual.
+    """
     selection: list[_RunDeadLetters] = []
     folders = chosen_folders(directory, run)
     for folder in folders:
-        dead_letters = [
-            dead_letter
-            for dead_letter in _letters(folder, ids or None)
-            if exporter in {None, dead_letter.exporter}
-        ]
+        try:
+            of_run = _letters(folder, ids or None)
+        except OtelBridgeError as exc:
+            echo(f"{folder.run_id}: {exc}", err=True)
+            continue
+        dead_letters = [letter for letter in of_run if exporter in {None, letter.exporter}]
         if dead_letters:
             selection.append(_RunDeadLetters(folder, dead_letters))
     if folders and not selection:

@@ -134,3 +134,21 @@ def test_discarded_letters_are_gone_for_good(tmp_path: Path) -> None:
     assert (none.returncode, none.stderr) == (0, "no dead letters\n")
     assert (done.returncode, done.stdout) == (0, f"{folder.run_id}: 1 discarded\n")
     assert _given("dead-letters", "list", cwd=tmp_path, env=env) == []
+
+
+def test_a_run_whose_ledger_cannot_be_read_costs_one_line_and_hides_no_other_run(
+    tmp_path: Path,
+) -> None:
+    env = environment(tmp_path, **_variables(tmp_path))
+    train = program(tmp_path, "train.py", TRAIN)
+    with started(["python", train], cwd=tmp_path, env=env):
+        ended(tmp_path / ".otel-bridge")
+    other = tmp_path / ".otel-bridge" / ("0" * 16)
+    (other / "segments").mkdir(parents=True)
+    (other / "ledger.sqlite").mkdir()
+
+    listed = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env)
+
+    assert "1 dead letter\n" in listed.stdout
+    assert listed.stderr.startswith(f"{other.name}: ")
+    assert "is not a regular file; remove it" in listed.stderr
