@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -157,7 +157,7 @@ class MetricWriter:
                 encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
-            values = row.values if self._all_series else row.charted_values
+            values = self._values_of(row)
             self._names.add_keys(
                 key for key, value in values.items() if not isinstance(value, Distribution)
             )
@@ -172,6 +172,9 @@ class MetricWriter:
                     encoded.points.append(MetricValue(index, name, number, timestamp_ms, step))
         self._names.store()
         return encoded
+
+    def _values_of(self, row: Row) -> Mapping[str, Value]:
+        return row.values if self._all_series else row.charted_values
 
     def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
         """Return the numbers of one value by their names in MLflow.
