@@ -48,6 +48,10 @@ class _Logged:
     ids: list[str] = field(default_factory=list[str])
     table: weakref.ref[Any] | None = None
 
+    def is_of(self, table: Any) -> bool:
+        """Return whether *table* is the very object that was logged."""
+        return self.table is not None and self.table() is table
+
 
 class SeenTables:
     """Remembers the rows of the table last logged under each key, by keys of their cells."""
@@ -76,22 +80,25 @@ class SeenTables:
         columns = [str(name) for name in table.columns]
         keys: _Keys = [tuple(map(_key, row)) for row in rows]
         earlier = self._logged.pop(key, None) or _Logged(columns, step)
-        is_repeated = keys == earlier.keys and columns == earlier.columns
+        is_repeated = (keys, columns) == (earlier.keys, earlier.columns)
         # In a later step, the same text again is another sample.
         may_continue = own_step or step == earlier.step or not is_repeated
         start = _start(earlier, columns, keys) if may_continue else None
-        is_same_table = earlier.table is not None and earlier.table() is table
-        if is_same_table and start is None:
+        if start is None and earlier.is_of(table):
             start = 0  # cells of the very table may have changed
         ids = [] if start is None else earlier.ids[start : start + len(rows)]
         completed: list[CompletedCell] = []
         if start is not None and not is_repeated:
             completed = list(_completed(earlier, start, columns, rows, keys))
         new_ids = self._new_ids(len(rows) - len(ids))
+        self._remember(key, _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table)))
+        return NewRows(rows[len(ids) :], new_ids, completed)
+
+    def _remember(self, key: str, logged: _Logged) -> None:
+        """Keep what was logged under *key*, in place of that of the key logged longest ago."""
         if len(self._logged) >= _MAX_TABLES:
             del self._logged[next(iter(self._logged))]
-        self._logged[key] = _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table))
-        return NewRows(rows[len(ids) :], new_ids, completed)
+        self._logged[key] = logged
 
     def _new_ids(self, count: int) -> list[str]:
         ids = [f"{self._prefix}{self._rows + number:016x}" for number in range(count)]

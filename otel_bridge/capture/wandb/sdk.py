@@ -199,14 +199,10 @@ class _Capture:
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
         argument = arguments.get("settings")
-        make = self._package.Settings
-        settings = (
-            make(**argument)
-            if isinstance(argument, dict)
-            else make()
-            if argument is None
-            else argument.model_copy()
-        )
+        if argument is None or isinstance(argument, dict):
+            settings = self._package.Settings(**(argument or {}))
+        else:
+            settings = argument.model_copy()
         for name, field in _CHECKED.items():
             if arguments.get(name) is not None:
                 setattr(settings, field, arguments[name])

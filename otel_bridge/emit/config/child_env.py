@@ -31,7 +31,9 @@ class ChildEnvironment:
             if value is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = self._given[name] = value.replace("\0", "")
+                text = value.replace("\0", "")  # which no environment can hold
+                os.environ[name] = text
+                self._given[name] = text
 
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return *env* without what `set` added."""
