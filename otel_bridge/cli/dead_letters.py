@@ -46,6 +46,7 @@ _KINDS: Final = {
     codec.SUMMARY: "summary",
     codec.ALERT: "alert",
     codec.MEDIA: "media",
+    codec.TOKEN_VIEW: "token view",
 }
 _CLIP: Final = 2_000
 _WAIT_S: Final = 30.0

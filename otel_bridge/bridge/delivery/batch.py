@@ -54,7 +54,11 @@ _ORDER: Final[Mapping[type, int]] = {
 }
 """In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and
 summaries the rows."""
-_SIGNAL_KINDS: Final = {"metrics": (codec.ROW, codec.MEDIA), "traces": (codec.ROLLOUT,), "logs": ()}
+_SIGNAL_KINDS: Final = {
+    "metrics": (codec.ROW, codec.MEDIA),
+    "traces": (codec.ROLLOUT, codec.TOKEN_VIEW),
+    "logs": (),
+}
 _ALWAYS: Final = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 
 

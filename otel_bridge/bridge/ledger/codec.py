@@ -17,6 +17,7 @@ import orjson
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import (
+    TOKENS_ID,
     Alert,
     Config,
     Distribution,
@@ -46,6 +47,8 @@ OTHER: Final = 5
 ALERT: Final = 6
 SUMMARY: Final = 7
 MEDIA: Final = 8
+TOKEN_VIEW: Final = 9
+"""A medium that shows the messages of a rollout: it goes where rollouts go."""
 
 _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
@@ -82,7 +85,8 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
     if isinstance(record, PlainTrace):
         return OTHER, _encode_other(record)
     if isinstance(record, MediaRecord):
-        return MEDIA, _encode_media(record)
+        kind = TOKEN_VIEW if record.id.startswith(TOKENS_ID) else MEDIA
+        return kind, _encode_media(record)
     if isinstance(record, Config):
         return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
     if isinstance(record, Summary):
@@ -105,7 +109,7 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
             return _decode_rollout(data, position)
         if kind == OTHER:
             return _decode_other(data, position)
-        if kind == MEDIA:
+        if kind in {MEDIA, TOKEN_VIEW}:
             return _decode_media(data, position)
         if kind == EVALUATION:
             evaluations: list[Any] = [*_load(data), position]

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.bridge.ledger.codec import EVALUATION, MEDIA, ROLLOUT
+from otel_bridge.bridge.ledger.codec import EVALUATION, ROLLOUT, TOKEN_VIEW
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
@@ -129,7 +129,7 @@ class RolloutSource:
             page = self._file_of(payload) if payload is not None and trace_id in trace_ids else None
             if page is not None:
                 pages[trace_id] = page
-        for record in self._records(MEDIA):
+        for record in self._records(TOKEN_VIEW):
             if (
                 isinstance(record, MediaRecord)
                 and (trace_id := _trace_id_of_page(record.id)) in trace_ids

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from otel_bridge import settings
-from otel_bridge.bridge.ledger.codec import CONFIG, END, EVALUATION, MEDIA, OTHER, ROLLOUT, ROW
+from otel_bridge.bridge.ledger.codec import (
+    CONFIG,
+    END,
+    EVALUATION,
+    MEDIA,
+    OTHER,
+    ROLLOUT,
+    ROW,
+    TOKEN_VIEW,
+)
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -30,7 +39,7 @@ from otel_bridge.journal.segment import SegmentFile
 
 _HELD_BYTES: Final = 4 << 10
 _LEDGERS_LIMIT_BYTES: Final = 8_192 * _HELD_BYTES
-_KINDS: Final = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA)
+_KINDS: Final = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA, TOKEN_VIEW)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.trainers import e2e_jobs as job
 from support.trainers.command_runs import (
     ended,
     environment,
@@ -91,3 +92,34 @@ def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(
     assert holders(tmp_path, SECRET) == {allowed}
     assert holders(tmp_path, "0.8125") >= {"wandb", "trackio", "file"}
     assert SECRET not in (only_folder(runs(tmp_path)).path / "report.json").read_text("utf-8")
+
+
+TOKENS = """
+    import otel_bridge
+
+    run = otel_bridge.init("maths", "ppo", role="trainer")
+    run.log({"loss": 0.5}, step=1)
+    run.log_rollouts([{"id": "a", "messages": [{"role": "assistant", "content": "SECRETPLAN"}]}], step=1)
+    run.annotate("a", step=1, logprobs=[-0.5, -1.0])
+    run.finish()
+"""
+
+
+@pytest.mark.parametrize("signal", ["METRICS", "TRACES"])
+def test_the_token_view_of_a_rollout_goes_where_its_rollout_goes(
+    tmp_path: Path, signal: str
+) -> None:
+    routes = {f"OTEL_{name}_EXPORTER": "none" for name in ("METRICS", "TRACES", "LOGS")}
+    env = job.environment(tmp_path, "", **{**routes, f"OTEL_{signal}_EXPORTER": "file"})
+    del env["OTEL_BRIDGE_EXPORTERS"]
+
+    with job.no_bridge_left(tmp_path):
+        done = job.run(job.script(tmp_path / "work" / "train.py", TOKENS), env)
+        assert done.returncode == 0, done.stderr
+        job.until(lambda: job.ended(tmp_path))
+
+    kinds = {str(line["kind"]) for line in job.lines(tmp_path)}
+    files = [file.read_bytes() for file in tmp_path.glob("*/file/**/*") if file.is_file()]
+    goes_there = signal == "TRACES"
+    assert ({"media", "rollout"} <= kinds, "row" in kinds) == (goes_there, not goes_there)
+    assert any(b"SECRETPLAN" in file for file in files) == goes_there
