@@ -47,6 +47,7 @@ def watch_process_end(end_runs: Callable[[], None]) -> None:
     if _Exit.watched_pid == os.getpid():
         return
     _Exit.watched_pid = os.getpid()
+    # Once a process: a worker's finalizers would end the runs once for each run.
     _call_at_worker_end(end_runs)
 
 
@@ -95,6 +96,7 @@ def _note_exit_codes() -> None:
 def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
     """Replace the function *name* of *holder* by one that notes its argument, which follows *first* others; once."""
     real = getattr(holder, name)
+    # Each run that begins comes here, and layers would grow with every one.
     if hasattr(real, _NOTES_EXIT_CODE):
         return
 
@@ -157,6 +159,7 @@ def status_at_exit() -> EndStatus:
         return "finished"
     if not _is_good(_Exit.code):
         return "failed"
+    # An interactive session goes on after an exception, so its last one says nothing of the end.
     interactive = hasattr(sys, "ps1")
     return (
         "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"

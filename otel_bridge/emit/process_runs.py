@@ -121,6 +121,7 @@ class ProcessRuns:
                 run = self._adopted(request) or self._begin_own(request)
             if request.captured is not None:
                 self._captures[run] = request.captured
+        # Once a run: a second processor of the SDK would append each span twice.
         if request.otel and run.recording and run is not self._connected:
             self._connected = run
             from otel_bridge.emit.sdk.connect import connect  # noqa: PLC0415  # brings the OTel SDK
@@ -196,6 +197,7 @@ class ProcessRuns:
         if current is None:
             return None
         if not current.recording:
+            # A run that records nothing (`none`) answers a plain init(), not one with a name.
             return current if request.is_open else None
         if not current.facts.identity.is_named(
             request.project, request.name, request.role, request.id
@@ -270,8 +272,10 @@ class ProcessRuns:
                     f"init() of another run: {current.project}/{current.name} as {role} is finished"
                 )
             current.finish()
+        # After the end of the present run, which restores the variables that this start reads.
         run = self._started(request, environment(), self._child_env)
         set_current_run(run)
+        # The entries of the run before are not those that a request of this one could replace.
         self._config = {}
         return run
 
@@ -283,6 +287,7 @@ class ProcessRuns:
             raise ConfigError(
                 "init(handle=True, otel=True): a handle takes no spans or metrics of the process; drop otel"
             )
+        # Before anything is created, so that an error leaves nothing behind.
         self._require_room()
         self._bridges = self._bridges or SharedBridges()
         env = {
@@ -315,6 +320,7 @@ class ProcessRuns:
             )
         if run.recorder is not None:
             run.recorder.go_on_from(self._last_steps.get(_key_of(run), {}))
+        # Once: a handler for each run would end all runs once for each.
         if not self._ends_at_exit:
             self._ends_at_exit = True
             atexit.register(self._end_all)
@@ -395,6 +401,7 @@ class ProcessRuns:
         status = status_at_exit()
         try:
             waits = [wait for run in open_runs if (wait := run.end_part(status)) is not None]
+            # One deadline for all, so that 256 handles do not wait 256 times.
             deadline = time.monotonic() + DEFAULT_FINISH_S
             for wait in waits:
                 wait(max(deadline - time.monotonic(), 0.0))
@@ -484,4 +491,5 @@ def _open_files(limit: int) -> int:
     try:
         return len(os.listdir("/dev/fd"))
     except OSError as exc:
+        # Where open files cannot be counted, for another reason than their number, none is assumed.
         return limit if exc.errno == errno.EMFILE else 0

@@ -65,7 +65,9 @@ class ProcessSegment:
             JournalError: The segment cannot be made.
         """
         instance_id = os.urandom(8).hex()
+        # Here too, not only at init(): the folder may have been deleted since.
         self._folder.create()
+        # Before the segment: its reader looks at the lock to see whether the process is alive.
         liveness = LivenessLock.hold(self._folder, instance_id)
         try:
             header = self._make_header(instance_id, forked)
@@ -73,11 +75,13 @@ class ProcessSegment:
                 self._folder.segments_dir, header, segment_bytes=self._segment_bytes
             )
         except JournalError:
+            # An instance without a segment must not count as a living process.
             liveness.release()
             raise
         self._liveness = liveness
         self._spare = Spare(self._folder.segments_dir, f".{instance_id}-spare.tmp")
         if forked:
+            # A worker runs no exit handlers; without a record it has no end to report.
             call_at_worker_end(self._at_worker_end)
         return self.writer
 
@@ -92,6 +96,7 @@ class ProcessSegment:
             notify(
                 f"{self._folder.path} was moved or deleted; continuing in a new folder", always=True
             )
+        # The caller counts the record; the next check tries again.
         with contextlib.suppress(JournalError):
             self.open(forked=forked)
         return self.writer is not None
@@ -119,6 +124,7 @@ class ProcessSegment:
         liveness = self._liveness
         self.close_inherited()
         if liveness is not None:
+            # Last: a free lock means that this process appends no more.
             liveness.release()
 
     def close_inherited(self) -> None:
@@ -132,5 +138,6 @@ class ProcessSegment:
         if spare is not None:
             spare.close()
         if writer is not None:
+            # The program may have closed the descriptor; what was appended is in the kernel.
             with contextlib.suppress(OSError):
                 writer.close()

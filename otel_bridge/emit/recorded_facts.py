@@ -19,6 +19,7 @@ from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import redact_and_cut
 
+# The bridge accepts as many of a run.
 MAX_ALERTS: Final = 1_000
 """Most alerts of one process in one run."""
 _MAX_TITLE_CHARS: Final = 256

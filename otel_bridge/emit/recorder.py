@@ -41,8 +41,11 @@ from otel_bridge.journal.quota import Quota
 from otel_bridge.records import key_of
 
 _METRICS: Final = int(Signal.METRICS)
+# A deleted folder or an ended bridge is noticed within this second (docs/guarantees.md).
 _CHECK_EVERY_NS: Final = 1_000_000_000
+# Bounds the memory of a signal handler that logs again and again inside one call.
 _MAX_WAITING: Final = 10_000
+# Configs, counts of drops and ends are still accepted at the limit of the directory.
 _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 
 
@@ -103,6 +106,7 @@ class Recorder:
 
     def _begin(self) -> None:
         """Set the state of one instance."""
+        # Re-entrant for signal handlers; new in a child, where a thread may have held the old one.
         self.lock = threading.RLock()
         self.drops = Drops()
         self._busy = False
@@ -143,6 +147,7 @@ class Recorder:
             if self._busy:
                 self._enqueue(
                     self.log_row,
+                    # Read now: the program may change its values before the queue is written.
                     flatten_all(values, self.drops.count),
                     step,
                     role=role,
@@ -165,6 +170,7 @@ class Recorder:
                 self._busy = True
                 if not self._last_ns < now < self._check_again:
                     now = self._irregular(now)
+                    # A check may have opened another segment, whose numbers begin anew.
                     seq = self._seq
                 self._last_ns = now
                 if type(step) is not int:
@@ -174,13 +180,16 @@ class Recorder:
                     self._open_steps.discard(role)
                 # Before the write: afterwards a signal handler may raise, and a number used twice
                 # would lose a row.
+                # An unused number is given back: the bridge would wait for its row.
                 self._seq = seq + 1
                 payload = self._encoded(values, now, step, role, seq + 1, own=_own, media=media)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
                     self._seq = seq
                 elif (writer := self._segment.writer) is None or self._closed:
+                    # The rare way: a child opens its segment, or a full directory refuses the row.
                     self._seq = seq + self._append(_METRICS, payload, now)
                 else:
+                    # Nearly every row: neither `_append` nor a count of the directory is called.
                     writer.append(_METRICS, payload, now)
                     self._spent += HEAD_BYTES + len(payload)
                     if self._spent >= self._room:
@@ -191,9 +200,11 @@ class Recorder:
             finally:
                 self._busy = False
             if again:
+                # As a row of the new segment, at the time of the call; *values* hold `reduce`.
                 self.log_row(values, step, role=role, _now=now, _own=_own)  # pyright: ignore[reportUnknownArgumentType]
                 return
             if media:
+                # After their row: reading media may run code of the program that logs.
                 put = partial(self._put_media, now, _own)
                 self._waiting.append(
                     partial(self._do, self._media.append, media, step, role, self.drops.count, put)
@@ -221,6 +232,7 @@ class Recorder:
             commits = commit is not False
             other_role = self._other_role(role)
             if step is not None or not holds_nothing(values, self.drops.count):
+                # Rollouts and phases of this rank are recorded, and may take the next step.
                 self._steps[other_role] = self._step_of(step, other_role)
             elif not commits:
                 return
@@ -274,6 +286,7 @@ class Recorder:
         Return the position of this record, ``None`` when nothing was ever appended.
         """
         with self.lock:
+            # A forked child that has appended nothing stays unknown to the bridge.
             if self._segment.writer is not None:
                 self.append(int(Signal.CONTROL), b"")
             return self._segment.checkpoint(self._seq)
@@ -291,10 +304,13 @@ class Recorder:
             if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
                 self._busy = False
                 self._encoder = RowEncoder()
+            # Else the end would go into a deleted file, whose writes succeed.
             if self._segment.is_lost():
                 self._reopen()
             self._drain_queue()
+            # Before the end, whose event follows the last counts of drops.
             count_unclosed(self.folder.run_id)
+            # From here on the space that is reserved on a full disk may be used.
             self._ending = True
             self._do(self._write_end_event, status)
             self._ended = True
@@ -381,12 +397,14 @@ class Recorder:
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._role, self.drops.count)
+            # Names that collide are not remembered, so that the next row counts them again.
             self._names = names if len(numbers) == len(names) - 1 else ()
         return self._encoder.encode(numbers, now, step, role, seq, own_ns=own) if numbers else None
 
     def _put_media(
         self, now: int, own_ns: int, pairs: Mapping[str, Attribute], body: bytes
     ) -> bool:
+        # Media are events, which a full directory accepts; they are refused as rows are.
         if self._closed and self._refuses(_METRICS):
             return False
         return self._event(semconv.EVENT_MEDIA, pairs, body, now, own=own_ns)
@@ -457,6 +475,7 @@ class Recorder:
         self._room = self._quota.room
 
     def _step_of(self, step: object, role: str | None) -> int:
+        # A step that is not a number is counted, and its row gets the step of a row without one.
         number = None if step is None else to_step(step, self.drops.count)
         if number is not None:
             return number
@@ -479,15 +498,18 @@ class Recorder:
 
         Return the time of a row, which follows the last one even when the clock is set back.
         """
+        # Also when the clock was set back, else the next check could be hours away.
         if not self._checked_at <= now < self._check_again:
             self._check(now)
         return max(now, self._last_ns + 1)
 
     def _check(self, now: int) -> None:
+        # Before the checks: one that fails is not repeated with every row.
         self._checked_at = now
         self._check_again = now + _CHECK_EVERY_NS
         if self._ended:
             return
+        # Before the bridge is ensured: its log needs the folder.
         if self._segment.is_lost():
             self._reopen()
         self._use_room(due=True)
@@ -529,6 +551,7 @@ class Recorder:
 
         Return whether it can.
         """
+        # The numbers belong to the instance, and the new segment is of a new one.
         self._seq = 0
         self._event_seq = 0
         return self._segment.reopen(forked=self.forked)
@@ -579,6 +602,7 @@ class OpenRowRecorder(Recorder):
         now = time_ns()
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
+        # All parts have the time of the first one: the bridge joins them by it.
         time_ns_of_row = row.time_ns or now
         numbers = flatten(values, self.drops.count)
         if not numbers:
@@ -592,6 +616,7 @@ class OpenRowRecorder(Recorder):
         if not row.time_ns:
             row.time_ns = time_ns_of_row
             self._last_ns = time_ns_of_row
+        # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._append(_METRICS, payload, now):
             row.keys |= self._part_keys
 
@@ -602,5 +627,6 @@ class OpenRowRecorder(Recorder):
         self._steps[role] = step
         self._seq += 1
         payload = self._encoder.encode_number(len(row.keys), row.time_ns, step, role, self._seq)
+        # Refused: the next row gets the number, and none is missing.
         if not self._append(_METRICS, payload, time_ns()):
             self._seq -= 1

@@ -155,6 +155,7 @@ class Run(RecordedFacts):
             return LiveRollout(self, fields)
         except any_error():  # code of the user's fields, or no file can be opened for the import
             self.count_drop(INTERNAL_ERROR)
+            # The program's block runs all the same, with a stand-in that records nothing.
             return cast("LiveRollout", _UnopenedRollout())
 
     @counts_unknown
@@ -432,10 +433,12 @@ class Run(RecordedFacts):
         recorder = self._recorder
         if self._ended:
             return None
+        # First, so that a call before the end that ends the run itself does not come here again.
         self._ended = True
         for call in reversed(self._before_end):
             call(self)
         checkpoint = None if recorder is None else recorder.end(status)
+        # A forked child does not wait: its records are in its segment, which the bridge delivers.
         if recorder is None or checkpoint is None or recorder.forked:
             return None
         return partial(self._report_end, recorder, checkpoint, status)
@@ -458,6 +461,7 @@ class Run(RecordedFacts):
             report = self._report()
             chosen = bool(self.facts.choice.names or (report and report.exporters))
             lines.append(console.rest_is_kept(folder, delivered_by, chosen=chosen))
+            # One command delivers all that remains, also what blocked exporters lack.
             if delivered_by is None:
                 return lines
         if outcome.blocked:

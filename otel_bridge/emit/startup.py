@@ -115,9 +115,11 @@ def begin(
         ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
         MissingExtraError: An exporter's package is not installed.
     """
+    # All settings first: a malformed one is an error before anything is created.
     settings = RunSettings(env)
     launched = launcher_alive(env)
     identity = identify(request, env, cwd, launched=launched)
+    # This process is a bridge: what its trackers record would go into the run that it delivers.
     if settings.read(NO_BRIDGE):
         return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
     redact_by_setting(env)
@@ -131,6 +133,7 @@ def begin(
     if choice.refused and not choice.names:
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
+    # Reads the last report before this process adds to the folder.
     state = _folder_state(facts, base, launched=launched)
     try:
         recorder = _open(facts, state, shared)
@@ -142,6 +145,7 @@ def begin(
         )  # no exporter was chosen, so the program goes on
         return Run(facts, None)
     if child_env is not None:
+        # Children join this run, so the request for a new one is removed.
         child_env.set({**variables, NEW_RUN.name: None})
     with contextlib.suppress(
         OSError
@@ -443,6 +447,7 @@ def _links(facts: RunStart, state: _FolderState, earlier_report: Report | None) 
     links: list[Link] = []
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():
+        # The bridge's report has addresses that only the tracker knows.
         if not any(link.label == name for link in reported):
             with contextlib.suppress(
                 Exception
