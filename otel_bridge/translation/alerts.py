@@ -125,6 +125,7 @@ class AlertWatcher:
         """Return those of *alerts* that the limit of the run admits; the others are counted."""
         if not alerts:
             return alerts
+        # Counted in the state, so that a restarted bridge does not grant another thousand.
         raised_before = _integer(self._state.get(_BY_RULES))
         admitted = alerts[: max(_MAX_ALERTS - raised_before, 0)]
         self._state.set(_BY_RULES, raised_before + len(admitted))
@@ -153,6 +154,7 @@ class _ValueCauses:
         texts = {rule.text for rule in rules}
         for name, value in state.items(_CAUSE):
             rule, key, sources = cast("tuple[str, str, dict[str, int]]", value)
+            # Causes of an unchanged rule go on, so that a restart of the bridge repeats no alert.
             if rule in texts:
                 self._causes[rule, key] = dict(sources)
             else:  # the rule was removed
@@ -185,6 +187,7 @@ class _ValueCauses:
         candidates: list[tuple[str, AlertRule]] = []
         bounds = watched.bounds
         caused = self._caused
+        # The shorter side is walked: of a long row perhaps one key is watched.
         for key in values if len(values) < len(bounds) else bounds:
             if key in values and key in bounds:
                 value = values[key]
@@ -224,6 +227,7 @@ class _ValueCauses:
         A run's number of keys is limited before.
         """
         if row.role not in self._watched and len(self._watched) >= _MAX_ROLES:
+            # It is only a cache: beyond the limit all of it is looked up again.
             self._watched.clear()
         watched = self._watched.setdefault(row.role, _WatchedKeys())
         for key in row.values:
@@ -288,6 +292,7 @@ class _ValueCauses:
 
         *sender* just sent one.
         """
+        # A copy, because entries are removed on the way.
         for source in list(sources):
             if source != sender and self._is_gone(source):
                 del sources[source]
@@ -328,6 +333,7 @@ class _Stalls:
         role = row.role or ""
         if row.axis is None and next(iter(row.values), "").startswith(_SYSTEM):
             return  # a bridge measured its machine
+        # A producer chooses its role, so their number has a limit; those noted before go on.
         if role in self._last or len(self._last) < _MAX_ROLES:
             self._last[role] = now_unix_ns
             self._changed.add(role)
@@ -390,12 +396,14 @@ class _Stalls:
             self._overdue.pop(name, None)
             return []
         overdue_row_ns, noticed_ns = self._overdue.get(name, (0, 0))
+        # First notice: the process may be dead, which its bridge finds within `_CONFIRM_NS`.
         if overdue_row_ns != last_ns:
             self._overdue[name] = last_ns, now_unix_ns
             return []
         if now_unix_ns - noticed_ns < _CONFIRM_NS:
             return []
         del self._overdue[name]
+        # Committed with the alert: a kill loses both, and the next bridge raises it again.
         self._raised[name] = last_ns
         self._state.set(name, last_ns)
         return [_of_role(rule, role, last_ns, now_unix_ns, steps.get(axis_of(role or None)))]

@@ -111,10 +111,12 @@ class Events:
         """Process one log record; records that are not such events are ignored."""
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
+        # Before the numbers are checked: messages are deduplicated by their trace, as spans are.
         if name in content_events.NAMES:
             self._lifecycle.on_record(process, now_unix_ns)
             return self._read_content(producer.attributes, process.instance, record, now_unix_ns)
         if name not in self._data_handlers and name not in self._process_handlers:
+            # Log lines are not counted; an unread event of the conventions is a loss.
             if name.startswith("gen_ai."):
                 count(self._state, "event/other")
             return []
@@ -125,6 +127,7 @@ class Events:
             self.redelivered += 1
             return []
         if name in self._process_handlers:
+            # Without `on_record`: an end or a count of drops must not reopen its run.
             self._process_handlers[name](event)
             return []
         self._lifecycle.on_record(process, now_unix_ns, event=seq)
@@ -148,6 +151,7 @@ class Events:
     def _new(self, event: _Event, name: str) -> bool:
         process = event.process
         seq = event.seq
+        # A heartbeat has no effect that could happen twice; its frame has already been noted.
         if name == semconv.EVENT_ALIVE:
             return True
         if seq and not event.producer.third_party:
@@ -164,6 +168,7 @@ class Events:
 
     def _end(self, event: _Event) -> None:
         stated = text_in(event.attributes, semconv.RUN_STATUS)
+        # An end of another version or producer is still an end; only its word is not known.
         status = Status(stated) if stated in _STATUSES else Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
         self._lifecycle.end(
@@ -179,6 +184,7 @@ class Events:
         for reason in counts:
             number = int_in(counts, reason) or 0
             last_number = dropped.get(reason, 0)
+            # Reports may arrive out of order or again: only what exceeds the highest one is added.
             if number > last_number and (reason in dropped or len(dropped) < _MAX_REASONS):
                 dropped[reason] = number
                 count(self._state, reason, number - last_number, name=_first_key(reason, event))
@@ -186,6 +192,7 @@ class Events:
 
     def _alert(self, event: _Event) -> list[Record]:
         alert_count = cast("int", self._state.get(_ALERTS) or 0)
+        # Cut here too: the event may come from a producer that knows neither limit nor secrets.
         title = redact_and_cut(text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS)
         if alert_count >= _MAX_ALERTS or not title:
             count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
@@ -193,6 +200,7 @@ class Events:
         self._state.set(_ALERTS, alert_count + 1)
         level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
         text = redact_and_cut(event.record.body.string_value, _MAX_TEXT_CHARS)
+        # Without a number of its own the alert gets one of the run, which is in the state as well.
         number = event.seq or f"a{alert_count}"
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         level = level if level in _LEVELS else "warn"

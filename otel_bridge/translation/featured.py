@@ -79,6 +79,7 @@ class FeaturedKeys:
             if place is None:
                 continue
             section[f"{_PREFIX}{place + 1:02} {key}"] = value
+            # A curve of a terminal has no place for NaN; the section shows the value anyway.
             if isinstance(value, int | float) and math.isfinite(value):
                 curve = self._curves.setdefault(key, [])
                 curve.append(float(value))
@@ -106,6 +107,7 @@ class FeaturedKeys:
 
         ``None`` when no pattern matches, or enough keys are featured before it.
         """
+        # Most keys of a row are not featured: one look-up in a set decides on them.
         if key in self._others:
             return None
         place = self._places.get(key)
@@ -113,8 +115,10 @@ class FeaturedKeys:
             return place
         if len(self._places) < MAX_FEATURED:
             for place, pattern in enumerate(self._patterns):
+                # Whole parts of a key, so that ``loss`` does not match ``aux_loss``.
                 if f"/{key}".endswith(f"/{pattern}"):
                     self._places[key] = place
                     return place
+        # Also beyond the limit: the keys that matched first stay, whatever comes later.
         self._others.add(key)
         return None

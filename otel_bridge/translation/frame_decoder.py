@@ -92,6 +92,7 @@ class FrameReader:
         try:
             context = self._registry.of_segment(source, now_unix_ns)
         except InvalidRecordError:
+            # Its header stays unreadable: each frame of it is counted, and other segments go on.
             count(self._state, UNDECODABLE)
             return None
         return self._of_this_run(context)
@@ -112,6 +113,7 @@ class FrameReader:
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
+                # The decoder recognises a row by its bytes.
                 scopes = [scope.SerializeToString() for scope in message.scope_metrics]
                 inputs.append(_split_metrics(context, scopes))
         return inputs
@@ -173,6 +175,7 @@ def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> Resourc
     """Split the metrics of one resource into native rows, read by a learned schema where known, and the rest."""
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
+        # Schemas are learned from native rows; these metrics are read point by point.
         if context.producer.third_party:
             split.metrics += ScopeMetrics.FromString(scope).metrics
             continue

@@ -125,6 +125,7 @@ class GeneratedRollouts:
             self.awaited.discard(trace_id)
             self._arrived[trace_id] = None
         while len(self._rollouts) > self._limit:
+            # A whole chunk, not one rollout: one deleted key in place of many rewritten ones.
             self._forget(next(iter(self._chunks)))
 
     def get(self, trace_id: str) -> GeneratedRollout | None:
@@ -147,6 +148,7 @@ class GeneratedRollouts:
             return
         rollout.revise(reward, is_sampled_out=is_sampled_out)
         if reward is not None and rollout.trained_steps:
+            # The training step that used it has a row with the old reward, which must be corrected.
             self._arrived[trace_id] = None
         self.changed(trace_id)
 
@@ -175,6 +177,7 @@ class GeneratedRollouts:
 
     def _open_chunk(self) -> int:
         number = next(reversed(self._chunks), 0)
+        # A full chunk is not written again unless one of its rollouts changes.
         if number not in self._chunks or len(self._chunks[number]) >= _CHUNK:
             number += 1
             self._chunks[number] = []

@@ -52,6 +52,7 @@ class KeyTotals:
         self.weight += weight
         self.weighted += value * weight
         self.total += value
+        # NaN is below nothing and above nothing, so it needs the explicit check to stick.
         self.low = value if math.isnan(value) or value < self.low else self.low
         self.high = value if math.isnan(value) or value > self.high else self.high
 
@@ -101,6 +102,7 @@ class RankStep(CollectedStep):
         self.ranks.add(process.rank)
         reductions = dict(_reductions(row))
         for key, value in row.values.items():
+            # Both are about the row: the row of the step gets its attempt from its own track.
             if REDUCE_PREFIX in key or key == key_of(row.role, ATTEMPT):
                 continue
             if isinstance(value, Distribution):
@@ -185,6 +187,7 @@ class RankMerge:
         """Return *rows* with merged rows in the place of those that ranks sent."""
         records: list[Record] = []
         for row in rows:
+            # A row names its process nowhere but in its id, ``m:<instance>:<number>``.
             process = self._processes.get(row.id.split(":", 2)[1])
             if process is not None and process.merge_world:
                 records += self.take(process, row, now_unix_ns)
@@ -200,6 +203,7 @@ class RankMerge:
         if step is None:
             return []
         pace = self._pace.setdefault(track, {})
+        # A late row does not move its rank back.
         pace[process.rank] = max(number, pace.get(process.rank, number))
         self._has_new_pace = True
         step.add(row, process, now_unix_ns)
@@ -244,6 +248,7 @@ class RankMerge:
         """Return whether every rank of the world has logged a later step, or has logged one and ended."""
         pace = self._pace[step.track]
         passed = {rank for rank, last in pace.items() if last > step.number}
+        # Looking through the processes is the costly part; usually every rank has gone on.
         if len(passed) < step.world:
             passed |= self._ended_ranks(step.track[0])
         return len(passed) >= step.world
@@ -254,6 +259,7 @@ class RankMerge:
         for process in self._processes.values():
             if process.merge_world and (process.role or "") == role:
                 (living if process.status is None else ended).add(process.rank)
+        # A rank that was restarted has an ended process and a living one: it is still awaited.
         return ended - living
 
     def _row(self, step: RankStep) -> Row:

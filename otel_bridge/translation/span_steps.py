@@ -57,6 +57,7 @@ class SpanStep(CollectedStep):
 
     def begin(self, span: StepSpan, now_unix_ns: int) -> bool | None:
         """Note a span; return whether it is new, ``None`` when the step has no room for it."""
+        # Before the limits: a redelivered span of a full step is not a further drop.
         if span.id in self.spans:
             return False
         if self.rollouts + len(span.rollouts) > MAX_ROLLOUTS or len(self.spans) >= _MAX_SPANS:
@@ -104,6 +105,7 @@ class SpanStepStore(StepStore[SpanStepT]):
         if not is_new:
             return None
         self.mark_changed(step)
+        # A role may send spans and no rows; its restart is then recognised by these steps alone.
         self._run.axes.reached(axis_of(role), span.step)
         return step
 
@@ -122,6 +124,7 @@ class SpanStepStore(StepStore[SpanStepT]):
         """
         if step.changed_ns is None:
             return False
+        # A later step of the role shows that this one is over; else only the longer silence does.
         is_behind = any(later.track == step.track and later.number > step.number for later in self)
         options = self._run.options
         wait_ns = options.row_wait_ns if is_behind and is_whole else options.step_watermark_ns

@@ -53,6 +53,7 @@ def count(state: TranslationState, reason: str, number: int = 1, *, name: str = 
     key = f"drop/{reason}"
     dropped = state.get(key)
     state.set(key, (dropped if isinstance(dropped, int) else 0) + number)
+    # The first key only: one example is enough for a person, and keys may be many.
     if name and state.get(f"{FIRST_KEY}{reason}") is None:
         state.set(f"{FIRST_KEY}{reason}", name[:_MAX_KEY_CHARS])
 
@@ -62,6 +63,7 @@ def uncount(state: TranslationState, reason: str, number: int) -> None:
     key = f"drop/{reason}"
     dropped = state.get(key)
     remaining = (dropped if isinstance(dropped, int) else 0) - number
+    # At 0 the counter goes, so that the report names no reason without drops.
     if remaining > 0:
         state.set(key, remaining)
         return

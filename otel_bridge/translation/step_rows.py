@@ -175,6 +175,7 @@ class StepStore(Generic[StepT]):
 
         Also after a clock was set back.
         """
+        # A tick may come many times a second, while the waits are of seconds.
         if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
             return False
         self._checked_ns = now_unix_ns
@@ -187,10 +188,12 @@ class StepStore(Generic[StepT]):
         """
         role, attempt = step.track
         axis = axis_of(step.role)
+        # The first attempt stays unnumbered, so that a run without restarts has no such key.
         if attempt > 1:
             values = {ATTEMPT: attempt, **values}
         axes = self._run.axes
         admit = axes.admit_statistics if step.ARE_STATISTICS else axes.admit
+        # Made of facts alone: after a kill before the commit the next bridge gives the same id.
         row_id = f"{step.ROW_ID}{role}:{step.number}:a{attempt}"
         row = Row(
             id=f"{row_id}:{step.revision}" if step.revision else row_id,
@@ -212,7 +215,9 @@ class StepStore(Generic[StepT]):
         Each is forgotten after it.
         """
         while len(self._steps) > MAX_STEPS:
+            # By news: each role counts by itself, so the numbers of two steps do not compare.
             step = min(self._steps.values(), key=lambda step: step.last_ns)
+            # The caller makes its last row first, because a forgotten step has no data left.
             yield step
             self.forget(step)
 
@@ -221,6 +226,7 @@ class StepStore(Generic[StepT]):
         del self._steps[step.key]
         self._changed.discard(step.key)
         step.delete(self._run.state)
+        # Else late data would begin the step anew, with the id of a row that was sent.
         self._forgotten.add(step.track, step.number)
 
     def flush(self) -> None:
@@ -254,6 +260,7 @@ class ForgottenSteps:
 
         Of too many tracks, the one that was noted longest ago is removed.
         """
+        # Popped and set again: the order of the dict is that of the last note, for the limit below.
         last = self._last.pop(track, step)
         self._last[track] = max(last, step)
         if len(self._last) > _MAX_TRACKS:

@@ -199,6 +199,7 @@ class Translator:
             The records that the frame completes. Bytes that cannot be decoded are counted and never
             raise.
         """
+        # Nearly every frame of a native process: it is not worth a message object.
         if signal == _METRICS and not whole:
             row_records = self._next_row(source, payload, now_unix_ns)
             if row_records is not None:
@@ -209,6 +210,7 @@ class Translator:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
+        # Rows first: what they release may pass a step of the ranks, which is checked next.
         records = self._ranks.rows(self._rows.tick(now_unix_ns), now_unix_ns)
         records += self._ranks.tick(now_unix_ns)
         records += self.rollouts.tick(now_unix_ns)
@@ -217,9 +219,11 @@ class Translator:
         if self._engines.active and not self._lifecycle.ended:
             records += self._engines.tick(now_unix_ns)
         records += self._tokens.tick(now_unix_ns)
+        # What was released follows the end of the run, so the run must end once more after it.
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
+        # After the silent ones have ended: processes that ended are forgotten first.
         for process in self._lifecycle.over_limit(now_unix_ns):
             records += self._forget(process, now_unix_ns)
         if self._alerts is not None and not self._lifecycle.ended:
@@ -237,6 +241,7 @@ class Translator:
                 derived.
         """
         records = self._pause(now_unix_ns)
+        # Not at a pause: then the process may still send the missing parts to the next bridge.
         self._media.close()
         self._lifecycle.close(now_unix_ns, status)
         return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
@@ -273,6 +278,7 @@ class Translator:
         if self._alerts is not None:
             self._alerts.flush()
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
+            # Unchanged counts are not written: each key is a row in the transaction of the batch.
             if number != _number(self._state, key):
                 self._state.set(key, number)
 
@@ -338,10 +344,12 @@ class Translator:
             return None
         decoded = context.decoder.fast(payload)
         process = context.process
+        # Before any effect: the slow path begins again with the same bytes.
         if decoded is None or not self._rows.expected(process, decoded[1][2]):
             return None
         process.touch(now_unix_ns)
         record = self._rows.next(process, *decoded)
+        # `on_row` matters only after an end; before it the call is saved for each row.
         if process.status is not None or self._lifecycle.ended:
             self._lifecycle.on_row(process, now_unix_ns)
         if process.merge_world:
@@ -349,6 +357,7 @@ class Translator:
             return self._finished(rows, now_unix_ns)
         if self._adds_to_rows():
             return self._finished([record], now_unix_ns)
+        # `_finished` would copy the list for each of its steps; here none of them changes the row.
         self._featured.note(record)
         return [record]
 
@@ -366,6 +375,7 @@ class Translator:
             if signal == _LOGS:
                 return self._logs(frame)
         except DecodeError:
+            # The same bytes would fail again; they are one frame, and the next one begins anew.
             count(self._state, UNDECODABLE)
         return []
 
@@ -423,9 +433,11 @@ class Translator:
                 record = self._rows.next(process, row.schema, row.row)
                 self._lifecycle.on_row(process, frame.now_unix_ns)
                 return self._ranks.rows([record], frame.now_unix_ns)
+            # Not the next row: only fragments can wait, or be recognised as redelivered.
             fragments, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
         for fragment in cast("Sequence[RowFragment]", fragments):
+            # A redelivered row must not reopen its process or the run.
             redelivered = self._rows.redelivered
             rows = self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
             records += self._ranks.rows(rows, frame.now_unix_ns)
@@ -466,6 +478,7 @@ class Translator:
             records += self._tokens.take(process, role, token_spans, now_ns)
         if scope is None:
             return records
+        # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
         if scope.scope.name != semconv.SCOPE_NAME:
             records += self._points.of_spans(producer, process, scope)
         return records + self.rollouts.spans(producer.attributes, process.instance, scope, now_ns)
@@ -543,6 +556,7 @@ class Translator:
         self.rollouts.forget(process.instance)
         self._phases.forget(process.instance)
         self._media.forget(process.instance)
+        # Its contexts hold the process object; a later frame must make a new one.
         self._registry.clear()
         return [*rows]
 

@@ -46,6 +46,7 @@ class Deduplicator:
             return False
         self._again[hash_] = False
         self._append(hash_)
+        # A whole chunk at a time: one changed key of the state for 1,024 hashes.
         while len(self._again) > self._limit:
             self._forget_oldest()
         return True

@@ -131,6 +131,7 @@ class RunLifecycle:
             return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
         if not start.monotonic_ns:
             return start.unix_ns
+        # The first start of a boot fixes where its clock lies; later settings of the clock do not.
         if start.boot_id not in self._boots and len(self._boots) < _MAX_BOOTS:
             self._boots[start.boot_id] = start.unix_ns - start.monotonic_ns
         booted_ns = self._boots.get(start.boot_id)
@@ -139,6 +140,7 @@ class RunLifecycle:
     def on_frame(self, process: Process, now_unix_ns: int) -> None:
         """Note that a frame of *process* was read; a process that only timed out is reopened."""
         process.touch(now_unix_ns)
+        # Only silence had ended it, and it is silent no longer.
         if process.timed_out:
             self._reopen_process(process)
 
@@ -153,6 +155,7 @@ class RunLifecycle:
         A process that continues after its end is reopened too. Rows that are merely late do not
         reopen the process, and nothing reopens a process that a bridge found dead.
         """
+        # A bridge has seen a crashed process dead, so what arrives of it was merely under way.
         ended_itself = process.status is not None and not process.crashed
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
         # A bridge ended a living process; rows of a remote one may only be late.
@@ -174,9 +177,11 @@ class RunLifecycle:
 
         An end written by a bridge does not replace the process's own.
         """
+        # The process knows how it ended; a bridge only infers it from its death.
         is_own_end = bool(event.seq) and not process.end_event
         if process.status is not None and not is_own_end and event.seq <= process.end_event:
             return
+        # Such a process may be restarted, for which the run stays open (`end_grace_ns`).
         has_crashed = event.seq == 0 and event.status is Status.KILLED
         process.report_end(event.seq, event.last_row, crashed=has_crashed)
         self._due_ns = 0
@@ -198,6 +203,7 @@ class RunLifecycle:
     def expire_silent(self, now_unix_ns: int) -> None:
         """End remote processes that were silent for too long while a receiver was up."""
         limit = now_unix_ns - self._options.liveness_timeout_ns
+        # No receiver was up for the whole time: the producers could not have been received.
         if self._receive_clock.opened_ns > limit:
             return
         quiet = (self.processes[instance] for instance in self._open)
@@ -217,6 +223,7 @@ class RunLifecycle:
         )
         if status is not None:
             for process in self.processes.values():
+                # A process that reported its own end knows better than the person.
                 if process.status not in {None, status} and process.end_event == 0:
                     process.end_as(status, now_unix_ns, self._ends)
                     self._closed(process)
@@ -239,6 +246,7 @@ class RunLifecycle:
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
         """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
         has_processes = len(self.processes) > len(self._scraped) or self._forgotten.generation >= 0
+        # Checked first: this runs for each frame, and while a process is open nothing else matters.
         if self.ended or self._open or not has_processes:
             return False
         return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
@@ -249,6 +257,7 @@ class RunLifecycle:
         The process found last is checked first: this runs for each frame, and a run may have
             thousands of processes.
         """
+        # A crashed one is left to the loop, since only that knows whether it has a successor.
         awaited = self.processes.get(self._awaited)
         due_ns = 0
         if awaited is not None and not awaited.crashed:
@@ -287,6 +296,7 @@ class RunLifecycle:
 
     def run_end(self) -> End:
         """End the run and return its end record."""
+        # Part of the id: a run that was reopened ends with a further record.
         self._ends += 1
         self.ended = True
         self._due_ns = 0
@@ -338,6 +348,7 @@ class RunLifecycle:
                 process.ended_ns,
             ),
         )
+        # All others are open: silence is assumed for the remote ones that were silent longest.
         if len(ended) < over:
             remote = sorted(
                 (p for p in self.processes.values() if p.status is None and p.remote),

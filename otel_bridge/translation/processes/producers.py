@@ -92,6 +92,7 @@ class ProducerRegistry:
 
         ``None``: the resource belongs to another run.
         """
+        # Deterministic, because the bytes are the key of the cache.
         data = resource.SerializeToString(deterministic=True)
         cache_key = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
         context = self._of_resources.get(cache_key)
@@ -103,6 +104,7 @@ class ProducerRegistry:
             try:
                 outer = self.of_segment(source, now_unix_ns)
             except InvalidRecordError:
+                # The records carry resources of their own, which suffice to place them.
                 outer = None
             if outer is not None:
                 attributes = within(outer.producer.attributes, attributes)
@@ -144,4 +146,5 @@ def _bound(
     limit: int = _MAX_PRODUCERS,
 ) -> None:
     if len(cache) >= limit:
+        # All at once: the entries are quickly made again, and no order of use must be kept.
         cache.clear()

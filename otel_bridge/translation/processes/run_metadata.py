@@ -70,6 +70,7 @@ class RunMetadata:
         """Return whether *producer* belongs to this run, and store new facts from its resource."""
         if not self.run_id:
             self.run_id = producer.run.id
+        # Before its facts are stored: another run's names must not reach this one.
         if producer.run.id != self.run_id:
             return False
         self._store_facts(producer)
@@ -102,6 +103,7 @@ class RunMetadata:
         merged |= _facts(producer.attributes)
         merged["identity"] = _identity(producer.attributes) | stored_identity
         merged |= stored_facts
+        # Asked for each new resource, while most of them bring nothing new.
         if merged != stored:
             self._state.set(KEY, merged)
 

@@ -74,11 +74,13 @@ class ForgottenEnds:
     def add(self, process: Process, owner_role: str) -> None:
         """Remember the part of *process*, which has ended and is forgotten."""
         self.missing_rows += process.rows.missing + process.tail_missing
+        # Its missing rows are kept above; its end would never decide the status.
         if not process.determines_status:
             return
         status = end_of(process)
         if process.role == owner_role and process.start_order > self.owner_start:
             self._stored[_OWNER] = [process.order, status.value, process.started_ns]
+        # Only processes since the run's last end count, so an older worst one is dropped.
         if process.generation >= self.generation:
             worst_status = worst([status, *self.worst_of(process.generation)])
             self._stored[_WORST] = [process.generation, worst_status.value]
@@ -95,6 +97,7 @@ def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_r
     # Also a process with a successor shows how often the run had ended.
     latest = max((process.generation for process in ended), default=0)
     owner = _last_owner(counted, owner_role)
+    # A remembered owner may have begun before a forgotten one: the last start decides.
     if owner is not None and owner.start_order > forgotten.owner_start:
         return worst([end_of(owner), *_ends_of_launchers(counted, {latest, owner.generation})])
     launchers = _ends_of_launchers(counted, {latest})

@@ -61,6 +61,7 @@ class SequenceTracker:
     def add(self, number: int, time_ns: int) -> None:
         """Note that *number* was received."""
         if number > self.high:
+            # With the times of both neighbours, by which fragments without a number are placed.
             if number > self.high + 1:
                 self._open(Gap(self.high + 1, number - 1, self.high_ns, time_ns))
             self.high = number
@@ -77,6 +78,7 @@ class SequenceTracker:
 
     def _open(self, gap: Gap) -> None:
         self.gaps.append(gap)
+        # Every number is compared with the gaps, so their number bounds the time of a row too.
         if len(self.gaps) > MAX_GAPS:
             oldest = self.gaps.pop(0)
             self.given_up += oldest.last - oldest.first + 1
