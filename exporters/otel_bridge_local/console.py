@@ -64,6 +64,7 @@ class ConsoleSettings:
         Empty if it prints on a terminal.
         """
         folder = RunFolder.at(run.folder)
+        # Under `run`, lines are already on the user's terminal.
         if not _is_stdout(folder.log_path) and (self.launched or _serves(folder)):
             return ""
         return f"tail -f {shlex.quote(str(folder.log_path))}"
@@ -74,6 +75,7 @@ def _is_stdout(log: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(1), log.stat())
     except OSError:
+        # Standard output is closed, or the log was never made: this process does not print there.
         return False
 
 
@@ -210,6 +212,7 @@ class ConsoleRunWriter:
         try:
             self._stream.write(printable(line) + "\n")
         except (OSError, ValueError) as exc:
+            # ValueError: the stream was closed.
             raise RetryableError(
                 f"standard output cannot be written: {exc}", position=position
             ) from exc

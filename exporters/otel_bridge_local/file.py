@@ -107,6 +107,7 @@ class FileRunWriter:
         self._limit_bytes = settings.max_bytes
         with _as_bridge_errors(None):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Names have six digits, so that their order is that of the files.
             files = sorted(self._folder.glob("records-*.jsonl"))
             self._number = _number(files[-1]) if files else 1
             first = memory.get(_OWNED)
@@ -114,6 +115,8 @@ class FileRunWriter:
                 self._number += bool(files)
                 memory.put(_OWNED, str(self._number).encode())
                 first = str(self._number).encode()
+            # What the files hold decides where to go on: they may be ahead of the ledger after a
+            # kill.
             self._last = _last_position([file for file in files if _number(file) >= int(first)])
             self._descriptor = self._open()
             self._media = MediaFolder(self._folder / "media", settings.max_bytes // 2)
@@ -134,6 +137,8 @@ class FileRunWriter:
         """Write the files of *media*, then append the lines that name them."""
         for record in media:
             if record.position > self._last:
+                # Files before their line: a kill in between leaves a file that the redelivered
+                # record names.
                 with _as_bridge_errors(record.position):
                     self._media.put([*record.items, *record.cells])
                 self._append([record], media_payload)
@@ -177,6 +182,7 @@ class FileRunWriter:
             try:
                 lines.append(json_line(payload(record)))
             except (TypeError, ValueError, OverflowError) as exc:
+                # The lines before it first: by the error the bridge knows that they are written.
                 self._put(b"".join(lines), last)
                 message = f"record {record.id} cannot be written as JSON: {exc}"
                 raise PermanentError(message, position=record.position) from exc
@@ -186,12 +192,14 @@ class FileRunWriter:
     def _put(self, data: bytes, last: Position) -> None:
         if not data:
             return
+        # All of it is repeated after an error, as nothing of it stays in the file.
         with _as_bridge_errors(self._last + 1):
             size_bytes = os.fstat(self._descriptor).st_size
             if size_bytes and size_bytes + len(data) > self._lines_limit_bytes() // _FILES:
                 self._roll()
                 size_bytes = 0
             self._write_whole(data, size_bytes)
+            # After the whole write: a part that failed is removed, and comes again.
             self._last = last
 
     def _lines_limit_bytes(self) -> int:
@@ -212,6 +220,8 @@ class FileRunWriter:
         os.close(self._descriptor)
         self._number += 1
         self._descriptor = self._open()
+        # After the new file is open: a full disk or a kill in between leaves one file too many, no
+        # gap.
         for old in sorted(self._folder.glob("records-*.jsonl"))[: -_FILES + 1]:
             old.unlink(missing_ok=True)
 
@@ -249,12 +259,15 @@ class MediaFolder:
         if self._size_bytes < 0:
             self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())
         new_paths = {put_media(self._path, item) for item in items}
+        # Files that were there count twice, until the next look at the folder: too early is
+        # harmless.
         self._size_bytes += sum(len(item.data) for item in items)
         if self._size_bytes > self._max_bytes:
             self._delete_oldest(new_paths)
 
     def _delete_oldest(self, new_paths: Collection[Path]) -> None:
         files = sorted((path.stat().st_mtime_ns, path) for path in self._path.iterdir())
+        # Counted anew: a kill, or a user who deleted files, makes the running sum wrong.
         self._size_bytes = sum(path.stat().st_size for _, path in files)
         for _, path in files:
             if self._size_bytes <= self._max_bytes:
@@ -279,6 +292,7 @@ def _last_position(files: Sequence[Path]) -> Position:
             try:
                 record: object = orjson.loads(line)
             except orjson.JSONDecodeError:
+                # A damaged line: the one before it has the position to go on from.
                 continue
             position: object = record.get("position") if isinstance(record, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # decoded JSON
             if isinstance(position, int):
@@ -299,5 +313,6 @@ class _as_bridge_errors:  # noqa: N801  # reads as a function, like contextlib's
             raise BlockedError(
                 f"file exporter: {exc}", position=self._position, help=help_text
             ) from exc
+        # A full disk passes: the bridge tries again.
         if isinstance(exc, OSError):
             raise RetryableError(f"file exporter: {exc}", position=self._position) from exc

@@ -155,6 +155,7 @@ def json_line(payload: Payload) -> bytes:
     try:
         return orjson.dumps(payload) + b"\n"
     except TypeError:
+        # orjson refuses a text with a lone surrogate; a value that is not JSON raises again below.
         return orjson.dumps(_encodable(payload)) + b"\n"
 
 

@@ -47,7 +47,9 @@ TOTAL_S: Final = 12.0
 byte."""
 _NO_WIDTH: Final = "\u200b"
 _SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": ":rotating_light:"}
+# A timeout of the server, or of a proxy before it: the message may have been posted.
 _UNKNOWN: Final = frozenset({408, 504})
+# The message, not the address, is at fault: another alert may pass.
 _REFUSED: Final = frozenset({400, 413, 422})
 _HELP: Final = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
 UNKNOWN_OUTCOME: Final = (
@@ -123,11 +125,14 @@ class WebhookRunWriter:
         One that was posted or begun before is not posted again.
         """
         for alert in alerts:
+            # Delivered by an earlier bridge of the run that was killed before it stored its own
+            # position.
             if alert.position <= self._position(_THROUGH):
                 continue
             if self._position(_BEGUN) == alert.position:  # killed while the answer was awaited
                 self._give_up(alert, "its bridge was killed meanwhile")
                 continue
+            # Before the request: a kill during it must be seen by the next bridge.
             self._memory.put(_BEGUN, str(alert.position).encode())
             self._post(alert)
 
@@ -144,6 +149,8 @@ class WebhookRunWriter:
             self._memory.delete(_BEGUN)
             exc.position = alert.position
             raise
+        # An alert too few is better than calling a person twice; the count shows that it is
+        # missing.
         if status is None or status in _UNKNOWN:
             self._give_up(alert, "no answer" if status is None else f"HTTP {status}")
             return
@@ -236,6 +243,7 @@ def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
     # run.
     thread = threading.Thread(target=post.send, name="webhook-post", daemon=True)
     thread.start()
+    # A post that goes on after this ends with the process; its alert is given up as unknown.
     thread.join(TOTAL_S)
     if post.failure is not None:
         raise post.failure  # here: the errors of requests, which name the address, are not attached to it
@@ -262,10 +270,12 @@ class _Post:
                     data=self._body,
                     headers={"Content-Type": "application/json", "Connection": "close"},
                     timeout=TIMEOUT_S,
+                    # The address is a secret, and a redirect would post the alert to whom it names.
                     allow_redirects=False,
                     stream=True,
                 ) as answer,
             ):
+                # Status last: the waiting thread takes a set status as the end of the request.
                 self.retry_after_s = retry_after_s(answer.headers.get("Retry-After"))
                 self.status = answer.status_code
         except requests.exceptions.SSLError:
@@ -273,8 +283,11 @@ class _Post:
                 "the webhook's certificate is not accepted, so that nothing was sent", help=_HELP
             )
         except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
+            # Before any byte of the request was sent.
             self.failure = RetryableError("the webhook cannot be reached: no connection in time")
         except requests.RequestException as exc:
+            # Only a connection that was never made is certain; after any other error the status
+            # stays None.
             reason = exc.args[0] if exc.args else None
             if isinstance(reason, MaxRetryError) and isinstance(reason.reason, NewConnectionError):
                 self.failure = RetryableError(

@@ -34,14 +34,20 @@ _BUSY = "PRAGMA busy_timeout = 5000"
 _MIGRATIONS = "store/db_migrations/versions"
 """Folder of MLflow's schema migrations, below its package."""
 _VERSION = "/version"
+# MLflow 3.17's own pattern, for versions that name theirs otherwise.
 _LEGAL = re.compile(r"^[\w.\- /:]*$")
 _ENVIRONMENT = {
+    # MLflow 3.17's seven retries block a call for 246 s; the bridge retries by itself.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # "false" makes MLflow replace the tracer provider of the process (tracing/provider.py, 3.17).
     "MLFLOW_USE_DEFAULT_TRACER_PROVIDER": "true",
+    # An asynchronous call returns before its data is stored, and a kill loses its queue.
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    # Else one long value fails its batch.
     "MLFLOW_TRUNCATE_LONG_VALUES": "true",
+    # Standard output belongs to the training program.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
@@ -112,6 +118,7 @@ class Connection:
                 path,
                 method,
                 timeout=self.settings.timeout_s,
+                # So that the status and the body are mapped here, and not a text of requests.
                 raise_on_status=False,
                 extra_headers=dict(headers or {}),
                 **(body if method != "GET" else {}),
@@ -131,10 +138,12 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
     try:
         body: object = response.json()
     except ValueError:
+        # Not MLflow but a proxy answered: its status decides.
         body = None
     if isinstance(body, dict):
         fields = cast("dict[str, object]", body)
         code = str(fields["error_code"]) if "error_code" in fields else None
+        # "detail" is what MLflow's FastAPI routes answer, such as that of OTLP.
         text = str(fields.get("message") or fields.get("detail") or text)
     if missing_is_refused and code in MISSING:
         return Refused(f"{doing}: {redact_and_cut(text, 500)}")
@@ -162,10 +171,14 @@ def connect(settings: MlflowSettings) -> Connection:
     try:
         with (
             as_bridge_errors(doing),
+            # MLflow 3.17 crashes when several processes open a new SQLite file at once (duplicate
+            # column).
             nullcontext(False) if database is None else sole_opener(database) as alone,
         ):
             return _connect(settings, alone=alone)
     except Refused as exc:
+        # At the connection only the address can be at fault: nothing was sent that a record could
+        # spoil.
         raise BlockedError(str(exc), help="check MLFLOW_TRACKING_URI") from exc
 
 
@@ -282,7 +295,9 @@ def _server_version(connection: Connection) -> str | None:
         # Flask's default: the bare number, as text/html.
         answer = connection.request("GET", _VERSION, is_page=True).text.strip()
     except (BlockedError, Refused):
+        # The version is not needed: what the server cannot do shows with the first call.
         return None
+    # Anything may answer there, such as a gateway's own page.
     return answer if release_of(answer) else None
 
 
@@ -302,12 +317,14 @@ def _wait_less(store: Any) -> None:
 
     def shorten(*call: Any) -> tuple[Any, Any]:
         _, _, statement, parameters, *_ = call
+        # Of all statements only this one is changed: 5 s instead of MLflow's 20.
         return (_BUSY if statement.startswith("PRAGMA busy_timeout") else statement), parameters
 
     event.listen(engine, "before_cursor_execute", shorten, retval=True)
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:
+    # Before the import, because MLflow reads some of them once.
     os.environ.update(_ENVIRONMENT)
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(int(settings.timeout_s))
     # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider

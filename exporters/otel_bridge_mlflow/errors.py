@@ -31,6 +31,7 @@ _BLOCKED = {
     "RESOURCE_DOES_NOT_EXIST": "the run or experiment is gone; start another run with `otel-bridge run --new`",
     "NOT_FOUND": "the run or experiment is gone; start another run with `otel-bridge run --new`",
 }
+# INTERNAL_ERROR too: MLflow's client gives it for a server that is down (3.17).
 _TRIED_AGAIN = frozenset(
     {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
 )
@@ -117,6 +118,7 @@ def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generat
     try:
         yield
     except OtelBridgeError:
+        # Already mapped by an inner call, which knew more.
         raise
     except Exception as exc:
         raise outcome_of(exc, doing, missing_is_refused=missing_is_refused) from exc
@@ -130,6 +132,7 @@ def outcome_of(
     incompatible = incompatibility(exc, "MLflow", INSTALL, hints=HINTS)
     if incompatible is not None:
         return incompatible
+    # Without a code of MLflow the value did not fit its client: no repetition changes that.
     if isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError)) and code is None:
         return Refused(f"{doing}: {_line(exc)}")
     if missing_is_refused and code in MISSING:
@@ -159,6 +162,7 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
     """
     message = f"{doing}: {text}"
     words = text.lower()
+    # Words before codes: a deleted run has INVALID_PARAMETER_VALUE, as a bad value has.
     for phrase, help_text in _WORDS_OF_A_BLOCK.items():
         if phrase in words:
             return BlockedError(message, help=help_text)
@@ -166,6 +170,7 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
         return Refused(message)
     if code in _BLOCKED:
         return BlockedError(message, help=_BLOCKED[code])
+    # Also what nothing above knows: a record refused wrongly would be lost, a retry costs little.
     return RetryableError(message, timed_out=_TIMED_OUT.search(words) is not None)
 
 
@@ -185,6 +190,7 @@ def _connection_error(exc: BaseException | None) -> str | None:
 
     MLflow's text wraps it in those of requests and urllib3, 300 characters long.
     """
+    # The cause is two or three levels down, below MLflow's, requests' and urllib3's errors.
     while exc is not None:
         if isinstance(exc, (ConnectionError, socket.gaierror)) and exc.strerror:
             return exc.strerror

@@ -24,6 +24,7 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
 
+# MLflow's column is BIGINT, and one step beyond it would make the whole batch fail.
 _STEP_MIN = -(1 << 63)
 _STEP_MAX = (1 << 63) - 1
 _COUNT_SLOT = "counts"
@@ -85,6 +86,7 @@ class MetricWriter:
         """
         encoded = self._encoded(rows)
         first_bad = min(encoded.refused, default=len(rows))
+        # Also the good values of the first bad row: only its bad ones are lost.
         points = [point for point in encoded.points if point.row <= first_bad]
         start = 0
         while start < len(points):
@@ -99,6 +101,7 @@ class MetricWriter:
                 bad, reason = failed
                 rest = points[points.index(bad) + 1 :]
                 position = rows[bad.row].position
+                # The bridge goes on behind this row, so that the rest of it must be written now.
                 self._write_rest([point for point in rest if point.row == bad.row], position)
                 raise PermanentError(reason, position=position)
         if first_bad < len(rows):
@@ -113,7 +116,10 @@ class MetricWriter:
                 self._send(batch)
         except Refused as exc:
             if len(batch) == 1:
+                # Held: this very point is stored, and MLflow up to 3.15 refuses a NaN that comes
+                # again.
                 return None if is_held(exc) else (batch[0], str(exc))
+            # MLflow refuses a batch as a whole, and names no metric that a program could rely on.
             middle = len(batch) // 2
             return self._write_batch(batch[:middle]) or self._write_batch(batch[middle:])
         return None
@@ -170,6 +176,7 @@ class MetricWriter:
                 step = counted_steps[row.position, key] if row.step is None else row.step
                 for name, number in numbers:
                     encoded.points.append(MetricValue(index, name, number, timestamp_ms, step))
+        # Before anything is sent: after a kill in between, a key must not get another name.
         self._names.store()
         return encoded
 
@@ -196,6 +203,7 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
         "p50": distribution.quantile(0.5),
         "p95": distribution.quantile(0.95),
     }
+    # NaN here means unknown, for instance of a distribution without a minimum.
     return [(part, number) for part, number in numbers.items() if not math.isnan(number)]
 
 
@@ -232,11 +240,14 @@ class Counts:
                     counts_by_position[row.position] = count
                     new = True
                 counts[row.position, key] = count
+        # Before the data is sent: after a kill in between, the same rows get the same counts again.
         if new:
             self._store(rows[0].position)
         return counts
 
     def _store(self, first: int) -> None:
+        # The call before is kept too, because a kill may come before the bridge stored its
+        # position.
         oldest = min(self._last_first, first)
         self._last_first = first
         for key, counts in list(self._given.items()):
@@ -255,5 +266,6 @@ def _number(value: object) -> float | None:
         try:
             return float(value)
         except OverflowError:
+            # An integer beyond 1.8e308: the value is refused, the others of its row are written.
             return None
     return None

@@ -56,6 +56,7 @@ class ParamWriter:
             # compare again.
             with as_bridge_errors(f"reading the params of run {self._run_id}"):
                 self._params = dict(self._connection.client.get_run(self._run_id).data.params)
+            # Halved this time, so that an entry that is refused again costs itself alone.
             self._write(role, config, halve=True)
 
     def _write(self, role: str | None, config: Mapping[str, Json], *, halve: bool = False) -> None:
@@ -66,18 +67,23 @@ class ParamWriter:
         self._names.add_paths(
             {identity: "/".join((*parent_path, *path)) for identity, (path, _) in entries.items()}
         )
+        # Before the params are sent: after a kill in between, a key must not get another name.
         self._names.store()
         for identity, (_, value) in entries.items():
             name = self._names.name(identity)
             text = value[: self._connection.rules.param_length]
             stored_text = self._params.get(name)
+            # Params cannot change, so only the first value of a key is one.
             if stored_text is None:
                 params[name] = text
                 continue
             tag = self._tag(name)
             changed = value[: self._connection.rules.tag_length]
+            # A value that went back to the first one is sent too, or the tag would show the one
+            # between.
             if (stored_text != text or tag in self._tags) and self._tags.get(tag) != changed:
                 tags[tag] = changed
+        # Params and tags apart: MLflow refuses a batch as a whole for one bad param.
         self._send("params", list(params.items()), self._params, halve=halve)
         self._send("tags", list(tags.items()), self._tags, halve=halve)
 
@@ -96,6 +102,7 @@ class ParamWriter:
     def _send(
         self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool
     ) -> None:
+        # MLflow's limit for one request (100 in 3.17).
         size = self._connection.rules.params
         for start in range(0, len(items), size):
             batch = items[start : start + size]
@@ -104,8 +111,12 @@ class ParamWriter:
                 stored.update(batch)
             except Refused as exc:
                 if not halve:
+                    # First the params are read again: one that another bridge wrote is the usual
+                    # reason.
                     raise
                 if len(batch) == 1:
+                    # The config is not worth a blocked run: its other entries and all records go
+                    # on.
                     _log.warning("%s %r is left out: %s", kind[:-1], batch[0][0], exc)
                     continue
                 middle = len(batch) // 2

@@ -74,6 +74,7 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
         with as_bridge_errors(f"opening run {run.name!r} in {connection.shown}"):
             ours = memory.get(_RUN_SLOT)
             mlflow_run = _named(connection, run, memory) or _searched(connection, run)
+            # Before the run is changed: after a kill the next bridge finds the same run, by its id.
             memory.put(_RUN_SLOT, str(mlflow_run.info.run_id).encode())
             _rename(connection, mlflow_run, run, memory)
             opened = _reopened(connection, mlflow_run, run)
@@ -92,6 +93,7 @@ def _rename(connection: Connection, mlflow_run: Any, run: RunInfo, memory: Write
     current_name = str(mlflow_run.info.run_name)
     if run.name_generated:
         if current_name == name:
+            # Kept, because only a name that is known to be generated may be replaced later.
             memory.put(_GENERATED_SLOT, current_name.encode())
         return
     # A process that knows only the id uses the id as the generated name.
@@ -158,6 +160,7 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
     try:
         return connection.client.get_run(run_id)
     except Exception as exc:
+        # Any other error may pass: another run must not be used because of it.
         if getattr(exc, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
         if requested_id:
@@ -165,6 +168,7 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
                 f"MLFLOW_RUN_ID={requested_id}: {connection.shown} has no such run",
                 help="unset MLFLOW_RUN_ID in the training job, or name a run of this store",
             ) from exc
+        # Deleted for good (mlflow gc), or the store was replaced: the data still needs a run.
         _log.warning(
             "run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown
         )
@@ -196,6 +200,7 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
 
 
 def _age(mlflow_run: Any) -> tuple[int, str]:
+    # The id decides between runs of one millisecond, for both bridges in the same way.
     return mlflow_run.info.start_time, mlflow_run.info.run_id
 
 
@@ -220,12 +225,14 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     mine = connection.client.create_run(
         experiment_id, run_name=name, tags=missing_tags(run, connection.rules.tag_length, {})
     )
+    # Only after creating: of two bridges that create at once, both see both runs then.
     oldest = _by_tag(connection, run, experiment_id)
     if oldest is None:
         raise RetryableError(
             f"run {mine.info.run_id} was created in {connection.shown} and is not found there"
         )
     if oldest.info.run_id != mine.info.run_id:
+        # Still empty, since nothing is written before a run is chosen.
         connection.client.delete_run(mine.info.run_id)
         return oldest
     _log.info("started MLflow run %s (%r) in %s", mine.info.run_id, name, connection.shown)
@@ -236,6 +243,7 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
     run_id = str(mlflow_run.info.run_id)
     experiment_id = str(mlflow_run.info.experiment_id)
     _require_active(connection, mlflow_run)
+    # MLflow takes records of an ended run too, but would go on showing it as ended.
     if mlflow_run.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)
     tags: dict[str, str] = dict(mlflow_run.data.tags)

@@ -78,6 +78,7 @@ class MlflowSettings:
             timeout_s=max(TIMEOUT_S.read(env), 1.0),
             all_series=ALL_SERIES.read(env),
         )
+        # MLflow 3.17's default where ./mlruns holds no experiments; a file store is never used.
         raw = env.get("MLFLOW_TRACKING_URI", "").strip() or f"sqlite:///{DEFAULT_DATABASE}"
         scheme = raw.partition(":")[0].lower() if ":" in raw else ""
         if scheme == "sqlite":
@@ -85,6 +86,7 @@ class MlflowSettings:
             return make(f"sqlite:///{database}{query}", database, remote=False)
         if scheme in {"http", "https"}:
             return make(raw.rstrip("/"), None, remote=True)
+        # A driver may follow: postgresql+psycopg2.
         if scheme.partition("+")[0] in _DATABASES:
             return make(raw, None, remote=False)
         raise ConfigError(f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(scheme)}")
@@ -118,6 +120,7 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
         raise ConfigError(
             f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: a database in memory ends with the bridge; name a file"
         )
+    # Absolute, because the bridge may work in another folder than the program.
     database = os.path.normpath(cwd / path)
     strange = _NOT_IN_ADDRESS.search(database)
     if strange is not None:

@@ -34,12 +34,15 @@ from otel_bridge.journal.machine import network_file_system
 from otel_bridge_mlflow.settings import MlflowSettings
 
 _log = logging.getLogger(__name__)
+# Creating a store takes MLflow about three seconds; after a minute the bridge tries again later.
 _LOCK_WAIT_S: Final = 60.0
+# As in `connection`: while this waits, the bridge cannot stop.
 _SQLITE_WAIT_S: Final = 5.0
 ABANDONED_S: Final = 30.0
 """Time for which an empty store must stay unfinished and unchanged before this process completes
 it."""
 _TEMPORARY: Final = "_alembic_tmp_"
+# Id of "Default", which MLflow makes with every store.
 _DEFAULT_EXPERIMENT: Final = 0
 _REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
 _PARENTS: Final = re.compile(r"^down_revision\b[^=\n]*= *(.+)$", re.MULTILINE)
@@ -110,6 +113,7 @@ def revisions_of(migrations: Path, version: str) -> Revisions:
             names.update(_REVISION.findall(text))
             for line in _PARENTS.findall(text):
                 parents.update(_QUOTED_NAME.findall(line))
+    # More than one head, or none: not a chain that is understood, so MLflow decides by itself.
     heads = names - parents
     return Revisions(heads.pop() if len(heads) == 1 else None, frozenset(names), version)
 
@@ -151,6 +155,7 @@ def sole_opener(path: Path) -> Generator[bool]:
     try:
         yield _lock(descriptor, path)
     finally:
+        # Closing releases the lock, also when this process is killed.
         os.close(descriptor)
 
 
@@ -195,6 +200,7 @@ def prepare(
         tables = _look(path)
         if tables is None or not tables.of_mlflow or _is_unfinished(path, tables, revisions):
             _create(path, tables, revisions, make, alone=alone)
+    # Whole now. A later store under this path, after a user deleted the file, starts its own time.
     _unfinished.pop(path, None)
     if settings.wal:
         write_ahead(path)
@@ -210,6 +216,7 @@ def write_ahead(path: Path) -> None:
             shared,
         )
         return
+    # The mode is kept in the file, so that it holds for every later connection of any program.
     with closing(sqlite3.connect(path, timeout=20)) as database:
         database.execute("PRAGMA journal_mode=WAL")
 
@@ -255,6 +262,7 @@ def _is_unfinished(path: Path, tables: _Tables, revisions: Revisions) -> bool:
             f"{path} has tables of another MLflow than {revisions.version} (schema {tables.revision})",
             help="install the newer mlflow that made it where the bridge runs, or set MLFLOW_TRACKING_URI",
         )
+    # MLflow creates the first experiment last: without one no run can have been written.
     if not tables.experiments:
         return _is_abandoned(path, tables)
     if tables.left_over:
@@ -276,6 +284,7 @@ def _is_abandoned(path: Path, tables: _Tables) -> bool:
     """
     now_s = time.monotonic()
     last_change, first_seen_s = _unfinished.get(path, (-1, now_s))
+    # Its creator is at work: the time begins anew with each of its commits.
     if last_change != tables.changed:
         first_seen_s = now_s
     _unfinished[path] = (tables.changed, first_seen_s)
@@ -297,6 +306,7 @@ def _create(
         RetryableError: Another process changed the file meanwhile.
         BlockedError: An unfinished store holds data.
     """
+    # Only under the lock: without it, such a folder may be that of a bridge that is at work.
     if alone:
         _remove_left_over(path)
     try:
@@ -305,6 +315,7 @@ def _create(
         raise RetryableError(f"{path.parent}: {exc.strerror}") from exc
     try:
         template = aside / path.name
+        # Before the transaction: MLflow needs seconds, for which other programs must not wait.
         make(f"sqlite:///{template}")
         with closing(_connected(path, create=True)) as database:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))
@@ -315,8 +326,10 @@ def _create(
 
 
 def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> None:
+    # Everything below is one transaction: a kill leaves the file as it was.
     database.execute("BEGIN EXCLUSIVE")
     try:
+        # Looked at again under the lock: another process may have created it since.
         present = _tables(database)
         has_changed = tables is None or present.changed != tables.changed
         if present.of_mlflow and has_changed:
@@ -324,11 +337,13 @@ def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> N
         _remove_tables(database, path, present)
         _copy_tables(database)
         database.execute(
+            # MLflow wrote the folder of the template there, which is deleted.
             "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
             (str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)), _DEFAULT_EXPERIMENT),
         )
         database.execute("COMMIT")
     except BaseException:
+        # KeyboardInterrupt too: the connection must not keep the lock until it is closed.
         database.execute("ROLLBACK")
         raise
 
@@ -375,6 +390,7 @@ def _copy_tables(database: sqlite3.Connection) -> None:
         database.execute(
             f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}"  # noqa: S608
         )
+    # Indexes, views and triggers last, because their tables must exist.
     for kind, _, sql in parts:
         if kind != "table":
             database.execute(str(sql))
@@ -390,6 +406,7 @@ def _quoted(name: str) -> str:
 
 
 def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    # "rw" creates no file: looking at a store must not leave an empty one.
     mode = "rwc" if create else "rw"
     return sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=_SQLITE_WAIT_S, isolation_level=None
@@ -404,5 +421,6 @@ def _remove_left_over(path: Path) -> None:
     """Remove the folders of bridges that were killed while they created this store."""
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
+            # Never through a link: what it names belongs to somebody else.
             if entry.name.startswith(_prefix(path)) and entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)

@@ -54,6 +54,7 @@ def missing_tags(run: RunInfo, limit: int, present: Mapping[str, str]) -> dict[s
         **{tag: run.identity.get(fact) for tag, fact in _SOURCE.items()},
     }
     tags = {key: value for key, value in first_tags.items() if key not in present} | own_tags
+    # An empty value is not set: a tag without text shows nothing in MLflow.
     cut_tags = {key: value[:limit] for key, value in tags.items() if value}
     return {key: value for key, value in cut_tags.items() if present.get(key) != value}
 
@@ -85,6 +86,7 @@ class Roles:
         try:
             self.confirm()
         except ExporterError as exc:
+            # Not in the tag yet, so that the repeated call adds them.
             self._mine -= new
             exc.position = records[0].position
             raise
@@ -98,6 +100,7 @@ class Roles:
         """
         client = self._connection.client
         with as_bridge_errors(f"tagging MLflow run {self._run_id}"):
+            # Read before each change: MLflow has no call that adds to a tag.
             roles = _listed(client.get_run(self._run_id).data.tags)
             if not self._mine <= roles:
                 text = ",".join(sorted(roles | self._mine))
@@ -154,6 +157,8 @@ class SummaryWriter:
         """
         client = self._connection.client
         doing = f"writing the summary of MLflow run {self._run_id}"
+        # Read once: what is written later is known, and all values are given again at every
+        # opening.
         if self._numbers is None:
             with as_bridge_errors(doing):
                 data = client.get_run(self._run_id).data
@@ -162,6 +167,7 @@ class SummaryWriter:
         numbers = {
             f"{_SUMMARY}{key}": value
             for key, value in values.items()
+            # By type, because bool is an int and is shown as a tag.
             if type(value) in {int, float}
         }
         self._write_numbers(cast("dict[str, float]", numbers))
@@ -175,6 +181,7 @@ class SummaryWriter:
         with as_bridge_errors(doing):
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
+            # Behind the metric: a kill in between shows both, and the next opening deletes the tag.
             for key in numbers.keys() & self._tags.keys():  # it was a text before
                 client.delete_tag(self._run_id, key)
                 del self._tags[key]
@@ -194,6 +201,7 @@ class SummaryWriter:
         with as_bridge_errors(f"writing alerts of MLflow run {self._run_id}"):
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
+        # Tags first: they repeat as they are, and the points are recognised by number and time.
         self._metrics.write([self._point(alert) for alert in alerts])
 
     def _point(self, alert: Alert) -> Row:
@@ -228,6 +236,7 @@ class SummaryWriter:
             if repr(stored.get(key)) != repr(float(value))
         }
         if changed:
+            # Step 0: the newest value of a key at one step is the one with the newest time.
             self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), changed)])
             stored.update({key: float(value) for key, value in changed.items()})
 

@@ -97,11 +97,13 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
             f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL
         )
     left_out = ""
+    # 3.5 stores spans and reads them from an artifact that does not exist: a silent loss.
     if remote and server_version is not None and release_of(server_version) < _TRACES_FROM:
         left_out = f"the MLflow server is {server_version}, which {_SHOWS_NO_TRACES}"
     elif not _shows_traces(package, remote=remote):
         left_out = f"{tracker} {_SHOWS_NO_TRACES}"
     capabilities.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
+    # Unknown counts as old: each reward is then a call, which every version takes.
     starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
     return MlflowAbilities(
         left_out, capabilities.degraded, starts and hasattr(package.entities, "TraceInfo")

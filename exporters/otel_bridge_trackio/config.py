@@ -17,6 +17,7 @@ from otel_bridge_trackio.payload import Payload, encodable
 
 _Path: TypeAlias = "tuple[str | None, ...]"
 """A role and the keys below it."""
+# Two keys of one run whose hashes agree too get a longer text to hash, so few digits are enough.
 _HASH_DIGITS: Final = 8
 _SUMMARY: Final = "summary"
 _NO_SUMMARY: Final[Mapping[str, Scalar]] = {}
@@ -30,6 +31,7 @@ def config_payload(
     A hash distinguishes keys that become equal.
     """
     entries_by_name: dict[str, list[tuple[_Path, Json]]] = {}
+    # Sorted: the same key must win its plain name at every call, or a restart would swap two names.
     for role in sorted(configs, key=lambda name: name or ""):
         for path, value in _leaves(configs[role], (role,)):
             entries_by_name.setdefault(_name(path), []).append((path, value))
@@ -38,6 +40,7 @@ def config_payload(
     flat: Payload = {name: entries[0][1] for name, entries in entries_by_name.items()}
     for name, entries in entries_by_name.items():
         for path, value in entries[1:]:
+            # Only now that all plain names are in: a hashed name must not take that of another key.
             flat[_other_name(name, path, flat)] = value
     # A config that cannot be stored would also prevent its row from being stored.
     return {key: _storable(value) for key, value in encodable(flat).items()}
@@ -53,9 +56,11 @@ def beside(stored: Payload, ours: Payload, *, group: str | None, created: str) -
     }  # fmt: skip
     trackio_fields: Payload = {
         "_Group": group or stored.get("_Group"),
+        # The first creation stays: a resumed run keeps its place in Trackio's list.
         "_Created": stored.get("_Created") or created,
         "_Username": stored.get("_Username"),
     }
+    # Trackio's own fields last, because no key of a config may replace them.
     return {**stored_entries, **ours, **trackio_fields}
 
 
@@ -67,6 +72,7 @@ def _above(keys: Iterable[str]) -> Iterable[str]:
 
 def _storable(value: Json) -> Json:
     """Return *value* with integers of more than 64 bits as text."""
+    # orjson, with which Trackio writes configs, raises for integers outside of this range.
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return str(value)
     if isinstance(value, list):
@@ -87,6 +93,7 @@ def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, J
 def _name(path: _Path) -> str:
     role, *keys = path
     name = "/".join([role, *map(str, keys)] if role else map(str, keys))
+    # Such keys are Trackio's own fields; its Run raises for them, bulk_log would replace the field.
     return f"config{name}" if name.startswith("_") else name
 
 

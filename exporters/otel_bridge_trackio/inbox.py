@@ -21,6 +21,7 @@ from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.store import StoreEntry
 from otel_bridge_trackio.versions import of_inbox
 
+# Each try makes the folder again: Trackio 0.43 removes a writer's folder once it is empty.
 _TRIES: Final = 3
 
 
@@ -44,6 +45,7 @@ class Inbox:
         self.abilities = of_inbox()
         self._folder = directory / "inbox" / f"otel-bridge-{run_id}"
         self._fields: Payload = {
+            # Trackio 0.43 ignores the version of a record.
             "v": 1,
             "kind": "metric",
             "project": project,
@@ -79,17 +81,21 @@ class Inbox:
         refused: PermanentError | None = None
         for entry in entries:
             fields: Payload = {**self._fields, "timestamp": entry.timestamp}
+            # With the first line only: the importer takes one config for all records of a file.
             if config is not None and not lines:
                 fields["config"] = config
             try:
                 lines.append(encoded(entry, fields))
             except PermanentError as exc:
+                # The lines before it are still stored, because the error names this entry as the
+                # first bad one.
                 refused = exc
                 break
         if lines:
             self._put(
                 f"{time.time_ns():020d}.jsonl", b"\n".join(lines) + b"\n", entries[0].position
             )
+        # Only now: the entries before the refused one are in the inbox.
         if refused is not None:
             raise refused
 
@@ -109,21 +115,29 @@ class Inbox:
         for attempt in range(_TRIES):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                # Under a name that the importer does not list ("*.jsonl"), so that it never reads
+                # half a file.
                 with aside.open("wb") as file:
                     file.write(data)
                     file.flush()
+                    # Before the rename: else a power cut could leave an empty file under the final
+                    # name.
                     os.fsync(file.fileno())
                 aside.replace(path)
             except FileNotFoundError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
                 if attempt == _TRIES - 1:
                     raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc
             except (PermissionError, NotADirectoryError) as exc:
+                # Time does not help: a person must change rights, or remove the file that is in the
+                # way.
                 raise BlockedError(
                     f"Trackio's inbox: {exc}",
                     position=position,
                     help="make TRACKIO_DIR writable for this user",
                 ) from exc
             except OSError as exc:
+                # A full disk, mostly: the bridge repeats the call under a new name, so this part is
+                # deleted.
                 with contextlib.suppress(OSError):
                     aside.unlink()
                 raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc

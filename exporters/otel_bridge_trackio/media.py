@@ -29,6 +29,7 @@ _FILES: Final = {
 _FIND: Final = "get_project_media_path"
 _HOMES: Final = ("trackio.media.utils", "trackio.media", "trackio.utils")
 """Modules that hold ``get_project_media_path``, the newest Trackio first."""
+# Longest name of a file or folder on common file systems (ext4, APFS, NTFS).
 _MAX_NAME_BYTES: Final = 255
 _MAX_DEPTH: Final = 8
 
@@ -37,6 +38,7 @@ def local_put(project: str, run: str) -> Put | None:
     """Return what stores files in the local Trackio's folder, ``None`` when this Trackio has no such folder."""
     finder = next(filter(None, map(_folder_finder, _HOMES)), None)
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
+    # A version whose folders are not known: media are counted as left out, rows go on.
     if finder is None or root is None:
         return None
     folder_of = finder
@@ -45,6 +47,8 @@ def local_put(project: str, run: str) -> Put | None:
 
     def put_file(item: MediaItem, step: int) -> str:
         folder = Path(folder_of(project=project, run=run_folder, step=step))
+        # The umask decides, as for Trackio's own files: others may run the dashboard on this
+        # folder.
         return str(put_media(folder, item, mode=0o666).relative_to(media_dir))
 
     return put_file
@@ -78,6 +82,7 @@ def remote_put(
         hf_token: Token that a Space requires.
     """
     project = str(fields["project"])
+    # The server's own folder of a project: Trackio drops all other characters.
     folder = "".join(char for char in project if char.isalnum() or char in "-_") or "default"
     run_folder = folder_name(str(fields["run"]))
 
@@ -85,6 +90,8 @@ def remote_put(
         path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
         server_path = f"{media_dir}/{path}"
         size = len(item.data)
+        # Redelivered, or the same bytes at this step: the name is made of them, so the file is
+        # whole.
         if server.file_bytes(server_path) == size:
             return path
         sent: Payload = {
@@ -92,6 +99,8 @@ def remote_put(
             "uploaded_file": server.upload(file_name(item), item.data),
         }  # fmt: skip
         server.call(UPLOAD, uploads=[sent], hf_token=hf_token)
+        # Asked again, because some versions store the file under a name of their own, which no row
+        # shows.
         stored_size = server.file_bytes(server_path)
         if stored_size != size:
             raise PermanentError(
@@ -134,6 +143,8 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     Raises:
         OSError: A file cannot be written.
     """
+    # As in rows: bulk_log, unlike Trackio's log(), renames nothing, and the dashboard overwrites
+    # these.
     key = f"__{record.key}" if record.key in RESERVED or record.key.startswith("__") else record.key
     items = [*record.items]
     if len(items) == 1:
@@ -185,6 +196,7 @@ def _file(item: MediaItem, put_file: Put, step: int) -> Payload:
 def _fenced(text: str) -> str:
     """Return plain *text* as a block that Markdown leaves as it is."""
     fence = "```"
+    # CommonMark: a fence ends only at one that is at least as long.
     while fence in text:
         fence += "`"
     return f"{fence}\n{text}\n{fence}"

@@ -20,6 +20,7 @@ from otel_bridge.exporter import RunInfo, WriterMemory
 _NAME: Final = "name"
 _GENERATED: Final = "name/generated"
 _TABLES: Final = ("metrics", "configs", "traces", "system_metrics", "alerts")
+# As long as Trackio 0.43 itself waits for a lock (its connections have timeout=30).
 _LOCK_WAIT_S: Final = 30.0
 
 
@@ -49,6 +50,7 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
     if row_name and row_name != run.name and not _is_renamed(store, run, row_name, memory):
         name = row_name
     if name != remembered_name:
+        # For the inbox, whose rows cannot be read: a renamed run keeps the name of its first rows.
         memory.put(_NAME, name.encode("utf-8", "replace"))
     if run.name_generated and name == run.name:
         memory.put(_GENERATED, name.encode("utf-8", "replace"))
@@ -78,8 +80,11 @@ def listed_name(path: Path, run_id: str) -> str:
     if not path.exists():
         return ""
     with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database:
+        # Before Trackio's first write, and in databases older than run ids (0.24), there is nothing
+        # to read.
         if "metrics" not in _tables_with_names(database):
             return ""
+        # The newest row, because another bridge may have renamed the run meanwhile.
         row = database.execute(
             "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1", [run_id]
         ).fetchone()
@@ -94,6 +99,7 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
     Raises:
         sqlite3.Error: The database cannot be written; nothing was changed.
     """
+    # "with database" alone would commit and leave the connection open.
     with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database, database:
         for table in _tables_with_names(database):
             database.execute(f"UPDATE {table} SET run_name = ? WHERE run_id = ?", [name, run_id])  # noqa: S608  # ours

@@ -33,7 +33,9 @@ _API_VERSION: Final = 1
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _HEADER: Final = "X-Trackio-Write-Token"
 _PAGE: Final = 500
+# Answers of a server, or of a proxy before it, that gave up on a slow request.
 _TIMED_OUT: Final = frozenset({408, 502, 504, 524})
+# Trackio 0.43 answers a missing token with 400 and one of these words.
 _TOKEN_WORDS: Final = ("write_token", "hf_token", "oauth", "provide write access")
 _REFUSED_WORDS: Final = ("too large to convert", "exceeds 64-bit", "surrogates", "recursion limit")
 """Words in the server's errors about entries that it can never store."""
@@ -107,6 +109,7 @@ class RemoteStore:
         rows = self._select(
             f"run_name FROM metrics WHERE run_id = {_quoted(self._run_id)} ORDER BY id DESC LIMIT 1"
         )
+        # The newest row names the run, as in a local database.
         return str(rows[0]["run_name"]) if rows else ""
 
     def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
@@ -137,6 +140,7 @@ class RemoteStore:
                     isinstance(value, (int, float)) or value in _NOT_FINITE
                     for value in stored.values()
                 )
+            # By id and not by OFFSET, because rows may be added between two pages.
             last = int(str(rows[-1]["id"]))
 
     def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
@@ -176,6 +180,8 @@ class RemoteStore:
             self.call("bulk_alert", alerts=entries, hf_token=self._server.hf_token)
         except BlockedError as exc:
             if "Unknown API" in str(exc):
+                # Trackio on the server is older than this call: alerts are counted as left out, and
+                # nothing fails.
                 return False
             raise
         return True
@@ -208,6 +214,7 @@ class RemoteStore:
             RetryableError: The server is down, slow or busy.
             BlockedError: The server refuses access.
         """
+        # Two calls, as Trackio's client makes them: the file first, then what names it.
         answer = self._answer("POST", "api/upload", None, files={"files": (name, data)})
         paths: object = (
             cast("dict[str, object]", answer).get("paths") if isinstance(answer, dict) else None
@@ -228,6 +235,8 @@ class RemoteStore:
         """
         address = urljoin(self.url.partition("?")[0], "file")
         try:
+            # Uncompressed, or the length would not be the file's; "stream", so that its bytes stay
+            # there.
             with self._session.get(
                 address, params={"path": path}, timeout=self._server.timeout_s, stream=True, allow_redirects=False,
                 headers={"Accept-Encoding": "identity"},
@@ -268,6 +277,7 @@ class RemoteStore:
             try:
                 data = encoded(entry, fields)
             except PermanentError:
+                # Reported by `write`, after the entries before it are stored.
                 break
             if batch and (len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES):
                 yield batch
@@ -279,6 +289,7 @@ class RemoteStore:
             yield batch
 
     def _write_batch(self, entries: Sequence[StoreEntry], batch: Sequence[bytes]) -> None:
+        # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
         body = b"".join(
             (b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}")
@@ -286,6 +297,8 @@ class RemoteStore:
         try:
             with self._size.request(len(entries)):
                 self._post("bulk_log", body)
+                # Within the same measured request: a batch of which the answer is late counts as
+                # too large.
                 ids = ",".join(_quoted(entry.log_id) for entry in entries)
                 stored_count = self._count(f"log_id IN ({ids})")
         except PermanentError as exc:
@@ -293,11 +306,15 @@ class RemoteStore:
                 raise PermanentError(
                     f"{entries[0].log_id}: {exc}", position=entries[0].position
                 ) from exc
+            # The answer does not name the entry at fault. What is sent again changes nothing, by
+            # its id.
             middle = len(entries) // 2
             self._write_batch(entries[:middle], batch[:middle])
             self._write_batch(entries[middle:], batch[middle:])
             return
         except ExporterError as exc:
+            # It is unknown which of these entries are stored: all come again, and are recognised by
+            # their ids.
             exc.position = entries[0].position
             raise
         if stored_count < len({entry.log_id for entry in entries}):
@@ -318,6 +335,7 @@ class RemoteStore:
         try:
             answer = self.call("query_project", project=self._project, query=f"SELECT {columns}")
         except RetryableError as exc:
+            # Trackio creates the database with the first record; before, its call ends in HTTP 500.
             if "not found" in str(exc):
                 return []
             raise
@@ -334,6 +352,7 @@ class RemoteStore:
                 help="check the address, and upgrade Trackio on the server",
             )
         try:
+            # No trace is asked for: a server below 0.25 answers "Unknown API" (404).
             self.call("get_traces", project=self._project, run_id=self._run_id, limit=0)
         except BlockedError as exc:
             if "Unknown API" not in str(exc):
@@ -363,6 +382,8 @@ class RemoteStore:
                 files=files,
                 headers=None if files else {"Content-Type": "application/json"},
                 timeout=self._server.timeout_s,
+                # requests would repeat a redirected POST as GET, and send the write token to
+                # another host.
                 allow_redirects=False,
             )
             answer = _json(response)
@@ -380,6 +401,7 @@ class RemoteStore:
         fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
         text = str(fields.get("error") or response.reason or "no JSON")
         message = f"{self.url}: HTTP {status}: {redact_and_cut(text, 300)}"
+        # Words before statuses: a missing token is a 400, which would otherwise blame the address.
         if status in {401, 403} or _has_word(text, _TOKEN_WORDS):
             variable = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
             return BlockedError(
@@ -387,8 +409,11 @@ class RemoteStore:
             )
         if status in {400, 404, 405} or 300 <= status < 400:
             return BlockedError(message, help=self._help())
+        # Too large for a proxy, or a value that SQLite or JSON cannot hold (HTTP 500): halving
+        # finds it.
         if status in {413, 422} or _has_word(text, _REFUSED_WORDS):
             return PermanentError(message)
+        # Any other 4xx or 5xx may pass: an entry that was refused wrongly would be lost for good.
         wait_s = retry_after_s(response.headers.get("Retry-After"))
         return RetryableError(message, retry_after_s=wait_s, timed_out=status in _TIMED_OUT)
 
@@ -422,6 +447,7 @@ def abilities_at(server: Remote) -> TrackioAbilities:
         BlockedError: The address is not a Trackio server, or the server lacks a needed call or
             refuses access.
     """
+    # The project need not exist: reading one without records creates nothing.
     store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()
     return store.abilities
@@ -436,6 +462,7 @@ def _json(response: requests.Response) -> object:
     try:
         return cast("object", response.json())
     except ValueError:
+        # A proxy's or the Hub's own page; its status decides.
         return None
 
 

@@ -89,6 +89,7 @@ class TrackioSettings:
         directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
         remote = _remote(env, cwd)
         inbox = _inbox(env, directory)
+        # A server is written to over HTTP, whatever file system the local folder is on.
         inbox = inbox and remote is None
         return cls(directory, not chosen, remote, inbox=inbox, all_series=ALL_SERIES.read(env))
 
@@ -136,6 +137,7 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     if space:  # takes precedence over the server, as in Trackio
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
             raise ConfigError(f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio")
+        # The host that the Hub gives a Space (_space_id_to_url in trackio/remote_client.py).
         host = re.sub(r"[_.]", "-", space.replace("/", "-").lower())
         return Remote(
             f"https://{host}.hf.space/", space, hf_token=_hf_token(env, cwd), timeout_s=timeout_s
@@ -148,7 +150,9 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
             f"TRACKIO_SERVER_URL={without_credentials(url).partition('?')[0]!r}: expected http(s)://HOST[:PORT]"
         )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    # Out of the address, which is shown in messages and reports.
     token = query.pop("write_token", None) or env.get("TRACKIO_WRITE_TOKEN") or None
+    # Without user and password, because the address is shown.
     host = parts.netloc.rpartition("@")[2]
     path = parts.path.rstrip("/")
     # A self-hosted server never gets the token of the Hub (trackio/remote_client.py).
@@ -161,6 +165,7 @@ def _inbox(env: Mapping[str, str], directory: Path) -> bool:
     mode = env.get("TRACKIO_STORAGE_MODE", "").strip().lower() or "auto"
     if mode not in _MODES:
         raise ConfigError(f"TRACKIO_STORAGE_MODE={mode!r}: expected one of {', '.join(_MODES)}")
+    # "auto" as Trackio does it: SQLite's locks do not hold on network file systems.
     return mode == "jsonl" or (mode == "auto" and network_file_system(directory) is not None)
 
 
@@ -170,6 +175,7 @@ def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
     if variable:
         return variable.strip()
     file = env.get("HF_TOKEN_PATH")
+    # No readable file means no login, as for huggingface_hub: a public server needs no token.
     with contextlib.suppress(OSError, UnicodeDecodeError):
         path = _absolute(file, cwd) if file else _hugging_face_home(env, cwd) / "token"
         return path.read_text("utf-8").strip() or None

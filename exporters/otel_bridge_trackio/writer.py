@@ -166,8 +166,12 @@ class TrackioRunWriter:
         try:
             self._write(entries)
         except ExporterError as exc:
+            # Rows before the position are stored: their counts too, so that the repeated call goes
+            # on from them.
             self._keep_counts(row for row in rows if row.position < (exc.position or 0))
             raise
+        # Behind the write: a kill in between repeats the rows with the same counts, since none is
+        # stored.
         self._keep_counts(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -221,9 +225,11 @@ class TrackioRunWriter:
         except ExporterError as exc:
             exc.position = with_items[0].position
             raise
+        # Counted and passed: without a folder for files, retrying would hold up every later record.
         if put_file is None:
             self.left_out[NO_MEDIA] += len(with_items)
             return
+        # One call a record: an error has its position, so that the records before it are not sent again.
         for record in with_items:
             step = 0 if record.step is None else record.step
             metrics: Payload = {}
@@ -309,6 +315,8 @@ class TrackioRunWriter:
         self._check_config()
         config = None
         if self._config_due:
+            # The time of the first record, not of this one: a config after a restart keeps the
+            # run's begin.
             first = self._memory.get(_CREATED)
             created = entries[0].timestamp if first is None else first.decode()
             config = beside(
@@ -320,6 +328,7 @@ class TrackioRunWriter:
             self._remember([entry for entry in entries if entry.position < (exc.position or 0)])
             raise
         if config is not None:
+            # Only after success: a failed call stores the config with the next one.
             self._config_due = False
             self._check_config_s = self._clock_s() + _CHECK_S
         self._remember(entries)
@@ -348,6 +357,7 @@ class TrackioRunWriter:
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
         if entries and self._memory.get(_LAST) is None:
+            # _LAST is the one that counts, so it comes second: a kill in between repeats both.
             self._memory.put(_CREATED, entries[0].timestamp.encode())
             self._memory.put(_LAST, entries[-1].log_id.encode())
 
@@ -364,6 +374,8 @@ class TrackioRunWriter:
 def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
     """Open the sink that *settings* name, under the one name by which Trackio lists the run."""
     store = open_sink(settings, run, memory)
+    # The name can be read only from an open store; each store writes under the name it is opened
+    # with.
     name = name_of(store, run, memory)
     if name == run.name:
         return store
@@ -388,6 +400,7 @@ class _Steps:
         self.counts: dict[str, int] = {}
 
     def next(self, row: Row) -> int:
+        # The highest count of its keys, so that no key of the row gets a step twice.
         step = max((self.counts.get(key, self._known.get(key, 0)) for key in row.values), default=0)
         self.counts.update(dict.fromkeys(row.values, step + 1))
         return step

@@ -35,6 +35,7 @@ class AssessmentWriter:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        # A server has no call for assessments of several traces.
         self._database = None if connection.settings.remote else StoreWithRewards(connection.store)
 
     def rewards(self, rollout: RolloutRecord) -> list[Any]:
@@ -74,6 +75,7 @@ class AssessmentWriter:
                 message = f"{value.name} of rollout {value.rollout_id}: {exc}"
                 raise PermanentError(message, position=value.position) from exc
             except ExporterError as exc:
+                # Values before this one are written: the bridge goes on here.
                 exc.position = value.position
                 raise
 
@@ -82,6 +84,7 @@ class AssessmentWriter:
 
         Return those that need a call of their own.
         """
+        # One alone is written by its own call, which also finds out whether it exists.
         if self._database is None or len(assessments) < 2:
             return assessments
         try:
@@ -107,6 +110,7 @@ class AssessmentWriter:
                 ):
                     self._connection.store.create_assessment(assessment)
         except (RetryableError, Refused) as exc:
+            # Held: written by an earlier call whose answer was lost, or by one before a kill.
             if not is_held(exc):
                 raise
             return False
@@ -134,5 +138,7 @@ class AssessmentWriter:
             last_update_time_ms=feedback.time_unix_ns // 1_000_000,
             rationale=feedback.rationale,
         )
+        # Set afterwards, since the constructor of Feedback takes no id; MLflow keeps it (3.7 to
+        # 3.17).
         assessment.assessment_id = feedback.id
         return assessment

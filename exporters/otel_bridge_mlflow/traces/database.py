@@ -60,6 +60,7 @@ class DatabaseTraces:
                 except Exception as exc:
                     if len(traces) == 1 or _ONE_TRACE not in str(exc):
                         raise
+                    # Asked by trying: no signature shows it, and nothing was stored.
                     self._one_trace_a_call = True  # MLflow below 3.13
             unwritten: list[Any] = []
             for trace in traces:
@@ -110,11 +111,13 @@ class StoreWithRewards:
         Raises:
             Exception: MLflow's own. Nothing is stored then.
         """
+        # Handed over by an attribute, because MLflow opens the session itself, inside of log_spans.
         self._rewards = list(rewards)
         try:
             self._store.log_spans(experiment_id, spans)
             return self._rewards
         finally:
+            # Also after an error: rewards of a failed call must not get into the next transaction.
             self._rewards = []
 
     def write(self, assessments: Sequence[Any]) -> list[Any]:
@@ -128,6 +131,7 @@ class StoreWithRewards:
             Exception: MLflow's own, or that of the database. Nothing is stored then.
         """
         tables = self._tables
+        # MLflow's own call updates those sums, so that each evaluation goes through it.
         if tables is None or _keeps_rollups(self._store):
             return list(assessments)
         declared = {"read_only": False} if self._declares_writes else {}
@@ -183,6 +187,8 @@ def _add(
             row.experiment_id = trace[1]
             row.trace_timestamp_ms = trace[2]
             session.add(row)
+            # Two assessments of one batch may have the same id (a value that came twice): the first
+            # stays.
             stored_ids.add(assessment.assessment_id)
     return without_trace, stored
 
@@ -221,6 +227,7 @@ def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
     unwrap: Any = None
     with suppress(ImportError):
         unwrap = getattr(importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None)
+    # Below 3.18 MLflow's readers remove the layer.
     if unwrap is None:
         return make
 

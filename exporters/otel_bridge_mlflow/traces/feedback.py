@@ -63,6 +63,7 @@ def _remarked(
     return Feedback(
         rollout_id=rollout.id,
         name=name,
+        # A remark without a number is shown by its text, since an assessment needs a value.
         value=clean_text(label or "") if value is None else _value(value),
         time_unix_ns=rollout.end_unix_ns,
         rationale=None if explanation is None else clean_text(explanation),

@@ -46,6 +46,7 @@ class ServerTraces:
             if not starts:
                 unwritten += trace.rewards
             elif trace.rewards:
+                # Without rewards the spans alone create the trace, which saves a request.
                 self._start(trace)
         # Behind the start, which is slower for a trace that exists.
         self._post(traces)
@@ -64,6 +65,7 @@ class ServerTraces:
             trace_location=entities.TraceLocation.from_experiment_id(self._experiment_id),
             request_time=begin_ms,
             execution_duration=end_ms - begin_ms,
+            # The root span, which follows, sets the final state.
             state=entities.TraceState.IN_PROGRESS,
             # Up to 3.16, MLflow takes no session from the spans of a trace that was started.
             trace_metadata={SESSION: trace.session} if trace.session else {},

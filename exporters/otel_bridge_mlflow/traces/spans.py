@@ -75,6 +75,7 @@ def spans_of(
         root.attributes.extend(attributes)
     root.attributes.extend(_text(key, value) for key, value in _root_attributes(rollout).items())
     for tag, value in tags_of(rollout).items():
+        # MLflow refuses a trace with a longer tag, so the value is cut here.
         root.attributes.append(_text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length]))
     return messages
 
@@ -113,6 +114,7 @@ def session_of(rollout: RolloutRecord) -> str | None:
 
 def clean_text(text: str) -> str:
     """Return *text* without characters that databases refuse: NUL (PostgreSQL) and lone surrogates (all)."""
+    # Hot path: most texts need no change, and the test is far cheaper than a copy.
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
@@ -151,6 +153,7 @@ def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
 def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
     """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits."""
     message = trace_pb2.Span()
+    # The producer's own bytes, so that links, events and attributes that no record has stay.
     if span.otlp:
         message.ParseFromString(span.otlp)
     else:
@@ -168,6 +171,7 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
         if span.error is not None:
             message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
             message.status.message = clean_text(span.error)
+    # Set in both cases: rollouts that shared one trace have ids of their own (decision 0018).
     message.trace_id = bytes.fromhex(trace_id)
     message.span_id = bytes.fromhex(span.id)
     return message
@@ -180,6 +184,7 @@ def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> tra
     missing_ids = [parent_id for parent_id in parent_ids if parent_id not in span_ids]
     root = trace_pb2.Span(
         trace_id=bytes.fromhex(rollout.id),
+        # The id that the children name as parent, so that they hang below this root.
         span_id=missing_ids[0] if missing_ids else bytes.fromhex(rollout.id[:16]),
         name=semconv.ROLLOUT_SPAN,
         start_time_unix_nano=rollout.start_unix_ns,

@@ -108,6 +108,7 @@ class TraceWriter:
         for rollout in rollouts[start : start + self._size.now]:
             spans = spans_of(rollout, self._names.name, self._connection.rules.trace_tag_length)
             size += sum(span.ByteSize() for span in spans)
+            # One rollout alone may exceed it: it cannot be divided.
             if batch and size > REQUEST_BYTES:
                 break
             rewards = self._assessments.rewards(rollout)
@@ -120,17 +121,23 @@ class TraceWriter:
         position = rollouts[0].position
         try:
             with self._size.request(len(batch)):
+                # Traces first: an assessment of a trace that MLflow lacks is refused.
                 unwritten = self._traces.write(batch)
                 self._assessments.write_rewards(unwritten)
                 self._link(batch)
+            # Outside of the measured request: these are single calls, whatever the size of the
+            # batch is.
             self._set_missing_tags(rollouts)
         except Refused as exc:
             if len(batch) == 1:
                 raise PermanentError(f"rollout {rollouts[0].id}: {exc}", position=position) from exc
+            # MLflow does not name the bad trace. What is sent again upserts the same spans.
             middle = len(batch) // 2
             self._write_batch(rollouts[:middle], batch[:middle])
             self._write_batch(rollouts[middle:], batch[middle:])
         except ExporterError as exc:
+            # A half of the batch may have set its own position already, which is the more exact
+            # one.
             exc.position = position if exc.position is None else exc.position
             raise
 
@@ -141,6 +148,7 @@ class TraceWriter:
 
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Set the tags that MLflow did not create from the roots' attributes."""
+        # Read from a stored trace, so that no version of a server has to be known.
         if self._tags_missing is None:
             self._read_back(rollouts[0])
         if self._session_missing is None:
@@ -173,6 +181,7 @@ class TraceWriter:
             with as_bridge_errors(f"reading trace {rollout.id} back", missing_is_refused=True):
                 info = self._connection.client.get_trace(trace_id_of(rollout.id)).info
         except Refused as exc:
+            # A user deleted it meanwhile: the next rollout is read instead.
             _log.warning("rollout %s cannot be read back: %s", rollout.id, exc)
             return
         self._tags_missing = not self._tags(rollout).items() <= info.tags.items()
