@@ -61,8 +61,10 @@ class EngineScraper:
         boot_id = this_host().boot_id
         requested: dict[str, SegmentHeader] = {}
         for header in living:
+            # An address such as localhost means the machine of the process that named it.
             if header.boot_id == boot_id:
                 for address in header.scrape:
+                    # Of several processes that name one endpoint the first counts: it is read once.
                     requested.setdefault(address, header)
         for address in self._endpoints.keys() - requested.keys():
             self._endpoints.pop(address).stop()
@@ -75,8 +77,10 @@ class EngineScraper:
         for address, endpoint in self._endpoints.items():
             while endpoint.answers:
                 self._bridge_segment.metrics(requested[address], endpoint.answers[0])
+                # Removed once appended: on a full disk the answer waits for the next check.
                 endpoint.answers.popleft()
                 appended = True
+        # After the answers, so that an endpoint that just answered is not named.
         self._report_problems()
         return appended
 

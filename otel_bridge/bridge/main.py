@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
     With a mark in ``argv[1]``, also serve the other runs of that process; see
     `RunFolder.companions_dir`.
     """
+    # The log of a folder is appended to by every bridge of it, so its size is checked at the start.
     _bound_log()
     collect_less_often()
     os.environ.update(direct_variables(os.environ))  # for the trackers' own clients too
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> int:
     companions.delete_left()
     service = _ServedFolders(path, options, companions.folders, log_to_both)
     code = service.serve()
+    # A run may be noted while this bridge ends: its program has seen the lock as taken.
     while not service.stopped and companions.more_came():
         code = service.serve()
     return code
@@ -83,6 +85,7 @@ class _ServedFolders:
         self._log_line = log_line
         self._host: BridgeSupervisor | None = None
         self.stopped = False
+        # The kernel's own action, since Python's handlers wait until the thread is back in Python.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
@@ -107,6 +110,7 @@ class _ServedFolders:
             log_line(f"{run_id}: the bridge {os.getpid()}{ending}")
         if host.hanging:
             log_line(f"{name}: the writers of {', '.join(host.hanging)} hang and are left")
+            # A normal exit waits for threads of the tracker, of which one hangs.
             os._exit(0)
         return 0
 
@@ -146,6 +150,7 @@ def _working_folder(path: Path) -> Path:
     try:
         return Path.cwd()
     except OSError:
+        # The folder it was started in is gone: relative paths then begin at the run folder.
         return path
 
 

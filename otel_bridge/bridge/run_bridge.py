@@ -98,6 +98,7 @@ class RunBridge:
             pipeline = open_pipeline(
                 folder, options, shutdown=shutdown, fullness=fullness, wake=wake, log_line=log_line
             )
+        # Also for an interrupt: a lease that stays would lock out every other bridge.
         except BaseException:
             lease.release()
             raise
@@ -133,30 +134,36 @@ class RunBridge:
             JournalError: A disk operation failed; nothing is lost, call this again later.
             LedgerDamagedError: The ledger is damaged; close this object and open a new one.
         """
+        # Another bridge may have the folder by now: not even a read, which would commit positions.
         if not self.lease.kept():
             return False
         try:
             return self._poll()
         except JournalError:
+            # The first failure is the one to report; the attempt to free space may well fail too.
             with contextlib.suppress(JournalError):
                 self._free()  # records delivered meanwhile make room for others
             raise
 
     def _poll(self) -> bool:
         self._requests.receive()
+        # Found by an exporter's thread, but only this one may close the ledger and open a new one.
         if any(worker.exporter_state.damaged for worker in self.workers.by_name.values()):
             raise LedgerDamagedError(
                 f"{self.folder.ledger_path}: an exporter found the ledger damaged"
             )
+        # Ends follow everything that was read: a row behind its end would reopen the process.
         if self.reader.caught_up:
             self.shutdown.end_processes(self.processes)
         self.reader.discover_segments(now=self.shutdown.closing)
         has_more = self._read()
+        # The end lies in the bridge's own segment: listed at once, so that the next poll reads it.
         if self.reader.caught_up and self.processes.write_end_events(self.shutdown.spared_pid):
             self.reader.discover_segments(now=True)
             return True
         now_s = time.monotonic()
         is_ended = self.reader.translator.status() != "running"
+        # A person or an exiting program waits then, so checks come five times as often.
         is_ending = self.shutdown.closing or self.shutdown.draining or is_ended
         polls = ENDING_HOUSEKEEPING_POLLS if is_ending else HOUSEKEEPING_POLLS
         is_due = now_s - self._housekept_s >= polls * self.options.poll_s
@@ -170,9 +177,11 @@ class RunBridge:
 
         Return whether there is more to read.
         """
+        # Unread records stay in the segments, where they are as safe as in the ledger.
         if self._writers_saturated():
             return False
         try:
+            # Headers are committed alone and first: exporters must exist before their records do.
             while (batch := self.reader.collect()).headers:
                 for header in batch.headers:
                     self.pipeline.begin_process(header)
@@ -198,6 +207,7 @@ class RunBridge:
         if may_wait and no_writer_ready(self.workers, position, self.processes):
             self.reader.falls_behind()
             return True
+        # What every writer is past is dropped from memory; the ledger still has it.
         self.ledger.recent.forget(min(self.workers.written(), default=position))
         is_late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
         return is_late and writers_saturated(self.workers, position)
@@ -217,6 +227,7 @@ class RunBridge:
 
     def write_report(self, *, now: bool = False) -> None:
         """Write the report when it is due."""
+        # The report of the bridge that has the folder now must not be overwritten.
         if self.lease.lost:
             return
         with contextlib.suppress(JournalError):  # a full disk: the next report may fit
@@ -235,6 +246,7 @@ class RunBridge:
             return Outcome.GONE
         if self._requests.handed_over:
             return Outcome.HANDED_OVER
+        # A request keeps the bridge: the command that made it waits for its answer.
         has_requests = self._requests.unanswered or self._requests.retries_dead_letters
         if has_requests or self.shutdown.requested_status is not None:
             return Outcome.BUSY
@@ -280,23 +292,28 @@ class RunBridge:
 
     def delivered(self) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether what is not is parked."""
+        # As long as the exporters are not known, nothing counts as delivered.
         if not self.pipeline.selection.chosen:
             return False, False
         return self.workers.delivery_state(self.ledger.position, self.options.retry_after_exit_s)
 
     def _housekeeping(self) -> None:
         now_ns = time.time_ns()
+        # Another host judges this bridge by its age, and what follows may take long.
         self.lease.heartbeat()
+        # Before exporters are chosen, since only living processes name them.
         if self.processes.check(now_ns):
             self.pipeline.report.set_due()
         if self.pipeline.selection.choose(all_read=self.reader.caught_up):
             self.pipeline.report.set_due()
         self.workers.follow_name(self.pipeline.describe.brief(self.reader.state.get("run")))
         self._requests.retry_dead_letters()
+        # Only the bridge at the other end needs them: here the processes themselves can be checked.
         if OTLP in self.workers.names:
             self.processes.heartbeat(now_ns)
         living = [] if self.shutdown.closing else self.processes.living()
         measured = self.pipeline.system.measure_if_due(living)
+        # What was measured lies in the bridge's own segment, which may be new.
         if self.pipeline.engines.scrape_if_due(living) or measured:
             self.reader.discover_segments(now=True)
         self._free()  # before more is released, which might fail on a full disk

@@ -63,6 +63,7 @@ class RunPipeline:
         Raises:
             JournalError: The requests cannot be stored now.
         """
+        # First the exporters, which may refuse; the limits of text concern only records to come.
         self.selection.begin(header, alone=self.processes.is_alone(header))
         self.content.apply(header.message_content)
 
@@ -95,6 +96,7 @@ def open_pipeline(
         JournalError: The folder cannot be used.
     """
     with contextlib.ExitStack() as closing:
+        # Entered first, so closed last: every other part may still commit or read while it closes.
         ledger = closing.enter_context(contextlib.closing(_open_ledger(folder, options, log_line)))
         view = closing.enter_context(contextlib.closing(ledger.view()))
         other_traces = OtherTracePolicy(log_line)
@@ -146,6 +148,7 @@ def open_pipeline(
         )  # fmt: skip
         return RunPipeline(
             ledger, reader, processes, system, engines, describe, content, workers, selection, report, retention,
+            # An error before this line has closed what was open; from here on the pipeline does.
             closing.pop_all(),
         )  # fmt: skip
 
@@ -201,9 +204,11 @@ class _WorkerFactory:
         )
 
     def _more_comes(self) -> bool:
+        # While more is read, a pause would only cut large batches into small ones.
         return self.shutdown.draining or not self.reader.caught_up
 
     def _progressed(self) -> None:
+        # Marked before the bridge is woken, which would otherwise find no report to write.
         self.report.set_due()
         self.wake()
 
@@ -218,6 +223,7 @@ def _evicted(
 def _open_ledger(
     folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
 ) -> Ledger:
+    # WAL needs memory shared by all processes, which a file system of several hosts does not have.
     shared = options.exclusive or network_file_system(folder.path) is not None
     ledger, aside = open_or_rebuild(
         folder.ledger_path, exclusive=shared, timeline_bytes=options.timeline_bytes

@@ -70,6 +70,7 @@ class Wakeup:
 
     def set(self) -> None:
         """Wake the sleeper; further calls have no effect until it has woken."""
+        # One entry wakes as well as many, and a busy producer would fill the queue.
         if self._notified.empty():
             self._notified.put(None)
 
@@ -102,6 +103,7 @@ class _Snapshots:
     def take(self, runs: ActiveRuns, *, now: bool = True) -> None:
         """Take the status of *runs*; without *now* only when it is due."""
         began_s = time.monotonic()
+        # The pause grows with the cost, so that status takes a fifth of the thread at most.
         if now or began_s >= self._due_s:
             self.newest = runs.remaining()
             self._due_s = time.monotonic() + max(
@@ -127,6 +129,7 @@ class _PollPace:
 
     def poll(self, runs: ActiveRuns) -> bool:
         """Poll *runs*; return whether there is more to do at once."""
+        # From start to start: a long poll does not delay the next one by its own length again.
         self._polled_s = time.monotonic()
         has_more = runs.poll()
         took_s = time.monotonic() - self._polled_s
@@ -224,6 +227,7 @@ class BridgeSupervisor:
                 read.set()
 
         self._request(request)
+        # A thread that died answers no request, so the wait looks after it.
         while not read.wait(0.2) and self.alive:
             continue
 
@@ -267,6 +271,7 @@ class BridgeSupervisor:
 
     def request_stop(self, deadline_s: float = CLOSE_S) -> None:
         """Request `stop` and return at once; safe in a signal handler."""
+        # No lock: a signal handler may interrupt the very thread that holds it.
         self._stop_by_s = time.monotonic() + deadline_s
         self._wake.set()
 
@@ -326,12 +331,14 @@ class BridgeSupervisor:
                     pause_s = self._stall_watch.round_failed(exc)
                 if pause_s:
                     self._wake.wait(pause_s)
+                # After the wait, before the round: what is set from now on shortens the next wait.
                 self._wake.clear()
         finally:
             self._end()
 
     def _round(self, has_more: bool) -> bool:
         self._stall_watch.record()
+        # Before runs are polled: what was requested applies to this round already.
         while self._requests:
             self._requests.popleft()()
             has_more = True
@@ -357,6 +364,7 @@ class BridgeSupervisor:
             self._ended.set()
 
     def _request(self, request: Callable[[], None]) -> None:
+        # Appended before the wake, or the thread could wake, find nothing and sleep on.
         self._requests.append(request)
         self._wake.set()
 

@@ -65,6 +65,7 @@ class SystemMetrics:
         interval_s = min(header.system_metrics_s for header in requesting)
         self._requested = (interval_s, {header.pid: header.role or "main" for header in local})
         if self._stop is None:
+            # A new one each time: the old thread may still be in a slow call.
             stop = threading.Event()
             threading.Thread(
                 target=self._measure, args=(stop,), name="system-metrics", daemon=True

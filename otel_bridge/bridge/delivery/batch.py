@@ -111,6 +111,7 @@ class WriterCall:
         ``None`` when none was written.
         """
         positions = [record.position for record in self.records]
+        # A position outside the call is a writer's error: the whole call counts as not written.
         if position is None or not positions[0] < position <= positions[-1]:
             return None, self
         cut = bisect_left(positions, position)
@@ -256,6 +257,7 @@ class DeadLetterQueue:
         while self._batch is None and (waiting := self._requests.dead_letters):
             record = self._record(view, waiting[0], state)
             if record is None:
+                # Passed over: it was discarded, or its content was released.
                 self._requests.dead_letter_done(waiting[0])
                 continue
             if state.ended and state.end_status is not None:
@@ -270,6 +272,7 @@ class DeadLetterQueue:
 
         Return *state* with its record counted.
         """
+        # The ledger first: a kill before it leaves the dead letter, which is then written again.
         removed = self._ledger.remove_dead_letters(state.id, [batch.id])
         self._requests.dead_letter_done(batch.id)
         self._batch = None
@@ -309,6 +312,7 @@ class DeadLetterQueue:
         if not obstacle:
             try:
                 record = codec.decode(dead_letter.kind, dead_letter.data, 0)
+                # Its own position would move the exporter back behind what it has written.
                 return replace(record, position=state.written)
             except InvalidRecordError as exc:
                 obstacle = str(exc)

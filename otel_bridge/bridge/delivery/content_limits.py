@@ -52,6 +52,7 @@ class ContentLimits:
         }
         if stricter:
             requested = {**self.requested, **stricter}
+            # Stored first: a bridge killed now must not leave a laxer limit to the next one.
             self._store(requested)
             self.requested = requested
 

@@ -81,6 +81,7 @@ class DeliveryRequests:
     """
 
     def __init__(self, signals: Sequence[str], final_position: FinalPosition | None = None) -> None:
+        # Between the bridge's thread, which requests, and the exporter's thread, which carries out.
         self._lock = threading.Lock()
         self._signals = signals
         self._final_position = final_position

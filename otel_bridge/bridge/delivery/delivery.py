@@ -100,6 +100,7 @@ class Delivery:
         """
         self.pausing = False
         try:
+            # Before anything is read: a position to skip, or a new name, decides what follows.
             self._run_requests()
             return self._step()
         except Exception as exc:  # noqa: BLE001  # nothing may end the thread
@@ -125,6 +126,7 @@ class Delivery:
         self._target = target
         state = self._position.resume(target[1])
         if self._batch is None:
+            # Only between two batches, so that the calls of one are not interrupted.
             dead_letter = self.dead_letters.next(self._view, state)
             if dead_letter is not None:
                 return self._retry_dead_letter(dead_letter, target, state)
@@ -136,10 +138,12 @@ class Delivery:
                 self._read_again()
                 return 0.0
             if batch.calls:
+                # One call a step, so that requests and a stop are noticed between slow calls.
                 self._writer.write(opened, batch, ordered=target[0].ordered)
                 return 0.0
             if batch.end is not None:
                 self._pass_end(opened, batch, batch.end)
+        # After all calls: after a kill in between records come again, and are recognised.
         self._advance(batch.through, batch)
         self._batch = None
         return self._wait_s(batch)
@@ -150,6 +154,7 @@ class Delivery:
         Records that were not written stay in the batch, or are read from the ledger again.
         """
         if isinstance(exc, LedgerDamagedError):
+            # Only the bridge's thread can replace the ledger; it finds the mark at its next poll.
             self._position.damaged(str(exc))
             return None
         # A permanent error that arrives here is of `open`, so that no record is at fault.
@@ -222,6 +227,7 @@ class Delivery:
         except MissingExtraError as exc:
             command = str(exc).rpartition(": ")[2]
             help_text = command if command.startswith("pip ") else ""
+            # A person must install it; the next try in a minute finds it without a restart.
             raise BlockedError(str(exc), help=help_text) from exc
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
@@ -240,14 +246,17 @@ class Delivery:
         more_comes = self._context.more_comes()
         final = self.requests.final_position
         page = self._read(state, exporter, final)
+        # Set aside at once, with their bytes: no retry could decode them.
         for position, kind, data, reason in page.broken:
             self._position.dead_letter(position, kind, data, record_id="", reason=reason)
         records: list[Record] = [record for record in page.records if not isinstance(record, End)]
         limit = self._context.limit()
         if limit is not None:
+            # Here and not in the writer, so that no exporter can forget it.
             records = [truncate(record, limit) for record in records]
         end = _end_of(page, final) or _owed_end(page, final, state, records)
         if self._writer.opened is None and not needs_writer(state, records, end):
+            # A config alone opens no run in the tracker, but its end must be passed as well.
             self._passed_end = 0 if end is None else end.position
             return Batch(deque(), page.through)
         return Batch(
@@ -263,6 +272,7 @@ class Delivery:
     ) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
         while True:  # until no other thread has changed the signals during the read
+            # Another thread may add signals, whose records this read must not pass over.
             kinds = self._kinds
             page = self._ledger.records(
                 self._view,
@@ -345,6 +355,7 @@ class Delivery:
         in_doubt = opened if state.durable < state.written else None
         if in_doubt is not None:
             is_due = time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S
+            # Each query may be a request to the tracker's server.
             if state.failing or is_due:
                 self._writer.query_durable(in_doubt, state)
         if state.failing:
@@ -366,6 +377,7 @@ class Delivery:
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
         state = self._position.state
+        # Nothing to skip, so the writer stays open.
         if state.durable >= min(through, state.written):
             return
         self._writer.close()
@@ -386,6 +398,7 @@ class Delivery:
         if opened is not None:
             with contextlib.suppress(Exception):
                 self._writer.query_durable(opened, self._position.now)
+        # It failed while it closed: what it had not confirmed is written by the next one.
         if self._writer.close():
             self._rewind()
         self._view.close()
@@ -393,6 +406,7 @@ class Delivery:
     def _note_whole_batch(self) -> None:
         """Store the position of a batch that was written just before the end, so that it is not written again."""
         batch = self._batch
+        # Calls that were not made are read from the ledger again by the next bridge.
         if batch is None or batch.calls:
             return
         self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)

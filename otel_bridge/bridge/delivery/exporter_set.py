@@ -73,6 +73,7 @@ class ExporterSet:
         """
         for name, worker in self.by_name.items():
             worker.stop_at(final_positions.get(name))
+        # Without a wait: a writer that hangs must not stop the thread that reads.
         self._leaving = [worker for worker in self._leaving if not worker.join(0.0)]
         if names == self._names:
             return False
@@ -82,6 +83,7 @@ class ExporterSet:
             if name not in self.by_name:
                 requests = DeliveryRequests(signals, final_positions.get(name))
                 worker = self._create(name, destinations.get(name, {}), requests)
+                # Before it is listed: if no more threads are allowed, the next choice tries again.
                 worker.start()
                 self.by_name[name] = worker
             elif self._names[name] != signals:

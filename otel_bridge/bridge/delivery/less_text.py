@@ -113,6 +113,7 @@ def _span(span: Span, limit: int) -> Span:
 
 def _limited_name(name: str, limit: int) -> str:
     bare = trace_pb2.Span(name=name)
+    # As a span, because the words that a name may keep are decided there.
     apply_to_span(bare, _policy(limit))
     return bare.name
 

@@ -80,6 +80,7 @@ class RetryPolicy:
         help_ = exc.help if isinstance(exc, BlockedError) else ""
         state = self._position.state
         if state.state != "blocked" or state.reason != str(exc):
+            # Logged once for each reason; the try of every minute would fill the log.
             suffix = f"; {help_}" if help_ else ""
             self._log_line(f"{self._name} is blocked: {exc}{suffix}")
         self._position.show("blocked", reason=str(exc), help_=help_)
@@ -94,6 +95,7 @@ class RetryPolicy:
         elif not isinstance(exc, OtelBridgeError):  # an error of the writer itself
             reason = f"{type(exc).__name__}: {exc}"
             retry_after_s = None
+            # An error of the writer itself: after `_STRANGE_TRIES` in a row the record is refused.
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
         # The fourth is logged too if its reason is another: the first one of a server that restarts
@@ -130,6 +132,7 @@ class RetryPolicy:
 
     def wrote(self) -> None:
         """Reset the failures, after a call of the writer returned."""
+        # A record was written, so that the exporter itself is not what is broken.
         self._unexpected_dead_letters = 0
         self.over()
 
@@ -164,6 +167,7 @@ class Backoff:
         Return the seconds to wait: half to all of the doubled time, at least *retry_after_s*.
         """
         self.failures += 1
+        # The exponent is bounded, because a float overflows after a thousand failures.
         longest = min(FIRST_S * 2.0 ** min(self.failures - 1, 20), LONGEST_S)
         self.requested_s = min(retry_after_s or 0.0, ASKED_LONGEST_S)
         return max(longest * self._chance.uniform(0.5, 1.0), self.requested_s)
@@ -213,6 +217,7 @@ class DeliveryPosition:
 
     def save(self, state: ExporterState) -> None:
         """Replace the state by *state*, in the ledger too."""
+        # The ledger first: if it fails, memory shows no position that a restart would not have.
         self._ledger.save(state)
         self.state = state
 
@@ -226,6 +231,7 @@ class DeliveryPosition:
                 ``None`` without a writer.
         """
         state = self.now
+        # Without a writer the last one's word holds: what it left unconfirmed stays so.
         in_doubt = state.durable < state.written if reports_durable is None else reports_durable
         written = max(through, state.written)
         moved = dataclasses.replace(
@@ -264,6 +270,7 @@ class DeliveryPosition:
     ) -> None:
         """Store a record that was refused for good as a dead letter."""
         name = self.now.exporter
+        # A tracker's answer may quote the record, and the reason is shown in `status`.
         reason = redact_text(reason)
         self._ledger.dead_letter(
             DeadLetter(self.now.id, position, kind, record_id, reason, time.time_ns(), data)
@@ -285,6 +292,7 @@ class DeliveryPosition:
         is_failing = state in {"retrying", "blocked"}
         failing_since_s = None
         if is_failing:
+            # Kept over retries: a run is parked by the time since the first failure.
             failing_since_s = self.state.failing_since_s or time.monotonic()
         if is_failing and state == self.state.state:
             reason = reason or self.state.reason

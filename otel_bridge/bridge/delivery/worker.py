@@ -250,11 +250,13 @@ class DeliveryThread:
             try:
                 return self._failed(exc), False
             except Exception:  # noqa: BLE001  # a report that fails must not end the thread either
+                # Not at once: an error that lasts would otherwise keep a core busy.
                 return FAILED_S, False
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
         begun_s = time.monotonic()
         due_s = math.inf if wait_s is None else begun_s + wait_s
+        # Of the beginning of the wait, because a flush must not shorten what the server asked for.
         allowed_s = begun_s + self._requested_s()
         with self._wake:
             while not (self._stopping or self._retry or (self._news and for_news)):
@@ -264,6 +266,7 @@ class DeliveryThread:
                 if remaining_s <= 0:
                     break
                 self._wake.wait(None if due_s == math.inf else remaining_s)
+            # Cleared with the lock held: a notice that comes later belongs to the next wait.
             self._news = False
             self._retry = False
             self._flush = False

@@ -92,6 +92,7 @@ class WriterSession:
         self._run_names = (run.project, run.name)
         writer = self._open_writer(exporter, settings, run, state)
         opened = OpenWriter(writer, described_through)
+        # Before its first call: if that fails, `close` must find the writer.
         self.opened = opened
         try:
             durable = writer.durable()
@@ -111,7 +112,9 @@ class WriterSession:
             has_moved = False
             if durable is not None:
                 # The tracker decides where to continue, within what the ledger still has.
+                # The ledger may be a new one with fewer records, or have evicted the oldest.
                 start = max(min(durable, self._ledger.position), self._view.oldest() - 1)
+                # The batch in memory begins elsewhere then, so the caller reads it again.
                 has_moved = start != state.written
                 counted_state = counted(self._view, kinds, state, start)
                 state = dataclasses.replace(counted_state, written=start, durable=start)
@@ -152,6 +155,7 @@ class WriterSession:
             blocked = incompatibility(exc, packages or f"the exporter {self._name}", install)
             if blocked is None:
                 raise
+            # An incompatible version does not pass by waiting: a person must upgrade it.
             raise blocked from exc
 
     def _found(self, writer: RunWriter) -> str:
@@ -183,6 +187,7 @@ class WriterSession:
         if error is not None:
             unwritten_from = error.position if isinstance(error, ExporterError) else None
             written, unwritten = call.split(unwritten_from)
+            # Only what was not written: a repeated call must not double the first part.
             batch.calls.appendleft(unwritten)
         if written is not None:
             self._count(
@@ -215,6 +220,7 @@ class WriterSession:
             self._retry.wrote()
         else:
             self._set_aside(batch.record, error)
+        # Before the ledger is changed: if that fails, only the removal is repeated.
         batch.tried(is_written=error is None)
         opened.newly_left_out()  # not counted, as the position of a dead letter is behind what was counted
 
@@ -236,6 +242,7 @@ class WriterSession:
         except BaseException as exc:  # noqa: BLE001  # SystemExit, a cancellation: the call failed, the thread goes on
             return RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
         finally:
+            # Also after an error: the call has taken the time from the trainer all the same.
             self.throttle.wrote(time.monotonic() - began)
         return None
 
@@ -250,9 +257,11 @@ class WriterSession:
         is_named = isinstance(error, ExporterError) and error.position is not None
         if not is_named and len(call.records) > 1:
             batch.calls.popleft()
+            # At most log2(n) halvings find a bad record, and the good ones are written on the way.
             batch.calls.extendleft(reversed(call.halves()))
             return
         refused = call.records[0]
+        # Stored before it leaves the batch: a kill in between gives a second dead letter.
         self._set_aside(refused, error)
         batch.calls.popleft()
         if len(call.records) > 1:
@@ -288,6 +297,7 @@ class WriterSession:
         if through > counted_through:  # a repeated call was counted before
             uncounted = [record for record in written if record.position > counted_through]
             batch.count(uncounted, opened.not_shown(uncounted) + left_out)
+        # Without an order the calls of a batch mix positions: only its end is a safe position.
         if ordered and batch.calls:
             self._position.advance(through, batch, reports_durable=opened.reports_durable)
 
@@ -302,6 +312,7 @@ class WriterSession:
         """Read the durable position from the writer and store it."""
         opened.queried(time.monotonic())
         durable = opened.writer.durable()
+        # Behind its last record nothing needs a confirmation: all that is written is durable.
         if durable is None or durable >= opened.last:
             durable = state.written
         if durable > state.durable:
@@ -310,6 +321,7 @@ class WriterSession:
     def close(self) -> bool:
         """Close the writer, if one is open; return whether that failed."""
         opened = self.opened
+        # Before the close: a writer that fails to close is not used again.
         self.opened = None
         if opened is not None:
             try:

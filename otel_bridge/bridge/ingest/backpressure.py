@@ -27,11 +27,14 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     states = {name: worker.exporter_state for name, worker in workers.by_name.items()}
     if len(states) > 1:
         states.pop(WEBHOOK, None)  # it passes over rows, so it is always ready
+    # One writer that works is enough: it would wait for records that are not read.
     if any(not state.failing and state.state != "blocked" for state in states.values()):
         return False
+    # Not of ``otlp``: it forwards segments and has no position in the ledger.
     written = max((state.written for name, state in states.items() if name != OTLP), default=0)
     if position - written < AHEAD_RECORDS:
         return False
+    # A local program waits in `flush` and `finish` for what is read.
     return all(header.kind == "receiver" for header in processes.living())
 
 

@@ -85,6 +85,7 @@ class BridgeSegment:
     def _append(self, of: SegmentHeader, signal: Signal, request: bytes) -> None:
         now = time.time_ns()
         if self._writer is None:
+            # Only now: a bridge that appends nothing leaves no segment for others to read.
             header = SegmentHeader.of_this_process(
                 KIND, self.instance_id, run_id=of.run_id, project=of.project, run_name=of.run_name
             )

@@ -98,6 +98,7 @@ class Eviction:
     def _is_near(self) -> bool:
         """Return whether room is needed; at most once for each count of the directory."""
         count = self._fullness.counted()
+        # All runs of a directory see one count, and each evicts at most once for it.
         is_new = count > self._last_count
         self._last_count = max(count, self._last_count)
         return is_new
@@ -115,6 +116,7 @@ class Eviction:
             default=self._ledger.position,
         )
         through = _half(oldest, durable)
+        # First what only exporters need that are no longer named: a bridge was not given them.
         if through and self._pinned(destinations) < through:
             self._evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
@@ -126,6 +128,7 @@ class Eviction:
         if not through:
             return ""
         self._evict(through)
+        # Only then records that trackers have and did not confirm; unwritten ones always stay.
         for worker in self._workers.by_name.values():
             worker.skip_through(through)
         return f"records up to {through} are evicted, although not every tracker's store confirmed them"

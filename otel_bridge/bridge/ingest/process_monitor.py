@@ -54,6 +54,7 @@ class ProcessMonitor:
         died = False
         for tail in self._reader.tails.values():
             header = tail.header
+            # Dead is for good: another process may get the id, and the segments were read as final.
             if tail.segments.dead or header is None:
                 continue
             if not self._is_alive(header, now_unix_ns):
@@ -90,10 +91,12 @@ class ProcessMonitor:
 
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
+        # Not the last check: a process that died since would make its successor one of several.
         self.check(time.time_ns())
         for tail in self._reader.tails.values():
             if tail.instance_id == header.instance_id:
                 continue
+            # Without a header it is unknown what was requested, so the process counts.
             may_request = tail.header is None or any(tail.header.exporters.values())
             is_over = tail.segments.dead and not tail.moved and not tail.behind()
             if may_request and not is_over:
@@ -116,12 +119,15 @@ class ProcessMonitor:
         """
         appended = False
         for tail in self._reader.tails.values():
+            # Unread frames may hold the process's own end, which says more than its death.
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
+                # The time of its last sign of life: the check that noticed its death came later.
                 last_append_ns = tail.cursor.last_append_ns or tail.header.created_unix_ns
                 self._bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
                 appended = True
+            # After the append: a full disk raises, and the end is tried again.
             tail.mark_ended()
         return appended
 
@@ -151,6 +157,7 @@ class ProcessMonitor:
         """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
         if now_unix_ns - self._heartbeat_ns < HEARTBEAT_NS:
             return
+        # Before the appends: on a full disk the next try comes in a minute, not at every poll.
         self._heartbeat_ns = now_unix_ns
         for header in self.living():
             if header.kind in _REPORTING:

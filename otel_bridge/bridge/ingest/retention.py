@@ -74,11 +74,13 @@ class FolderRetention:
         Raises:
             JournalError: The ledger failed.
         """
+        # Offsets in memory may be ahead of the ledger; what lies between must stay on the disk.
         if not (self._selection.chosen and self._reader.consistent):
             return
         try:
             self._delete_segments()
         except OSError as exc:
+            # The same file fails at every check: one line for each reason.
             if str(exc) != self._undeletable:
                 self._undeletable = str(exc)
                 self._log_line(f"a segment cannot be deleted: {exc}")
@@ -88,6 +90,7 @@ class FolderRetention:
         """Delete everything that is no longer needed of a delivered run, and the bridge's own segments, of *own_id*."""
         with contextlib.suppress(JournalError):
             self.free()
+            # Each call deletes some, so that the ledger is not locked for long.
             while self._prune():
                 pass
         if OTLP not in self._workers.names and not self._selection.owes_otlp:
@@ -109,6 +112,7 @@ class FolderRetention:
             for name, request in requested.given_up.items()
             if name in self._options.discard
         ]
+        # An exporter without a destination has no position: what it needs is not known.
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
@@ -237,14 +241,17 @@ def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
         forwarded: Instance to the position up to which ``otlp`` forwarded it; ``None`` if ``otlp``
             need not have it.
     """
+    # Not read, so still needed by a newer version.
     if tail.segments.refused:
         return tail.segments.first_number
+    # The segment being read stays, because frames behind the position are still in it.
     keep = tail.source.number
     if tail.used_up and tail.ended:
         keep = tail.segments.last_number + 1
     if forwarded is None:
         return keep
     position = forwarded.get(tail.instance_id)
+    # Not forwarded at all: all segments are needed.
     if position is None:
         return tail.segments.first_number
     if (position.forwarded_number, position.forwarded_offset) >= tail.cursor.data_end:

@@ -89,6 +89,7 @@ class SegmentListing:
         has_changed = is_young or mtime_ns != self._listed_mtime_ns
         if not (now or has_changed or now_s - self._listed_s > _LIST_S):
             return ()
+        # Of before the listing: a segment that appears meanwhile changes the time once more.
         self._listed_mtime_ns = mtime_ns
         self._listed_s = now_s
         return self._folder.segments()
@@ -150,6 +151,7 @@ class SegmentReader:
         self.caught_up = False
         self.state = LedgerState(self._view)
         self.translator = self._new_translator(self.state)
+        # What is known of the files stays true; only positions go back to those of the ledger.
         listed = {instance_id: tail.segments for instance_id, tail in self.tails.items()}
         tails: dict[str, SegmentTailer] = {}
         for source in self._view.sources():
@@ -283,6 +285,7 @@ class SegmentReader:
                 flush = True
             else:
                 self._use(tail, frame, records)
+            # Without a tick, which would judge silence while frames that end it are unread.
             if frames >= BATCH_FRAMES or size_bytes >= BATCH_BYTES:
                 return ReadBatch([], records, frames, has_more=True, flush=flush)
         self._tick(time.time_ns(), records)
@@ -333,6 +336,7 @@ class SegmentReader:
             tail.segments.refuse()
             self._log_line(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
+        # In the state: a batch that is collected again after a failure counts them once.
         gaps = tail.cursor.take_gaps()
         if gaps:
             count(self.state, SEGMENT_GAPS, gaps)
@@ -346,7 +350,9 @@ class SegmentReader:
             is_late = now - frame.append_unix_ns > _LATE_NS
             if is_late and frame.append_unix_ns - self._ticked_ns > _TICK_NS:
                 self._tick(frame.append_unix_ns, records)
+            # Waits of translation then last as long as when the frame had been read at once.
             now = frame.append_unix_ns
+        # A successor must find its predecessor ended, or it would be one more process beside it.
         if tail.begin_use():
             self.translator.mark_drained(self._gone(tail))
         try:
@@ -356,6 +362,7 @@ class SegmentReader:
         except JournalError:  # the ledger's fault, not the frame's
             raise
         except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
+            # Passed over and counted: it would fail again, and all others would wait behind it.
             count(self.state, "translation_errors")
             self._log_line(
                 f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}"
@@ -381,11 +388,14 @@ class SegmentReader:
         records += self.translator.tick(now_unix_ns)
 
     def _commit(self, records: list[Record]) -> None:
+        # Before the changes are taken: facts in memory belong to the same transaction.
         self.translator.flush()
         changes = self.state.changes()
         sources = [tail.source for tail in self.tails.values() if tail.moved]
+        # An empty transaction would still write to the disk, at every poll.
         if records or changes or sources:
             self._ledger.commit(records, changes, sources, self.translator.take_phases())
+            # After the commit: if that fails, `_or_as_before` makes state and tails anew.
             self.state.committed()
             for tail in self.tails.values():
                 tail.committed()

@@ -153,6 +153,7 @@ class SegmentCursor:
             # A process that rolled or died appends no more to this segment; that was checked before
             # the size.
             final = not is_last or self._segments.dead
+            # The size alone: most polls find nothing new, and opening the file costs more.
             if size is None or size <= self.offset:
                 if is_last:
                     self.final_read = self._segments.dead
@@ -163,6 +164,7 @@ class SegmentCursor:
                 continue
             start = self.offset
             self._read(final)
+            # An unfinished frame: its process is still appending it.
             if self.offset == start:
                 return
 
@@ -217,9 +219,11 @@ class SegmentCursor:
                     cut(path, whole_end)
                     self.offset = whole_end
         if scanned.frames:
+            # Of whole frames only: a torn tail is never forwarded, so nothing must wait for it.
             self.data_end = (self.number, whole_end)
             self.frames.extend(scanned.frames)
         else:
+            # Passed over without frames: else a restart would read and count the gap again.
             self.used = (self.number, self.offset)
 
     def _note_header(self, header: SegmentHeader | None, scanned: ScanResult) -> None:
@@ -354,6 +358,7 @@ class SegmentTailer:
         try:
             self.cursor.fill()
         finally:
+            # Also after an error: an earlier segment with its header may have been read before it.
             header = self.cursor.header
             if header is not None and header is not last_header:
                 self._sender = _Sender.of(header)

@@ -51,6 +51,7 @@ class StrayTraces:
 
     def closed(self, folder: RunFolder, reader: SegmentReader) -> None:
         """Note a run that is closed: spans of its rollouts may still arrive, in another run, and open it again."""
+        # Popped, so that a run that closes again is the newest and is forgotten last.
         self._closed.pop(folder.run_id, None)
         if trace_ids := reader.translator.rollouts.own_traces():
             self._closed[folder.run_id] = _ClosedRun(folder, trace_ids)
@@ -64,11 +65,13 @@ class StrayTraces:
             readers: The reader of each active run, by the run's id.
             now: Whether to look although the last look was a moment ago.
         """
+        # One run has no other that its strays could belong to; that is the usual bridge.
         is_alone = len(readers) + len(self._closed) < 2
         if is_alone or not (now or time.monotonic() >= self._next_s):
             return False
         moved = False
         for run_id, reader in readers.items():
+            # A batch that is not committed may yet be taken back, with the strays in it.
             strays = reader.translator.rollouts.strays() if reader.consistent else set[str]()
             if strays:
                 moved |= self._move_from(run_id, readers, strays)
@@ -90,6 +93,7 @@ class StrayTraces:
                 continue
             owned = owner.translator.rollouts.owned(strays)
             if owned and self._may_join(run_id, owner_id):
+                # The first owner gets them: the same spans must not be shown in two runs.
                 strays -= owned
                 for trace_id in owned:
                     moved |= _move(trace_id, readers[run_id], owner)

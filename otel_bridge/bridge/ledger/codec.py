@@ -85,6 +85,7 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
     if isinstance(record, PlainTrace):
         return OTHER, _encode_other(record)
     if isinstance(record, MediaRecord):
+        # A kind of its own, so that an exporter of metrics alone does not read it.
         kind = TOKEN_VIEW if record.id.startswith(TOKENS_ID) else MEDIA
         return kind, _encode_media(record)
     if isinstance(record, Config):
@@ -135,6 +136,7 @@ def _encode_row(row: Row) -> bytes:
         # overflow only costs the slower way, as does a `Distribution`, which cannot be added.
         total = sum(cast("Iterable[float]", row.values.values()))
         if total - total == 0:
+            # The usual row: orjson writes finite numbers exactly; NaN would become null.
             return orjson.dumps(_row_fields(row, row.values))
     except (TypeError, OverflowError):
         pass
@@ -251,6 +253,7 @@ def _decode_media(data: bytes, position: Position) -> MediaRecord:
     for kind, mime_type, digest, caption, size in listed:
         media.append(MediaItem(kind, mime_type, data[start : start + size], digest, caption))
         start += size
+    # Sizes that do not add up are damage: a cut picture would be shown as a whole one.
     if start != len(data):
         raise ValueError(f"media of {start} bytes")
     return MediaRecord(

@@ -69,9 +69,11 @@ class Database:
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
         self.path = path
         self._exclusive = exclusive
+        # Guards the write connection, which the bridge's thread and every exporter's thread use.
         self._lock = threading.RLock()
         _make_private(path)
         with sqlite_errors(path):
+            # On a connection of its own: the PRAGMAs of `_connect` would already change the file.
             _refuse_other_formats(path)
             self._writer = _connect(path, exclusive=exclusive)
             try:
@@ -84,11 +86,13 @@ class Database:
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Hold the lock and one write transaction, which is committed at the end and rolled back on any error."""
         with self._lock, sqlite_errors(self.path):
+            # Takes the write lock now; a later upgrade could fail in the middle of the transaction.
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
                 self._writer.execute("COMMIT")
             except BaseException:
+                # A full disk makes SQLite roll back by itself.
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
@@ -96,6 +100,7 @@ class Database:
     def connect_reader(self) -> DatabaseReader:
         """Return a read connection for one thread."""
         if self._exclusive:
+            # The file is locked for this connection alone, so readers share it and its lock.
             return DatabaseReader(self._writer, self._lock, self.path, owned=False)
         with sqlite_errors(self.path):
             # Its PRAGMAs read the file, so that damage is found while the writer still has pages in
@@ -151,6 +156,7 @@ class Database:
             with self.transaction() as sql:
                 for statement in _SCHEMA.split(";\n"):
                     sql.execute(statement)
+                # In the transaction of the tables: a kill leaves either no ledger or a whole one.
                 sql.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
         # Reads every table once, so that damage is found when the ledger is opened, not later.
         for table in (
@@ -232,6 +238,7 @@ def set_aside(path: Path) -> Path:
     """
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     try:
+        # Before the ledger: a kill in between must not leave an old WAL beside a new ledger.
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
@@ -298,10 +305,13 @@ def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
     if exclusive:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    # Before any table exists; SQLite ignores it afterwards.
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    # Exporters read while the bridge writes.
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
     # A commit survives a kill of the process; `Database.sync` syncs what must survive a power loss.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 2000")
+    # Else the WAL keeps the size of its largest moment, which counts towards the directory.
     connection.execute("PRAGMA journal_size_limit = 16777216")
     return connection

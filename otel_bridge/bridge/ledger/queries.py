@@ -81,6 +81,7 @@ class LedgerView:
             last_read = start
             for position, kind, data in cast("Iterable[tuple[int, int, bytes]]", rows):
                 size += len(data)
+                # The first record is taken whatever its size, or the exporter would stop here.
                 if size > limit_bytes and last_read > start:
                     through = last_read
                     break
@@ -90,6 +91,7 @@ class LedgerView:
                 except InvalidRecordError as exc:
                     broken.append((position, kind, data, str(exc)))
             rows.close()
+        # Full: more may follow. Otherwise all up to the end of the ledger were read.
         if len(records) + len(broken) == limit:
             through = last_read
         return RecordPage(records, through, last, broken)

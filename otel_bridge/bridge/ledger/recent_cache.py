@@ -89,8 +89,10 @@ class RecentRecords:
         rows = [record if isinstance(record, Row) else None for record in records]
         chunk = _Chunk(encoded[0][0], encoded[-1][0], rows, list(encoded), size)
         with self._lock:
+            # A gap would be read as if its records did not exist, so the older ones go.
             if self._chunks and chunk.first != self._chunks[-1].last + 1:
                 self._drop(len(self._chunks))
+            # Oldest first: exporters that are further behind read from the ledger anyway.
             while self._chunks and self._size_bytes + size > self._limit:
                 self._drop(1)
             if size > self._limit or not self._room.take(size):
@@ -112,6 +114,7 @@ class RecentRecords:
                 or not self._chunks[0].first <= position + 1 <= self._chunks[-1].last
             ):
                 return None
+            # Copied under the lock, read outside it: decoding would hold up the next commit.
             chunks = list(self._chunks)
         return _picked(chunks, position, kinds, limit=limit, limit_bytes=limit_bytes)
 

@@ -163,6 +163,7 @@ class Ledger:
         """
         first = self.position + 1
         counts = self.counts
+        # Outside the transaction: exporters wait for its lock.
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
@@ -182,7 +183,9 @@ class Ledger:
                 put_source(sql, source)
             self._timeline.add(sql, phases, records)
         if encoded:
+            # After the commit: a batch that failed is translated anew, and gets its positions then.
             _mark(records, first)
+            # Before the position: an exporter that sees it finds the records in memory.
             self.recent.add(records, encoded)
             self.position = encoded[-1][0]
             self.counts = counts
@@ -252,6 +255,7 @@ class Ledger:
             oldest = cast(
                 "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
             )
+            # Older records were pruned; the new exporter counts them as missed.
             start = self.position if oldest is None else oldest - 1
             sql.execute(
                 "INSERT OR IGNORE INTO destinations (exporter, variables, written, durable, counted, missed) "
@@ -363,6 +367,7 @@ class Ledger:
             )
             deleted = 0
             if oldest is not None and oldest <= through:
+                # A long deletion would hold the lock that commits and exporters need.
                 last = min(through, oldest + _PRUNE_RECORDS - 1)
                 deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
         self.database.give_back(_VACUUM_PAGES, keep=_SPARE_PAGES)

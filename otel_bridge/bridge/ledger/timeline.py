@@ -91,6 +91,7 @@ class TimelineStore:
             if isinstance(record, RolloutRecord) and record.timed:
                 step = record.step if record.step is not None else _NO_STEP
                 parts.setdefault((record.role or "", step), []).extend(_of_rollout(record))
+        # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             self._add_marks(parts, records)
         for (role, step), events in parts.items():
@@ -163,6 +164,7 @@ class TimelineStore:
         # What has no step is not a slow step either: it comes last, and stays in the order of its
         # age.
         older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
+        # Half of the room is for the newest steps, half for the slowest of the others.
         slowest, deleted = _within(older, room)
         sql.executemany(
             "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",

@@ -57,6 +57,7 @@ class LedgerState:
 
     def delete(self, key: str) -> None:
         """Forget *key*."""
+        # A key that was set and deleted within one batch may still be in the ledger.
         if self._space(key).pop(key, None) is not None or key in self._changed:
             self._changed[key] = None
 
@@ -66,6 +67,7 @@ class LedgerState:
         Stored values are read on demand.
         """
         if "/" in prefix:
+            # Only one key space is searched: the state may have a hundred thousand keys.
             pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:
             pairs = [
@@ -94,6 +96,7 @@ class LedgerState:
     def committed(self) -> None:
         """Mark the changes as stored, and release large values above the limit, oldest first."""
         self._changed.clear()
+        # Only after the commit: what is released must be in the ledger.
         while self._large_bytes > self._limit and self._large:
             key = next(iter(self._large))
             self._large_bytes -= self._large.pop(key)

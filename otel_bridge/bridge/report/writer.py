@@ -119,6 +119,7 @@ class ReportWriter:
             report = self._report(workers, selection, ended)
             write_report(self._folder, report)
         except JournalError:
+            # Due again: the report that is awaited was not written.
             self._due_s = now_s
             raise
         self._reported |= report.exporters

@@ -77,6 +77,7 @@ class HostRequests:
 
     def apply(self, run: RunBridge) -> None:
         """Give the requests to a run that was opened just now."""
+        # Before `finish`, which would end that process as well.
         run.shutdown.spare(self.spared_pid)
         if self.finish_as is not None:
             run.shutdown.finish(self.finish_as)
@@ -110,6 +111,7 @@ class RunOpener:
         def log_line(line: str) -> None:
             self._log_line(f"{folder.run_id}: {line}")
 
+        # One for a directory: counting it takes long, and the limit is that of all its runs.
         if folder.base not in self._fullness:
             self._fullness[folder.base] = fullness_of(folder, self._options)
         fullness = self._fullness[folder.base]
@@ -191,6 +193,7 @@ class ActiveRuns:
     def poll(self) -> bool:
         """Poll each active run once; return whether there is more to do at once."""
         has_more = False
+        # A copy: a polled run may leave the list.
         for path, run in list(self._runs.items()):
             self._stall_watch.record(run.folder.run_id)
             has_more |= self._poll_run(path, run)
@@ -217,11 +220,13 @@ class ActiveRuns:
         until_s = time.monotonic() + _ROUND_S
         has_closed = False
         for leaving in list(self._leaving.values()):
+            # Only then is the close short, for which all other runs wait.
             if leaving.run.stopped() or time.monotonic() >= leaving.by_s:
                 self._close(leaving)
                 has_closed = True
                 if time.monotonic() >= until_s:
                     break
+        # With half of them on the way out, more would leave nothing that is served.
         if not self._leaving_many():
             for run in self.rotation.to_give_way(self, leaving=len(self._leaving)):
                 self._leave(run, self._gave_way)
@@ -377,9 +382,11 @@ class ActiveRuns:
             else:
                 self._put_off(folder, str(exc), self.failures.failed(folder.path, exc))
             return False
+        # Its last status is out of date from now on.
         self._discovery.closed.pop(folder.path, None)
         self._runs[folder.path] = run
         self.rotation.began(folder.path)
+        # A request holds for runs found later too, or a drain would miss those that waited.
         self._requested.apply(run)
         self._move_strays(now=True)  # before a run with nothing else to do is closed again
         return True
@@ -465,6 +472,7 @@ class ActiveRuns:
 
         An unfinished run goes to the end of the queue.
         """
+        # Asked before the close, which discards what is needed to answer.
         finished = drained(run) if self._requested.draining else has_nothing_to_do(run)
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:
@@ -475,6 +483,7 @@ class ActiveRuns:
         folder = run.folder
         self._log_line(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)
+        # SQLite would go on in a renamed file that a connection has open.
         self._close_run(run, time.monotonic() + CLOSE_S)
         try:
             aside = set_aside(folder.ledger_path)

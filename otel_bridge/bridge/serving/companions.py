@@ -58,6 +58,7 @@ class Companions:
             Whether the lock was taken again, so that there is something to serve.
         """
         last_listed = self._listed
+        # Before the look: a process that notes a run is seen here, or finds the lock free.
         self._lock.release()
         self.folders()
         return self._listed != last_listed and self.take()
@@ -69,6 +70,7 @@ class Companions:
         if folder is None or folder is self._leader or folder.path == self._leader.path or not text:
             return
         with contextlib.suppress(OSError):
+            # A link or a pipe in its place is neither followed nor waited for.
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
             with open(os.open(folder.log_path, flags, 0o600), "a", encoding="utf-8") as file:
                 if file.tell() < LOG_BYTES:
@@ -82,6 +84,7 @@ class Companions:
             if mark == self._mark or not (pid.isdecimal() and ticks.isdecimal()):
                 continue
             with contextlib.suppress(OSError, JournalError):
+                # With the start time, because another process may have the same id by now.
                 if start_ticks(int(pid)) != int(ticks) and not probe(
                     self._leader.companions_lock_path(mark)
                 ):

@@ -53,6 +53,7 @@ class ControlRequests:
     def receive(self) -> None:
         """Carry out every new request; an exception leaves the request unanswered."""
         requests = receive_control(self._folder, self._malformed, self._acted_on)
+        # Set before the work: an exception leaves it set, and the bridge stays for another try.
         self.unanswered = bool(requests)
         for request in requests:
             if request.kind != "handover" or delete_control_request(self._folder, request):

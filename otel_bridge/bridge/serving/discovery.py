@@ -88,6 +88,7 @@ class Discovery:
         folders = list(self._folders())
         self._forget({folder.path for folder in folders})
         with_work = [folder for folder in folders if self._needs_work(folder)]
+        # A fiftieth of the time at most, however many folders there are.
         self.next_s = began_s + max(DISCOVER_S, _COST_FACTOR * (time.monotonic() - began_s))
         return with_work
 
@@ -147,6 +148,7 @@ class Discovery:
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         """Return whether a folder, which changed since it was last checked, has something to read or to write."""
         changed_ns = _changed_ns(folder)
+        # One `stat` for each folder: a directory may hold thousands that ended long ago.
         if changed_ns == self._checked.get(folder.path):
             return False
         # A recent time of change may hide a further change: such a folder is checked again.

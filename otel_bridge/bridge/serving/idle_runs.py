@@ -76,6 +76,7 @@ class IdleRuns:
         self._checked_s[path] = now_s
         position = (run.reader.offsets(), run.ledger.position)
         last_position, since_s = self._positions.get(path, (None, now_s))
+        # Positions first: they are cheap, and a run that moves is not asked further.
         if position != last_position or not has_nothing_to_do(run):
             self._positions[path] = (position, now_s)
             return False
@@ -86,6 +87,7 @@ class IdleRuns:
 
     def put(self, run: RunBridge, deadline_s: float, *, drained: bool = False) -> list[str]:
         """Close *run* except for its lock; return the exporters whose writer hangs."""
+        # Each lock is an open file, of which a process may have few.
         keep = self._held < self._locks
         hanging = run.close(deadline_s, keep_lock=keep)
         self.forget(run.folder.path)
@@ -107,6 +109,7 @@ class IdleRuns:
         """
         asleep = self._asleep[folder.path]
         if asleep.lease is not None:
+            # An idle run is held all the same, and other hosts judge that by its heartbeat.
             asleep.lease.heartbeat()
         due = not asleep.drained and (now or time.monotonic() >= asleep.check_s)
         return due or asleep.segments_read.anything_new() or is_requested(folder)

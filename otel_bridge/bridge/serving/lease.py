@@ -126,6 +126,7 @@ def take_lock(
         FolderLockedError: Another bridge has the folder and keeps it.
         JournalError: The folder cannot be locked.
     """
+    # Before the lock: on some shared file systems each machine has locks of its own.
     _refuse_other_host(folder)
     lock = folder.lock()
     if lock.acquire():
@@ -167,6 +168,7 @@ def _kill_holder(
     report = read_report(folder)
     if holder is None or (report is not None and report.launcher):
         return
+    # A process id means a process on this boot only.
     if holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
         log_line(
             f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed"

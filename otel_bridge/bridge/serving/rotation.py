@@ -102,6 +102,7 @@ class Rotation:
         """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds."""
         now_s = time.monotonic()
         self._open_again_s = max(self._open_again_s, now_s + pause_s)
+        # An eighth fewer than were open when the files ran out, since that number was too many.
         self._limit = max(min(self._limit, at_work - max(at_work // 8, 1)), 1)
         self._limited_s = now_s
 
@@ -136,6 +137,7 @@ class Rotation:
             if rank:
                 ranked.append((rank, self._stints[run.folder.path].moved_s, run))
         ranked.sort(key=itemgetter(0, 1))
+        # Idle ones leave freely; of busy ones few, because each closes and opens its writers.
         max_busy = max(self.limit // _SHARE, 1) - leaving
         return [
             run

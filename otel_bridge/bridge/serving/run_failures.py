@@ -51,6 +51,7 @@ class RunFailures:
         wait_s = min(failing.backoff.failed(), LONGEST_S)
         failing.until_s = time.monotonic() + wait_s
         is_expected = isinstance(exc, OtelBridgeError)
+        # An expected error says what to do; any other is a bug, whose place is needed.
         details = str(exc) if is_expected else "".join(traceback.format_exception(exc))
         self._report(
             failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {details}"
