@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 49,
-    "nested-ternary": 13,
-    "packed-assignment": 267,
-    "generic-name": 1040,
+    "complexity": 9,
+    "nested-ternary": 0,
+    "packed-assignment": 47,
+    "generic-name": 243,
     "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
