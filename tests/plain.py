@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 9,
+    "complexity": 6,
     "nested-ternary": 0,
-    "packed-assignment": 47,
-    "generic-name": 243,
+    "packed-assignment": 46,
+    "generic-name": 240,
     "attributes": 17,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

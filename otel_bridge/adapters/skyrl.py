@@ -190,23 +190,13 @@ class ExperimentRecorder:
         if run is None or not output.get("response_ids"):
             return
         columns = _columns(output)
-        if self._resamples and split == "train":
-            prompts = ()  # those of the last batch, while the responses are of several
-        elif num_turns is not None:
-            # The last prompt has all turns before it, the first one has none of them.
-            prompts = [
-                None if turns > 1 else prompt
-                for prompt, turns in zip(prompts, num_turns, strict=False)
-            ]
-        if prompts:
-            columns["prompts"] = list(prompts)
         if num_turns is not None:
-            columns["metadata"] = [
-                {**(known or {}), "num_turns": turns}
-                for known, turns in zip(
-                    columns.get("metadata") or [None] * len(num_turns), num_turns, strict=False
-                )
-            ]
+            prompts = _prompts_of_single_turns(prompts, num_turns)
+            columns["metadata"] = _with_turns(columns.get("metadata"), num_turns)
+        is_of_several_batches = self._resamples and split == "train"
+        # Prompts are those of the last batch.
+        if prompts and not is_of_several_batches:
+            columns["prompts"] = list(prompts)
         decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
         # With dynamic sampling the output is of several batches, of which the step consumes an unknown part.
         is_consumed = split == "train" and not self._resamples
@@ -348,6 +338,24 @@ class OtelBridgeTrajectoryLogger(_Beside):
                 include_idx=include_idx,
                 **kwargs,
             )
+
+
+def _prompts_of_single_turns(prompts: Sequence[Any], num_turns: Sequence[int]) -> list[Any]:
+    """Return the prompts, ``None`` for a trajectory of several turns: its prompt has all turns but the last."""
+    return [
+        None if turns > 1 else prompt for prompt, turns in zip(prompts, num_turns, strict=False)
+    ]
+
+
+def _with_turns(
+    metadata: Sequence[Mapping[str, Any] | None] | None, num_turns: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the facts of each trajectory with its number of turns."""
+    facts = metadata or [None] * len(num_turns)
+    return [
+        {**(of_trajectory or {}), "num_turns": turns}
+        for of_trajectory, turns in zip(facts, num_turns, strict=False)
+    ]
 
 
 def _columns(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,9 +81,8 @@ class CompletionReader:
     def __init__(self) -> None:
         self.training_ids: list[str] = []
         self._training_step: int | None = None
-        self._before: list[
-            object
-        ] = []  # kept, so that no new entry can have the identity of one of these
+        # Kept, so that no new entry can have the identity of one of these.
+        self._before: list[object] = []
         self._blocks: tuple[int, str] = (-1, "")
         self._groups = 0
 
@@ -100,43 +99,39 @@ class CompletionReader:
         advantages = _column(logs, "advantages")
         # Advantages are new objects in every batch; equal texts may be one object.
         entries: list[object] = advantages if len(advantages) == len(completions) else completions
-        known = {id(one) for one in self._before}
+        seen = set(map(id, self._before))
         self._before = entries
-        new = [place for place, one in enumerate(entries) if id(one) not in known]
+        new = [place for place, entry in enumerate(entries) if id(entry) not in seen]
         if not new:
             return []
         groups = self._group_names(len(new), _generations(trainer, split), step, split)
         columns, extra = _columns(logs, "rewards"), _columns(logs, "extra")
         weights = dict(zip(columns, _weights(trainer, len(columns)), strict=True))
         rollouts: list[Rollout] = []
-        for number, place in enumerate(new):
-            rewards = {
-                name: value
-                for name, values in columns.items()
-                if (value := _finite(values, place)) is not None
-            }
-            group, sample = groups[number]
-            rollouts.append(
-                Rollout(
-                    messages=messages_of(prompts[place])
-                    + messages_of(completions[place], "assistant"),
-                    reward=_total(rewards, weights),
-                    rewards=rewards,
-                    advantage=_finite(advantages, place),
-                    group=group,
-                    sample=sample,
-                    metadata={
-                        name: values[place] for name, values in extra.items() if place < len(values)
-                    },
-                    id=new_rollout_id(),
-                )
+        for place, (group, sample) in zip(new, groups, strict=False):
+            rewards = _finite_at(columns, place)
+            answer = messages_of(completions[place], "assistant")
+            rollout = Rollout(
+                messages=messages_of(prompts[place]) + answer,
+                reward=_total(rewards, weights),
+                rewards=rewards,
+                advantage=_finite(advantages, place),
+                group=group,
+                sample=sample,
+                metadata=_facts_at(extra, place),
+                id=new_rollout_id(),
             )
+            rollouts.append(rollout)
         if split == "train":
-            if step != self._training_step:
-                self._training_step = step
-                self.training_ids = []
-            self.training_ids += [rollout.id for rollout in rollouts if rollout.id is not None]
+            self._note_training(step, rollouts)
         return rollouts
+
+    def _note_training(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Note the ids that *step* and the steps after it consume."""
+        if step != self._training_step:
+            self._training_step = step
+            self.training_ids = []
+        self.training_ids += [rollout.id for rollout in rollouts if rollout.id is not None]
 
     def forget_training(self) -> None:
         """Forget the last rollouts to train on: what else records them gives them ids of its own."""
@@ -200,6 +195,17 @@ def _weights(trainer: Any, number: int) -> list[float]:
 def _total(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
     """Return the weighted sum of the functions that applied, as TRL computes the reward."""
     return sum(value * weights[name] for name, value in rewards.items()) if rewards else None
+
+
+def _finite_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, float]:
+    """Return the finite numbers of a row, by column."""
+    numbers = {name: _finite(values, place) for name, values in columns.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    """Return the values of a row, of the columns that are long enough."""
+    return {name: values[place] for name, values in columns.items() if place < len(values)}
 
 
 def _finite(values: Sequence[Any], place: int) -> float | None:

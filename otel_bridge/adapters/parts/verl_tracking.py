@@ -305,37 +305,39 @@ def _log_dump(
     extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
     number = len(outputs)
     columns = {name: list(values) for name, values in extra.items() if len(values) == number}
+    uids = _uids(batch, columns.pop("uid", None), number)
     parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
-    others = {
-        name: values for name, values in columns.items() if name not in parts and name != "uid"
-    }
+    others = {name: values for name, values in columns.items() if name not in parts}
     others["ground_truth"] = truths
-    advantages, uids = _advantages(batch, number), _uids(batch, columns.get("uid"), number)
+    advantages = _advantages(batch, number)
     versions = _versions(batch, number)
-    rollouts = [
-        {
-            "messages": [
-                {"role": "user", "content": inputs[place]},
-                {"role": "assistant", "content": outputs[place]},
-            ],
-            "reward": given["scores"][place],
-            "rewards": {name: float(values[place]) for name, values in parts.items()},
-            "advantage": advantages[place],
-            "group": uids[place],
-            "batch_index": place,
-            "policy_version": versions[place],
-            "metadata": {
-                name: values[place] for name, values in others.items() if values[place] is not None
-            },
-        }
-        for place in range(number)
-    ]
+    rollouts: list[dict[str, Any]] = []
+    for place in range(number):
+        question = {"role": "user", "content": inputs[place]}
+        answer = {"role": "assistant", "content": outputs[place]}
+        rollouts.append(
+            {
+                "messages": [question, answer],
+                "reward": given["scores"][place],
+                "rewards": {name: float(values[place]) for name, values in parts.items()},
+                "advantage": advantages[place],
+                "group": uids[place],
+                "batch_index": place,
+                "policy_version": versions[place],
+                "metadata": _facts_at(others, place),
+            }
+        )
     logger = VerlLogger.current
     run = None if logger is None else logger.recording.begin()
     if run is not None:
         step = _step_of(trainer)
         ids = log_training_batch(run, rollouts, step)
         _annotate(run, trainer, batch, ids, step)
+
+
+def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    """Return the values of a row that are not ``None``, by column."""
+    return {name: values[place] for name, values in columns.items() if values[place] is not None}
 
 
 def _annotate(run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int) -> None:
