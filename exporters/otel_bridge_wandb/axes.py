@@ -55,6 +55,7 @@ class WandbAxes:
     def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
         self._define = define
         self._shared = shared
+        # wandb's own key, which every line has.
         self._bound: set[str] = {"_timestamp"}
         self._axes: set[str] = set()
         self._declared: set[str] = set()
@@ -104,6 +105,7 @@ class WandbAxes:
 
     def bind(self, keys: Iterable[str], axis: str) -> None:
         """Bind the new keys of *keys*, which are as W&B shows them."""
+        # Hot path: called for each row, whose keys are almost always bound.
         bound = self._bound
         for key in keys:
             if key not in bound:
@@ -116,6 +118,7 @@ class WandbAxes:
                 self.bind((shown_key(key, axis),), axis)
 
     def _bind(self, key: str, axis: str) -> None:
+        # The axis before the key: a definition names its axis by its place in the list.
         if axis not in self._axes:
             self._axes.add(axis)
             self._bound.add(axis)

@@ -50,10 +50,12 @@ class BulkLogger:
             yield
             return
         self._owner = threading.get_ident()
+        # run.log and define_metric end there, so that their records stay in one order.
         self._interface._publish = self._keep
         try:
             yield
         finally:
+            # First of all, so that an error of the sending leaves wandb as it was.
             self._interface._publish = self._publish
             requests = self._requests
             self._requests = []
@@ -61,10 +63,12 @@ class BulkLogger:
                 self._send(requests)
 
     def _keep(self, record: Any, *, nowait: bool = False) -> None:
+        # "nowait" is set where wandb calls from its own asyncio thread (wandb_run.py, 0.31).
         if self._publish is not None and (nowait or threading.get_ident() != self._owner):
             self._publish(record, nowait=nowait)
             return
         messages: Any = importlib.import_module("wandb.proto.wandb_server_pb2")
+        # From here on as wandb's own _publish (interface_sock.py, 0.31).
         self._assign(record)
         request = messages.ServerRequest()
         request.record_publish.CopyFrom(record)
@@ -73,6 +77,7 @@ class BulkLogger:
     def _send(self, requests: Sequence[Any]) -> None:
         async def send() -> None:
             for request in requests:
+                # One by one and in order: the server numbers lines as they arrive.
                 await self._client.publish(request)
 
         try:

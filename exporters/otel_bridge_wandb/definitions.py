@@ -67,6 +67,7 @@ class Definitions:
         self._undeclared += 1
         if not self._whole:
             self._whole = True
+            # Only from here on: before, wandb's own entry is the whole one.
             self._interface._publish_telemetry = self._publish_telemetry
 
     def send_definitions(self, *, now: bool = False) -> None:
@@ -81,6 +82,7 @@ class Definitions:
         sent = sdk.undotted(name)
         if axis is None:
             entry: dict[str, object] = {"1": sent, "6": _HIDDEN, "7": []}
+            # wandb counts the places of definitions from 1.
             self._places[name] = len(self._entries) + 1
         else:
             entry = {"1": sent, "5": self._places[axis], "6": _SHOWN, "7": []}
@@ -88,6 +90,7 @@ class Definitions:
 
     def _publish_telemetry(self, record: Any) -> None:
         if self._telemetry is not None:
+            # wandb's own first: the last entry that arrives is the one that the server keeps.
             self._telemetry(record)
             self._send()
 

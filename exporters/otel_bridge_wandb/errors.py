@@ -82,9 +82,11 @@ def _help_of(exc: BaseException, text: str) -> str | None:
 
     ``None`` when it passes by itself.
     """
+    # The status first: words such as "connection" also stand in the text of an answer.
     status = status_of(text)
     if status is not None:
         return _HELP.get(status, "") if status in _BLOCKING else None
+    # "in use": the stream of a failed init() in wandb's service, which `sdk` closes.
     if "in use" in text or _unreachable(text):
         return None
     kinds = _class_names(exc)
@@ -178,6 +180,7 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
     if NO_MESSAGE not in str(error):
         return ""
     logs = sorted((root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"), key=_changed_ns)
+    # The newest: each try of `init()` makes a folder of its own.
     return _last_refusal(logs[-1]) if logs else ""
 
 
@@ -188,6 +191,7 @@ def _last_refusal(log: Path) -> str:
             lines = _LINE.findall(opened.read().decode("utf-8", "replace"))
         return str(orjson.loads(lines[-1]).get("error", "")) if lines else ""
     except (OSError, orjson.JSONDecodeError):
+        # Without its log the refusal stays without a reason; the help names where it may stand.
         return ""
 
 

@@ -56,6 +56,7 @@ from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 
 _MISSED: Final = "online/missed"
+# Then the run ends: a server that never shows what it was sent must not keep it open.
 _MAX_MISSED: Final = 3
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
@@ -113,6 +114,7 @@ def _open_offline(
     wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
 ) -> WandbRunWriter:
     store = OfflineStore(memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest)
+    # Around init(): a kill within it leaves a directory that the next writer must know as ours.
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
     store.after_init(sdk.sync_dir(opened))
@@ -145,6 +147,7 @@ def _open_shared(
             primary=sharing.is_primary(run),
         )
     except BaseException:
+        # Opened already: without this, the next try finds its run id in use in wandb's service.
         main.close()
         raise
 
@@ -171,6 +174,7 @@ def _open_online(
     marker = "" if alone else marker_of(memory)
     connect = functools.partial(_server, wandb, settings, project_of(run), run_id, marker=marker)
     with as_bridge_errors("asking for the run"):
+        # Asked before init(), which creates the run: afterwards its origin cannot be seen.
         server = connect(entity=entity_of(run, settings))
         existing = server.find()
     assigned = existing is not None and sweep_of(run) is not None
@@ -180,6 +184,7 @@ def _open_online(
         ownership.refuse_other_writer(run_id)
     folder = _own_folder(run, settings)
     timeouts = UploadTimeouts(memory)
+    # Before init(), because the finish timeout is one of wandb's own settings.
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
     with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
         parameters = server.parameters() if assigned else None
@@ -189,10 +194,12 @@ def _open_online(
     opened = _init(wandb, run, settings, ownership, alone=alone, config=parameters)
     try:
         line_count = int(opened.starting_step) if alone else _shared_lines(existing, memory)
+        # Right after init(): a kill from here on must find the run as this folder's own.
         ownership.opened(line_count)
         with as_bridge_errors("sending the files of a killed writer"):
             _carry_over(opened, folder, run_id)
         lines = LineLedger(memory, line_count)
+        # Before the first line: lost increments are sent again, by the first calls of the bridge.
         _settle(lines, server)
         limits = _upload_limits(settings)
         uploads = Uploads(
@@ -218,6 +225,7 @@ def _open_online(
             writer.found = _existing_lines(run_id, line_count)
         return writer
     except BaseException:
+        # A failure of the opening is not the end of the run: W&B goes on showing it as running.
         leave_open(opened)
         opened.finish(0)
         raise
@@ -232,6 +240,7 @@ def _existing_lines(run_id: str, line_count: int) -> str:
 
 def _shared_lines(existing: ServerRun | None, memory: WriterMemory) -> int:
     """Return how many lines the shared run has: at the server, or sent before and still on the way."""
+    # The server's number of a writer's own lines may lag, and never runs ahead.
     return 0 if existing is None else max(existing.lines, held_before(memory))
 
 
@@ -277,6 +286,7 @@ def _settle(lines: LineLedger, server: Server) -> None:
             increments = {
                 key: server.committed(key, first) for key, first in lines.awaited_tables().items()
             }
+        # Committed ones first; what is then still pending is lost with its process.
         lines.committed(lambda key: increments.get(key, ()))
         lines.lose_pending(time.time_ns() // 1_000_000)
 
@@ -337,6 +347,8 @@ def _writer(
         common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened))
     with as_bridge_errors("declaring the axes"):
         axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
+        # An init() replaces all definitions at the server by none, until this upload (wandb 0.28 to
+        # 0.31).
         axes.bind_all(_listed(run.keys, sharing))
         axes.send_definitions(now=True)
     shared = None
@@ -349,11 +361,13 @@ def _writer(
         )  # fmt: skip
         if stored is not None:
             with as_bridge_errors("taking over config and axes"):
+                # Read before init(), whose first upload replaces what the others had stored.
                 shared.take_over(stored)
     missed = None
     if server is not None and memory is not None:
         missed = functools.partial(_missed, server, memory, shared)
     refused_files = None if settings.offline else RefusedFiles(_log_file(opened))
+    # Offline, the directory is written again as a whole, its alerts too.
     alert_memory = None if settings.offline else memory
     deadline_s = None if sdk.abilities(wandb).finish_timeout else settings.limits.finish_timeout_s
 
@@ -421,6 +435,7 @@ def _missed(
         memory.delete(_MISSED)
         return ""
     times = int(memory.get(_MISSED) or b"0") + 1
+    # Stored, because the run is opened by a new writer, which then defines all names one by one.
     memory.put(_MISSED, str(times).encode())
     if times <= _MAX_MISSED:
         return " and ".join(lacking)

@@ -52,6 +52,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 def _offline_lines(folder: Path, run_id: str) -> Iterator[Mapping[str, object]]:
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    # In the order of their time: a table goes on from one directory to the next.
     for file in sorted(folder.glob(f"offline-run-*-{run_id}*/run-*.wandb")):
         for record in LogReader(file.read_bytes()).records():
             history = messages.Record.FromString(record).history
@@ -88,6 +89,7 @@ def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
                     # A resumed table counts from the beginning.
                     rollouts += rows - last_rows if rows > last_rows else rows
                     last[key] = rows
+            # The step axes are of the bridge, not of the user.
             elif key not in _OWN and key.rpartition("/")[2] != "step":
                 numbers += 1
     return TrackerCounts(numbers, rollouts)

@@ -39,6 +39,7 @@ Wandb = Any
 """The module ``wandb``, whose types are not strict."""
 WandbRun = Any
 
+# Several runs open in threads of one process, and all change its environment.
 _LOCK: Final = threading.Lock()
 _SERVICE: Final = SimpleNamespace(pid=0)
 """The process that started wandb's service: a child inherits its variable and must not use it."""
@@ -77,6 +78,7 @@ def load() -> Wandb:
         abilities(wandb)
         replace_what_interferes(wandb)
         session = wandb.setup(settings=_settings(wandb, _QUIET))
+        # After setup(), which sets WANDB_SERVICE: a fork from here on sees another pid.
         _SERVICE.pid = os.getpid()
         wandb.termsetup(session.settings, None)  # silent also where somebody else began the session
         return wandb
@@ -155,9 +157,11 @@ def init(
         "run_job_type": run.job_type or identity.get(semconv.WANDB_JOB_TYPE),
         "sweep_id": sweep_of(run),
         "resume": resume,
+        # One process writes several runs.
         "reinit": "create_new",
         "init_timeout": settings.limits.init_timeout_s,
         "finish_timeout": settings.limits.finish_timeout_s,
+        # Without it, finish() that ran out of time returns as if all had arrived.
         "finish_timeout_raises": True,
         "stop_fn": stopped,
         "x_file_stream_transmit_interval": float(settings.limits.transmit_s),
@@ -168,6 +172,7 @@ def init(
         try:
             return wandb.init(settings=wandb_settings, config=dict(config or {}))
         except BaseException as exc:
+            # Else wandb's service refuses every later init() of this run: "run ID … is in use".
             close_failed_init(wandb, run_id_of(run, settings), exc)
             reason = refusal_of(exc, settings.root(run), run_id_of(run, settings))
             if reason:
@@ -272,6 +277,7 @@ def sync_dir(run: WandbRun) -> Path:
 _QUIET: Final[Mapping[str, object]] = {
     "silent": True,
     "quiet": True,
+    # Else wandb would send the bridge's own output to the run.
     "console": "off",
     "symlink": False,
     "disable_git": True,
@@ -280,6 +286,7 @@ _QUIET: Final[Mapping[str, object]] = {
     "disable_job_creation": True,
     "label_disable": True,
     "sagemaker_disable": True,
+    # Metrics of the bridge's machine are not those of the training.
     "x_disable_stats": True,
     "x_disable_meta": True,
     "x_disable_machine_info": True,
@@ -316,6 +323,8 @@ def _in_netrc(base_url: str) -> bool:
         try:
             entries = netrc.netrc(file.expanduser())
         except (OSError, netrc.NetrcParseError):
+            # A file that is missing or damaged holds no key; wandb would then prompt, and is not
+            # asked.
             continue
         if any(name in entries.hosts for name in hosts):
             return True
@@ -333,6 +342,7 @@ def staging_in(folder: Path) -> Generator[None, None, None]:
         yield
         return
     with _LOCK:
+        # Under the lock, because the variable is of the whole process.
         os.environ["WANDB_DATA_DIR"] = str(folder)
         try:
             yield
@@ -382,8 +392,10 @@ def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
     If the service does not answer in time, this is tried again after the next failure, which is
     then "in use".
     """
+    # Another writer of this process has the run open: its stream must stay.
     if _IN_USE in str(error) and run_id not in _UNCLOSED:
         return
+    # Before the try: a service that does not answer leaves the id here for the next one.
     _UNCLOSED.add(run_id)
     try:
         service = wandb.setup().ensure_service()
@@ -431,6 +443,7 @@ def call_within(timeout_s: float, call: Callable[[], object]) -> None:
         except BaseException as exc:  # noqa: BLE001  # raised in the waiting thread
             failures.append(exc)
 
+    # A daemon: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=run, name="wandb-finish", daemon=True)
     thread.start()
     thread.join(timeout_s)

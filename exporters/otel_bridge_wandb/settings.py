@@ -32,7 +32,9 @@ _MODES: Final = {
     "offline": "offline",
     "dryrun": "offline",
 }
+# The characters that wandb refuses there.
 _ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
+# Limit of wandb's own check of a project's name (wandb_settings.py, 0.31).
 _PROJECT_CHARS: Final = 128
 DEFAULT_APP_URL: Final = "https://wandb.ai"
 
@@ -157,6 +159,7 @@ class WandbSettings:
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),
             limits=UploadLimits.read(env),
+            # wandb's mode is one setting: an offline writer cannot share.
             sharing=None if offline else shared,
             unshared=offline and shared is not None,
         )
@@ -277,6 +280,7 @@ def entity_of(run: RunInfo, settings: WandbSettings) -> str:
 def resume_of(run: RunInfo, settings: WandbSettings) -> str:
     """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's."""
     requested = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
+    # It comes from the job, which is running: a warning, and no block.
     if requested and requested not in RESUMES:
         _log.warning(
             "W&B: WANDB_RESUME=%r of the job: expected %s; ignored",

@@ -20,6 +20,7 @@ from otel_bridge.text.secret_patterns import redact_and_cut
 
 INSTALL: Final = "pip install 'wandb>=0.23.1,<1'"
 TESTED_WITH: Final = "0.23.1, 0.26.1, 0.27.2, 0.28.1, 0.31.0"
+# Versions of which shared mode was tried.
 SHARING_FROM: Final = (0, 28, 2)
 SHARING_BELOW: Final = (0, 31)
 INSTALL_SHARING: Final = "pip install 'wandb>=0.28.2,<0.31'"
@@ -102,11 +103,13 @@ def replace_what_interferes(wandb: Any) -> None:
     question for the server's version is answered "new enough", which wandb's own comment assumes of
     every server, and 0.30 no longer asks.
     """
+    # Below 0.26.1.
     if "stop_fn" not in _fields(wandb, "wandb"):
         interrupt: Any = _module("wandb.sdk.lib.interrupt")
         if interrupt is not None:
             interrupt.interrupt_main = _nothing
     values: Any = _module("wandb.sdk.data_types.base_types.wb_value")
+    # Below 0.30: a server that is down would block write_rollouts without limit.
     if hasattr(values, "_server_accepts_client_ids"):
         values._server_accepts_client_ids = _yes
 
@@ -135,6 +138,7 @@ def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
 
 def _require_many_runs(wandb: Any, tracker: str) -> None:
     try:
+        # Asked by trying, because the allowed values are in no signature.
         wandb.Settings(reinit="create_new")
     except Exception as exc:
         reason = redact_and_cut(" ".join(str(exc).split()), 300)

@@ -199,17 +199,22 @@ class WandbRunWriter:
             try:
                 line = payload_of(row, opened.histogram)
             except PermanentError as exc:
+                # The rows before it are logged first: the error names it as the first one not
+                # written.
                 bad = exc
                 break
             if line is not None:
                 lines.append((row, line))
         _log_rows(opened, lines)
+        # Behind the rows, because W&B takes the last value that it got.
         if self._summary:
             self._keep_summary(opened, lines)
         if bad is not None:
+            # It has no line, so that nothing must wait for one.
             opened.store.passed(bad.position or 0)
             raise bad
         if rows:
+            # Rows without values have no line: without this they would never be durable.
             opened.store.passed(rows[-1].position)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -232,6 +237,7 @@ class WandbRunWriter:
         for record in _due(media, opened.store):
             with (
                 as_bridge_errors("logging media", record.position),
+                # wandb copies the files while they are logged, so that they may be deleted then.
                 tempfile.TemporaryDirectory() as folder,
             ):
                 line = opened.media.values_of(record, Path(folder))
@@ -331,6 +337,7 @@ class WandbRunWriter:
 
     def end(self, status: Status) -> None:
         """Upload everything and end the run with the exit code of *status*, within the finish timeout."""
+        # Repeated after an error behind the end: nothing is left to do.
         if self._opened is None and self._ended:
             return
         opened = self._open()
@@ -350,18 +357,23 @@ class WandbRunWriter:
 
     def _finish(self, doing: str, exit_code: int, check: Callable[[], Position | None]) -> None:
         opened = self._open()
+        # First: after finish(), whatever came of it, wandb's run takes no more lines.
         self._opened = None
         try:
             with as_bridge_errors(doing):
+                # Deferred ones too: the upload of finish() is the last one.
                 opened.axes.send_definitions(now=True)
                 try:
                     _finish_run(opened, exit_code)
                 except TimeoutError:
+                    # Noted, so that the next try gets twice the time.
                     opened.store.timed_out()
                     raise
             _ = self.left_out  # read while wandb's log of the run is there
             self._durable = check()
         finally:
+            # Whatever happened: a new writer opens the run again, and a wandb.Table belongs to one
+            # run.
             opened.tables.forget()
             opened.store.close()
 
@@ -396,7 +408,9 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
         return
     if opened.shared is not None:
         opened.shared.number([line for _, line in lines])
+    # Before the first line: after a kill, the line numbers show which rows arrived.
     opened.store.announce([row.position for row, _ in lines])
+    # Looked up once: the loop below is the hot path.
     log = opened.run.log
     bind = opened.axes.bind
     start = 0
@@ -410,6 +424,7 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
                     # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
                     log(line)
                     done += 1
+                # Within the block, behind its rows: one change of threads for both.
                 opened.axes.send_definitions()
     except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
@@ -419,6 +434,7 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
     except Exception as exc:
         raise outcome(exc, "logging a row", lines[done][0].position) from exc
     finally:
+        # Also after an error: lines that were announced and not logged would be awaited for ever.
         opened.store.logged(done)
 
 
@@ -429,6 +445,7 @@ def _log_table(
 
     Its rows go into the table only once there is room, because a later try sends all of them.
     """
+    # First: it waits for room, and raises when the upload is dead, before anything is changed.
     opened.store.announce_table(increment.key, positions)
 
     def log() -> None:

@@ -21,6 +21,7 @@ UNKNOWN_OUTCOME: Final = (
     "alerts that may not have arrived: the bridge was killed while it raised them"
 )
 _log: Final = logging.getLogger("otel_bridge.wandb")
+# "Less than 64 characters" (Run.alert, wandb 0.31).
 _MAX_TITLE_CHARS: Final = 63
 _NO_PAUSE_S: Final = 0.001
 """wandb reads 0 as a minute between two alerts of one title, within which it drops the second."""
@@ -61,9 +62,11 @@ class WandbAlerts:
                 )
             else:
                 self._once(alert, memory, position)
+            # Last, so that a kill before it finds the position as begun.
             memory.put(_THROUGH, position)
 
     def _once(self, alert: Alert, memory: WriterMemory, position: bytes) -> None:
+        # Before the call: a kill during it must be seen by the next writer.
         memory.put(_BEGUN, position)
         try:
             self._raise(alert)

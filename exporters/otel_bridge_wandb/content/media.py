@@ -33,6 +33,7 @@ not need."""
 _MAX_PART_BYTES: Final = 150
 """Most bytes of a part of a key: W&B's files are named by their keys, with a step and a digest."""
 _MAX_KEY_BYTES: Final = 1_000
+# NAME_MAXLEN of wandb's artifacts (sdk/artifacts/_validators.py, 0.31).
 _MAX_ARTIFACT_CHARS: Final = 128
 _DIGEST_CHARS: Final = 10
 
@@ -59,6 +60,7 @@ class WandbMedia:
     @property
     def left_out(self) -> Counter[str]:
         """Return what W&B did not take: reason to count."""
+        # Without media there is nothing to read wandb's log for.
         if self._refused is None or not self._written:
             return Counter()
         self._refused.look()
@@ -101,6 +103,8 @@ class WandbMedia:
         try:
             log(line)
         except Exception as exc:
+            # A refusal that outcome() would retry for ever; one for which a person must act stays
+            # blocked.
             if _is_refusal(exc) and isinstance(outcome(exc, ""), RetryableError):
                 raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
             raise
@@ -160,6 +164,7 @@ def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
 
 
 def _cut(text: str, size: int) -> str:
+    # In bytes, because file systems count them; half a character at the cut is dropped.
     return text.encode()[:size].decode("utf-8", "ignore")
 
 

@@ -119,6 +119,8 @@ class Tables:
                 opened.table.add_data(*row)
             opened.increments += 1
             opened.size_bytes += _text_chars(rows)
+            # Before the line is logged: a kill in between costs one number of an increment, and no
+            # row.
             self._remember(key, opened)
             return opened.table
 
@@ -147,8 +149,10 @@ def _undo(opened: _Open, row_count: int) -> None:
 
     A table that wandb takes them for logged in is closed.
     """
+    # After `_last_logged_idx` wandb uploads only later rows: removing these would shift the rest.
     logged: object = getattr(opened.table, "_last_logged_idx", None)
     if isinstance(logged, int) and logged >= row_count:
+        # So that the next rows get a table of their own.
         opened.increments = INCREMENTS
     else:
         del opened.table.data[row_count:]

@@ -56,6 +56,8 @@ class LogReader:
     def _next(self) -> tuple[int, bytes] | None:
         while self.offset + _CHUNK.size <= len(self.data):
             block_rest = BLOCK_BYTES - self.offset % BLOCK_BYTES
+            # LevelDB: the rest of a block that is too short for a chunk's header is filled with
+            # zeros.
             if block_rest < _CHUNK.size:
                 self.offset += block_rest
                 continue
@@ -64,6 +66,8 @@ class LogReader:
                 self.offset += block_rest
                 continue
             body = self.data[self.offset + _CHUNK.size : self.offset + _CHUNK.size + size]
+            # The tail that wandb had not flushed at a kill, or damage: what follows has no known
+            # beginning.
             if len(body) < size or zlib.crc32(body, zlib.crc32(bytes([kind]))) != crc:
                 return None
             self.offset += _CHUNK.size + size

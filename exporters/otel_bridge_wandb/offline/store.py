@@ -82,12 +82,14 @@ class OfflineStore:
             # them.
             self._save()
         paths = [str(path) for path in self._present()]
+        # Before init(), so that a directory made by an init() that is killed is known as new.
         self._memory.put("offline/opening", json.dumps(paths).encode())
 
     def after_init(self, path: Path) -> None:
         """Remember the directory of the run just opened."""
         self._current = _Directory(path)
         self._save()
+        # After the list is stored: a kill in between finds the directory in both.
         self._memory.delete("offline/opening")
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
@@ -96,9 +98,12 @@ class OfflineStore:
 
     def announce(self, positions: Sequence[Position]) -> None:
         """Replace the older directories before the first records are logged."""
+        # Once for each writer. Until its first record the older directory is the better one.
         if self._current is None or self._current.first is not None or not positions:
             return
         self._current = _Directory(self._current.path, first=positions[0])
+        # Before the list is stored: after a kill in between, directories that are gone leave it by
+        # themselves.
         remaining = [directory for directory in self._known if not self._replaced(directory)]
         self._known = [
             _Directory(directory.path, directory.first, is_permanent=True)
@@ -188,6 +193,8 @@ def _deleted(path: Path) -> bool:
     try:
         shutil.rmtree(path)
     except OSError as exc:
+        # Deleted by a user meanwhile is as good; one that stays would overwrite the new one in a
+        # sync.
         if path.exists():
             _log.warning(
                 "W&B offline: %s cannot be deleted: %s; do so before `wandb sync`",
@@ -235,9 +242,11 @@ def has_exit(file: Path) -> bool:
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     try:
         with file.open("rb") as opened:
+            # Two blocks, because the exit record may begin in the last but one.
             start = max(opened.seek(0, 2) // BLOCK_BYTES - 1, 0) * BLOCK_BYTES
             opened.seek(start)
             reader = LogReader(opened.read(), 0 if start else HEADER_BYTES)
     except OSError:
+        # Not written yet: the caller asks again.
         return False
     return any(messages.Record.FromString(record).HasField("exit") for record in reader.records())

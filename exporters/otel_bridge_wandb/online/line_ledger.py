@@ -79,8 +79,11 @@ class LineLedger:
         ] = {}  # their records, until logged again, and as what they were sent last
         self._listing = VersionListing(memory)
         self._held, self._position = _read_held(memory)
+        # Zero as well: a user deleted the run, and all that is still here is sent again.
         if server_lines == 0 or server_lines < self._held:
             self._forget_more_than(server_lines)
+        # After that: what was announced beyond the server's lines did not arrive, and is sent
+        # again.
         self._load(server_lines)
         self.next = server_lines
         self._logged = self._position
@@ -99,6 +102,8 @@ class LineLedger:
 
     def durable(self) -> Position:
         """Return the last position up to which all records are in the store."""
+        # An increment whose artifact is not committed holds back all later records: positions have
+        # no gaps.
         waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
         if waiting:
             return min(min(waiting) - 1, self._position)
@@ -106,6 +111,7 @@ class LineLedger:
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return the positions of *positions* that were neither confirmed at open nor logged since."""
+        # Hot path: the usual call, in which nothing is redelivered.
         if positions and positions[0] > self._logged:
             return positions
         return [
@@ -127,6 +133,8 @@ class LineLedger:
 
     def logged_table(self, until_unix_ms: int) -> None:
         """Note that the increment just announced was logged."""
+        # Stored again with both times, by which the file of this increment is recognised after a
+        # kill.
         entry = dataclasses.replace(self._entries.pop(), until_unix_ms=until_unix_ms)
         self._put(entry)
         self.logged(1)
@@ -141,6 +149,7 @@ class LineLedger:
             self._tail = max(self._tail, done[-1])
             for position in done if self._lost else ():
                 self._lost.pop(position, None)
+        # The others were announced and not logged: their numbers are used by the next lines.
         if self.next < entry.end:
             self._cut(entry, self.next)
 
@@ -154,6 +163,7 @@ class LineLedger:
         while self._entries and self._entries[0].end <= server_lines:
             entry = self._entries.popleft()
             self._position = max(self._position, entry.positions[-1])
+            # Its line is there, its rows may not be: they are in an artifact.
             if entry.table and not self._listing.given_up:
                 self._pending.append(entry)
             else:
@@ -162,8 +172,11 @@ class LineLedger:
         if self._entries and self._entries[0].start < server_lines:
             first = self._entries[0]
             self._position = max(self._position, first.positions[server_lines - first.start - 1])
+        # Never beyond the own lines: in shared mode, and beside a second writer, the server has
+        # more.
         self._held = max(self._held, min(server_lines, self.next))
         if popped:
+            # Only when an entry is done, so that an answer of the server costs no write otherwise.
             self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
         self._logged = max(self._logged, self._position)
 
@@ -264,8 +277,10 @@ class LineLedger:
         """
         for key, value in list(self._memory.items(_PREFIX)):
             entry = _decode(key, value)
+            # Announced and never arrived: the numbers are free again.
             if entry.start >= server_lines:
                 self._memory.delete(key)
+            # A batch of rows that arrived in part: each line is one row, so that it can be cut.
             elif entry.end > server_lines:
                 cut = dataclasses.replace(
                     entry, positions=entry.positions[: server_lines - entry.start]
@@ -283,6 +298,7 @@ class LineLedger:
                 self._held,
             )
         if server_lines == 0:
+            # The run is new: everything that is still kept is due again.
             self._position = 0
         self._held = server_lines
         self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
@@ -305,6 +321,7 @@ def _key(line: int) -> str:
 
 def _encode(entry: LineEntry) -> bytes:
     """Return an entry as JSON; consecutive positions as pairs of first and count."""
+    # As pairs, because a call has up to thousands of positions, nearly all consecutive.
     runs: list[list[int]] = []
     for position in entry.positions:
         if runs and position == runs[-1][0] + runs[-1][1]:

@@ -84,6 +84,7 @@ class RunOwnership:
             raise BlockedError(
                 f"W&B: WANDB_RESUME=must, but there is no run {run_id}", help=_MUST_HELP
             )
+        # A run of this folder goes on after a restart: "never" is about the runs of others.
         if resume == "never" and self._found is not None and not self.owned:
             raise BlockedError(
                 f"W&B: WANDB_RESUME=never, but run {run_id} exists and this job did not create it",
@@ -92,6 +93,8 @@ class RunOwnership:
 
     def refuse_other_writer(self, run_id: str) -> None:
         """Raise `BlockedError` when the run is running and its writer is not the former bridge of this folder."""
+        # A run that ended has no other writer. W&B shows one whose writer died as crashed after
+        # minutes.
         if self._found is None or self._found.state != "running":
             return
         if not self.owned:
@@ -101,6 +104,7 @@ class RunOwnership:
                 help=OTHER_RUN_HELP,
             )
         own_lines = self._opened if self._opened is not None else self._opening
+        # Announced lines count as own: they may have arrived just before a kill.
         announced = max(own_lines or 0, announced_before(self._memory))
         if self._found.lines > announced:
             raise other_writers(self._found.lines - announced)

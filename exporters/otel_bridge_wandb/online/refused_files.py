@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+# Most bytes of one look, which are held in memory.
 _MAX_READ_BYTES: Final = 16 << 20
 _REFUSED: Final = re.compile(
     rb"file ?transfer: upload: failed to upload: (?:status: (\d+))?[^\n]*? Name: media/",
@@ -42,6 +43,7 @@ class RefusedFiles:
         except OSError:
             # wandb has not made it yet, or the run was finished and its copies are deleted.
             return
+        # A line that wandb is still writing is read at the next look.
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
         for status in _REFUSED.findall(whole):

@@ -89,6 +89,7 @@ class OnlineStore:
         try:
             log()
         except BaseException:
+            # Not logged: its number is free for the next line.
             self._lines.logged(0)
             raise
         self._lines.logged_table(_now_unix_ms())
@@ -107,6 +108,7 @@ class OnlineStore:
     def durable(self) -> Position | None:
         """Return the last position that the server holds; raise when no more will arrive."""
         self._apply(self._uploads.progress())
+        # After the answer is applied: lines that did arrive are durable, whatever comes next.
         self._raise_dead()
         return self._lines.durable()
 
@@ -133,11 +135,14 @@ class OnlineStore:
                 if self._alone or isinstance(missing, BlockedError):
                     self._timeouts.timed_out()
                     raise missing
+                # In shared mode the server's count of the own lines may lag, so that a missing one
+                # proves nothing.
                 _log.warning(
                     "%s; it took them, and they are not given again while this bridge runs", missing
                 )
                 break
         self._timeouts.completed()
+        # Only now: wandb's copies are needed until all of it is in the store.
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._lines.durable()
@@ -192,6 +197,7 @@ class OnlineStore:
             raise dead
 
     def _apply(self, progress: ServerProgress) -> None:
+        # Lines that were never logged here: going on would number rows wrongly, and lose them.
         if self._alone and progress.lines > self._lines.next:
             raise other_writers(progress.lines - self._lines.next)
         self._lines.advance(progress.lines)

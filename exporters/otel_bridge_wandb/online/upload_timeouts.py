@@ -15,6 +15,7 @@ from otel_bridge_wandb.settings import UploadLimits
 MAX_S: Final = 1800.0
 """Longest wait, unless a setting is longer."""
 _GIVEN_UP: Final = "online/given-up"
+# Far beyond MAX_S for any wait, and small enough for a float.
 _MAX_DOUBLINGS: Final = 16
 
 

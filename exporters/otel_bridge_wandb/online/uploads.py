@@ -147,6 +147,7 @@ class Server:
                 entries: Iterable[str] = version.manifest.entries
                 version_times = [int(match[1]) for match in map(_ENTRY.match, entries) if match]
                 times.update(version_times)
+                # Newest first: what follows is older than anything awaited.
                 if version_times and max(version_times) < since_unix_ms:
                     break
         except Exception as exc:
@@ -205,6 +206,7 @@ class Uploads:
         self._fatal = ""
         self._closing = False
         self._pause_s = limits.poll_s
+        # A daemon: a request that hangs must not keep the bridge from ending.
         self._thread = threading.Thread(
             target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True
         )
@@ -250,12 +252,14 @@ class Uploads:
         with self._changed:
             progress = self._progress
             fatal = self._fatal
+            # No access: wandb's own upload gets the same answer.
             if isinstance(progress.error, BlockedError):
                 return progress.error
             if fatal:
                 return outcome(RuntimeError(fatal), "uploading")
             waited_s = time.monotonic() - self._grown_s
             awaited = self._expected > progress.lines or bool(self._tables)
+            # A server that does not answer is an outage, which wandb itself outlasts by retries.
             if progress.error is not None or not awaited or waited_s < self._limits.stall_s:
                 return None
             missing = ", ".join(self._tables)
@@ -280,9 +284,11 @@ class Uploads:
                     return
                 tables = self._tables
                 last_progress = self._progress
+                # Nothing is awaited: an idle run costs the server no requests.
                 if self._expected <= last_progress.lines and not tables:
                     continue
             try:
+                # In this thread, because wandb.Api is for one thread; and again after an error.
                 server = server or self._connect()
                 server_run = server.find()
                 progress = ServerProgress(
@@ -308,6 +314,7 @@ class Uploads:
 
     def _publish(self, last_progress: ServerProgress, progress: ServerProgress) -> None:
         grown = progress.lines > last_progress.lines or progress.files > last_progress.files
+        # The log is read only when nothing arrived: it may have an error that wandb got over.
         fatal = "" if grown else fatal_error(self._log_file)
         with self._changed:
             now = time.monotonic()
@@ -327,6 +334,7 @@ def fatal_error(log_file: Path) -> str:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
             tail = opened.read().decode("utf-8", "replace")
     except OSError:
+        # wandb has not made its log yet, or deleted it: the reason stays unknown.
         return ""
     messages = _FATAL.findall(tail)
     return redact_and_cut(messages[-1], 500) if messages else ""

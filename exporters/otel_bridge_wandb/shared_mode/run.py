@@ -117,6 +117,7 @@ class SharedRun:
         for key, axis in self._axes_of(stored.keys):
             self._axes.adopt(key, axis)
         for key in {*stored.keys, *defined_names(stored.config)}:
+            # Numbers of another writer's lines: without this W&B shows them as a chart.
             if key.startswith(_MARKERS):
                 self._axes.hide(key)
 
@@ -125,6 +126,7 @@ class SharedRun:
         now_s = self._clock_s()
         if now_s < self._next_look_s:
             return
+        # Before the request, so that a server that is down is not asked at each call.
         self._next_look_s = now_s + self._every_s
         try:
             stored = self._stored()
@@ -136,6 +138,7 @@ class SharedRun:
             self._repairs = 0
         elif self._repairs < _MAX_REPAIRS:
             self._repairs += 1
+            # Any change makes wandb send the whole config again, this writer's entries included.
             self._axes.touch()
             self._next_look_s = now_s + max(self._every_s, _UPLOADED_S)
             self._adopted_s = self._next_look_s + self._every_s

@@ -70,6 +70,7 @@ class Sharing:
                 f"set {ROLES.name}=trainer,explorer"
             )
         for role in roles:
+            # Axes are bound by the prefix "<role>/", which must not match another role's keys.
             longer_roles = [longer for longer in roles if longer.startswith(f"{role}/")]
             if longer_roles:
                 reason = f"{longer_roles[0]!r} begins with it"

@@ -129,10 +129,12 @@ class SharedWriter:
     def durable(self) -> Position | None:
         """Return the last position up to which every run holds its records."""
         positions = [writer.durable() for writer in (self._main, *self._own.values())]
+        # The slowest run decides, because one position counts for all of them.
         return min((position for position in positions if position is not None), default=None)
 
     def end(self, status: Status) -> None:
         """End the runs of single roles, and the shared one if this is the primary."""
+        # The shared run last: its end is that of the job.
         for writer in (*self._own.values(), self._main):
             writer.end(status)
 
@@ -144,6 +146,7 @@ class SharedWriter:
 
     def _writer(self, role: str | None) -> WandbRunWriter:
         if role is not None and role in self._sharing.roles:
+            # wandb decides at init() which writer ends the run, so that it must be opened again.
             if role == self._sharing.primary and not self._primary:
                 self._memory.put(_PRIMARY, b"1")
                 raise RetryableError(
@@ -158,6 +161,8 @@ class SharedWriter:
                 "W&B: %s is not in %s (%s) and gets a run of its own", f"role {role}" if role else "a row without role",
                 ROLES.name, listed,
             )  # fmt: skip
+            # Before the run is opened: after a kill its records must be known before any is
+            # durable.
             self._memory.put(
                 _UNLISTED,
                 json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode(),
