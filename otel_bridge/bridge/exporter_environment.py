@@ -145,10 +145,13 @@ class ExporterEnvironment:
                 segments name a server or file that the user of this process did not name.
         """
         exporter = self.load(name)
+        # Read for its error alone: a wrong mode must block the exporter before it gets any text.
         content_of(name).read(self.env)
+        # The bridge of a job has the environment of that job, which names everything.
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
         variables = _without_seal(segment_variables)
+        # The person's own variables win over those of the folder.
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
         if self._trusts(run_id, name, segment_variables):
             return exporter, settings

@@ -105,12 +105,14 @@ class ExporterSelection:
         Args:
             all_read: Whether everything that the run's processes have appended was read.
         """
+        # Until the end: an error on the way must not let an old choice delete records.
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before
         # its bridge begins.
         headers = [header for header in self._processes.living() if any(header.exporters.values())]
         headers = headers or self._processes.headers()
         self.requested.note(together(headers), all_read=all_read, by=_last_requested_by(headers))
+        # After the requests are noted, since only what is requested can be given up.
         discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
         for name, count in discarded.items():
             unit = "segments" if name == OTLP else "records"
@@ -122,7 +124,9 @@ class ExporterSelection:
         if variables != self._target_variables:
             self._ledger.set_meta("target_variables", variables)
             self._target_variables = variables
+        # Destinations are stored before: a worker that begins now is found after a kill.
         changed = self._workers.choose(names, variables, final_positions)
+        # Compared as JSON has it: stored names have lists, these have tuples.
         if _plain(names) != _plain(self._last_names):
             self._ledger.set_meta("exporters", names)
             self._last_names = names
@@ -155,11 +159,13 @@ class ExporterSelection:
         """
         final_positions: dict[str, FinalPosition] = {}
         for name, (signals, through) in self.requested.lagging().items():
+            # An exporter that is named anyway delivers these records on its way.
             if name not in names:
                 status = self._processes.status_of(self.requested.requested_by.get(name, ""))
                 names[name] = signals
                 final_positions[name] = FinalPosition(through, status)
         if OTLP in self.requested.names:
+            # It has no position in the ledger, so that it stays while a process has requested it.
             names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
         return final_positions
 

@@ -88,6 +88,7 @@ class RequestedExporters:
         changed = {name: dict(signals) for name, signals in self._signals.items()}
         for name, signals in changed.items():
             for signal, through in signals.items():
+                # Only when all is read: records of the earlier process may still come.
                 if all_read and through == _OPEN and signal not in names.get(name, ()):
                     signals[signal] = self._ledger.position
         for name, requested in names.items():
@@ -145,6 +146,7 @@ class RequestedExporters:
         counts: dict[str, int] = {}
         for name, (_, through) in lagging.items():
             delivered = self._delivered(name, destinations)
+            # Records before the oldest are gone, so they are not owed.
             count = through - max(delivered, oldest - 1)
             if count > 0:
                 counts[name] = count
@@ -228,6 +230,7 @@ class RequestedExporters:
         """
         delivered = self._delivered(name, self._view.destinations())
         start = max(delivered, self._view.oldest() - 1)
+        # Before it is counted: after a kill in between the report counts fewer.
         self._ledger.pass_over(name, through)
         return max(through - start, 0)
 
@@ -254,6 +257,7 @@ class RequestedExporters:
 
     def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
         if signals != self._signals:
+            # The ledger first, so that memory has no request that a restart would forget.
             self._ledger.set_meta(REQUESTED, signals)
             self._signals = signals
 

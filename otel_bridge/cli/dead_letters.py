@@ -170,6 +170,7 @@ def retry(
     failed = False
     for letters in _chosen(directory, run, exporter, ids):
         send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
+        # The request waits in the folder, so a bridge that starts meanwhile carries it out too.
         if not probe(letters.folder.lock_path):
             Drains(Terminal(stderr=True)).drain([letters.folder])
         remaining = _left(letters, _WAIT_S)
@@ -198,6 +199,7 @@ def discard(
     failed = False
     for letters in _chosen(directory, run, exporter, ids):
         lock = letters.folder.lock()
+        # Without a bridge the ledger may be opened here; else only the bridge writes to it.
         if lock.acquire():
             try:
                 with contextlib.closing(Ledger(letters.folder.ledger_path)) as ledger:
@@ -255,6 +257,7 @@ def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s
     with Terminal(stderr=True).wait_display() as display:
         while (count := len(_letters(letters.folder, ids))) and time.monotonic() < deadline:
+            # The bridge has ended, or is blocked until a person acts: a longer wait is in vain.
             if not probe(letters.folder.lock_path) or _stuck(letters):
                 break
             display.show(partial(_amounts, len(ids), count))
@@ -275,6 +278,7 @@ def _stuck(letters: _RunDeadLetters) -> bool:
 
 
 def _refused_again(letters: _RunDeadLetters) -> int:
+    # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
     tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in letters.dead_letters}
     return sum(
@@ -325,6 +329,7 @@ def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
     try:
         record = codec.decode(dead_letter.kind, dead_letter.data, dead_letter.position)
     except InvalidRecordError as exc:
+        # Shown all the same: its reason is what a person looks for.
         return {"undecodable": str(exc), "bytes": len(dead_letter.data)}
     payload: object = orjson.loads(orjson.dumps(record, default=str))
     return {str(key): value for key, value in payload.items()} if isinstance(payload, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON

@@ -27,6 +27,7 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
     _refuse_other_owner(
         path, help_text
     )  # another user may have created it between the check and mkdir
+    # Now and not with the first segment: a trainer could then only drop its rows.
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} is not writable; make it yours, or {help_text}")
     return path

@@ -90,6 +90,7 @@ def command(
     gives them up for an exporter. A tracker that does not answer is tried for 20 s, or for
     OTEL_BRIDGE_RETRY_AFTER_EXIT_S. While an exporter lacks records, the exit code is 1.
     """
+    # A closed pipe must not stop a delivery in its middle.
     work_without_output()
     chosen = settings.names(exporters)
     discarded = settings.names(",".join(discard))
@@ -103,6 +104,7 @@ def command(
     ]
     if not folders:
         return
+    # Before any folder is drained: giving up records cannot be undone.
     _require_known(discarded, folders)
     drains = Drains(Terminal(), exporters, discarded, trusts_folders=trusts_folders)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -209,8 +211,10 @@ class Drains:
         process = subprocess.Popen(
             command, stdout=stdout, stdin=subprocess.DEVNULL, pass_fds=(writes,)
         )
+        # Else this process keeps the pipe open, and its end would never be read.
         os.close(writes)
         self._running.append(process)
+        # The signal may have come before this process was listed.
         if self._stopped.is_set():
             process.terminate()
         reason = self._print_messages(reads)
@@ -245,6 +249,7 @@ class Drains:
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers."""
         self._stopped.set()
+        # A copy: threads of the pool remove theirs when they end.
         for process in self._running.copy():
             process.terminate()
 
@@ -311,6 +316,7 @@ def _drain_folder(
     if not folders:
         messages.end(f"{path} is not a run folder")
     folder = folders[0]
+    # Before the lease: two bridges of different machines need not see each other's lock.
     server = _other_server(folder)
     if server:
         messages.end(server)
@@ -330,6 +336,7 @@ def _drain_folder(
     damage_before = _damage(folder)
     host.start()
     remaining = _waited(host, folder)
+    # Before the report is read: closing writers may still confirm records.
     host.stop(_STOP_S)
     status = host.progress().get(folder.run_id, remaining)
     requested = _of_any_signal(options.exporters or {})
@@ -423,6 +430,7 @@ def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
 
 def _only_lives(run: RunStatus) -> bool:
     """Return whether only live processes keep *run* open: all else is delivered or blocked."""
+    # A process that lives may log for days; what it has appended so far is delivered.
     if run.outcome is not Outcome.BUSY or run.unread or not run.living:
         return False
     return all(

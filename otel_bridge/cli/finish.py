@@ -63,6 +63,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
         raise WrongCallError(f"{run!r} may be {names}; write more of the id")
     folder = folders[0]
     console = Terminal()
+    # Before the request: a report from before it says nothing about the answer.
     request_ns = time.time_ns()
     send_control(folder, "finish", status=status)
     if not _answered(console, folder, request_ns):

@@ -107,4 +107,5 @@ def main(ctx: click.Context) -> None:
     # This process writes with the real packages. Only the command of `run` inherits the capture.
     release()
     os.environ.update(direct_variables(os.environ))
+    # For `run`, whose command inherits the capture of this process's parent.
     ctx.obj = set_capture_aside()

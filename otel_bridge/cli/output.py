@@ -58,6 +58,7 @@ class OutputStream:
                 write()
             except OSError as exc:
                 self.failure = exc
+                # The interpreter writes its buffer again at exit, and would print a traceback.
                 self._discard_buffer()
         # At each call, because a library may test the stream first and ignore the error.
         if self.failure is not None and self.raises:

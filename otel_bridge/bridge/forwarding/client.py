@@ -90,6 +90,7 @@ class Reply:
             self.rejected = partial.rejected_data_points
             self.message = partial.error_message
         except DecodeError:
+            # The request was accepted; an answer that cannot be read refuses none of its items.
             self.rejected = 0
             self.message = ""
 
@@ -104,6 +105,7 @@ class _HttpClient:
         self._endpoint = endpoint
         self._session = HttpSession()
         self._session.headers.update({"Content-Type": "application/x-protobuf", **endpoint.headers})
+        # Else the certificates that requests trusts by default.
         if endpoint.certificate:
             self._session.verify = endpoint.certificate
         if endpoint.client_certificate and endpoint.client_key:
@@ -147,6 +149,7 @@ class _HttpClient:
             return RetryableError(
                 message, retry_after_s=delay_s, timed_out=status in _TIMED_OUT_HTTP
             )
+        # The request itself is wrong: it is split, so that only what is refused is left out.
         if status in _FINAL_HTTP:
             return PermanentError(message)
         if status in _MISSING_HTTP:
@@ -198,6 +201,7 @@ class _GrpcClient:
             f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
         )
         delay_s = _retry_delay_s(failed.trailing_metadata())
+        # With RetryInfo it is a rate limit, which passes; a smaller request would not help.
         is_over_size = code in _LIMIT_GRPC and delay_s is None and _OVER_SIZE.search(message)
         if code in _FINAL_GRPC or is_over_size:
             return PermanentError(message)

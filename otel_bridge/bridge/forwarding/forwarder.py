@@ -181,9 +181,11 @@ class Forwarder:
 
         Return the seconds to wait, ``None`` until new data arrives.
         """
+        # Before the segments are read: what is committed later may be of frames not sent yet.
         position = self._ledger.position
         retry = self._retry
         flush = self._flush
+        # Cleared before the work: a request that arrives meanwhile counts for the next step.
         self._retry = False
         self._flush = False
         for lane in self._lanes:
@@ -220,12 +222,14 @@ class Forwarder:
         for segment in self._folder.segments():
             instance_id = segment.instance_id
             newest[instance_id] = max(segment.number, newest.get(instance_id, 0))
+            # New since the last look: it is forwarded from its first segment on.
             if instance_id not in self._segments:
                 self._segments[instance_id] = ForwardedSegments(self._folder, instance_id)
                 for lane in self._lanes:
                     lane.positions[instance_id] = SegmentOffset(segment.number, 0)
         for instance_id in self._segments.keys() - newest.keys():
             del self._segments[instance_id]
+            # Its segments are gone, so its position is of use to no later bridge.
             self._unstored.discard(instance_id)
             for lane in self._lanes:
                 lane.positions.pop(instance_id, None)
@@ -242,6 +246,7 @@ class Forwarder:
         has_moved = False
         unread: JournalError | None = None
         for instance_id, last_number in self._newest().items():
+            # Between processes, so that a stop does not wait for the requests of all of them.
             if self._thread.stopping:
                 return True
             try:
@@ -250,6 +255,7 @@ class Forwarder:
                 continue
             except JournalError as exc:
                 unread = exc
+        # While other processes go on, the failure is tried again by the next step anyway.
         if unread is not None and not has_moved:
             raise unread
         return has_moved
@@ -292,6 +298,7 @@ class Forwarder:
         # A signal that failed meanwhile stays, and is read again from here.
         forwarded = [lane for lane in lanes if self._may_send(lane)]
         for lane in forwarded:
+            # Only of accepted frames: after a kill they are sent again, never passed over.
             lane.positions[instance_id] = frames_read.end
         return bool(forwarded)
 
@@ -331,6 +338,7 @@ class Forwarder:
             if lane.ended or failure is None:
                 lane.logged_failure = failure
                 continue
+            # One line for each failure, since it is tried again for as long as it lasts.
             is_repeated = failure == lane.logged_failure
             if failure.state == "retrying":
                 is_repeated = is_repeated or lane.sender.server in retried_servers
@@ -360,6 +368,7 @@ class Forwarder:
             sentence = f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
             self._log_line(f"otlp: {sentence}; the other end takes other signals, which go on")
             self._show(degraded=[*self.exporter_state.degraded, sentence])
+            # The slowest signal is another one now, so that segments may be deleted sooner.
             self._unstored.update(self._segments)
         self._store_positions()
 
@@ -379,6 +388,7 @@ class Forwarder:
                 for lane in lanes
                 if lane.positions[instance_id] > slowest
             }
+            # Else the reader has not committed the process yet, and a later step stores it.
             if self._ledger.forwarded(instance_id, *slowest, ahead=ahead):
                 self._unstored.discard(instance_id)
 

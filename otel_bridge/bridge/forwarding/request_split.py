@@ -60,6 +60,7 @@ def halves(signal: Signal, request: bytes) -> list[bytes]:
     second_items = _divisible(second, names)
     if first_items is None or second_items is None:
         return []
+    # Two copies, each with a half deleted, so that resource and scope stay in both.
     middle = len(first_items) // 2
     del first_items[middle:]
     del second_items[:middle]

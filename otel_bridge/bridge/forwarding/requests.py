@@ -63,6 +63,7 @@ def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[byte
         body: list[bytes] = []
         size = 0
         for part in neighbours:
+            # A part over the limit goes alone: it could not be split, and the other end decides.
             if body and size + len(part.data) > REQUEST_BYTES:
                 yield signal, body
                 body = []

@@ -67,9 +67,11 @@ class ForwardedSegments:
                 number = self._next_number(number, last_number)
                 offset = 0
                 continue
+            # The process has begun another segment, so that nothing more is appended to this one.
             is_final = number < last_number
             header = self._header_at(number)
             _, content = read_segment(path, offset, limit_bytes=limit_bytes, final=is_final)
+            # Nothing whole behind the offset: an unfinished frame, or the end of the file.
             if content.end == offset:
                 if not is_final:
                     return None
@@ -92,6 +94,7 @@ class ForwardedSegments:
         return min((later for later in numbers if later > number), default=last_number)
 
     def _header_at(self, path_number: int) -> SegmentHeader | None:
+        # Read once a segment, not once a read: all frames of it have this header.
         if self._header_of != path_number:
             path = self._folder.segment_path(self.instance_id, path_number)
             self._header = header_in(path)

@@ -82,6 +82,7 @@ class RequestSender:
             ConfigError: The endpoint cannot be used.
         """
         size = sum(map(len, datas))
+        # A request that timed out is not sent in the same size again.
         if size > self._size.now and size > _WHOLE_BYTES:
             parts = datas if len(datas) > 1 else halves(self._signal, datas[0])
             if len(parts) > 1:
@@ -103,6 +104,7 @@ class RequestSender:
             self._send_halves(datas)
             return
         self._log_line(f"otlp: a record of {len(datas[0])} bytes was refused for good: {error}")
+        # Counted and passed over, because it would stop all that is behind it.
         self._refused(1)
 
     def _note_reply(self, reply: Reply) -> None:
@@ -124,6 +126,7 @@ class RequestSender:
     def _connected(self) -> Client:
         """Return the client; raises `ConfigError` when the endpoint cannot be used."""
         if self._client is None:
+            # Before the client, which would already hold the credentials.
             self._check_endpoints()
             endpoint = endpoint_for(SIGNAL_NAMES[self._signal], self._env)
             self._client = client_for(endpoint)

@@ -107,6 +107,7 @@ class SignalLane:
         try:
             self.sender.send(datas)
         except RetryableError as exc:
+            # Then new data does not shorten the wait, as it does otherwise.
             self._requested_time = exc.retry_after_s is not None
             self._wait(
                 self._backoff.failed(exc.retry_after_s), LaneFailure("retrying", shown(str(exc)))

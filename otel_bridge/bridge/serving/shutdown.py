@@ -65,8 +65,10 @@ class ShutdownState:
     def end_processes(self, processes: ProcessMonitor) -> None:
         """Write the ends that `finish` requested, once all is read."""
         if self._finish_as is not None:
+            # First: a process that died by itself was killed, whatever status is requested.
             processes.check(time.time_ns())
             processes.end_open(self._finish_as, self.spared_pid)
+            # After the appends: on a full disk the ends are requested again.
             self._finish_as = None
             self.spared_pid = 0
             self.closing = True

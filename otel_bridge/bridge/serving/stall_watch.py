@@ -51,6 +51,7 @@ class StallWatch:
         """Count a round that *exc* ended, and report a new error; return the pause in seconds."""
         self.failures += 1
         text = f"{type(exc).__name__}: {exc}"
+        # Once for each error: a disk that fails would write a traceback every few seconds.
         if text != self._failure:
             self._failure = text
             self._log_line(

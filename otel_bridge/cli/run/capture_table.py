@@ -69,6 +69,7 @@ class CaptureTable:
     def remove(self) -> None:
         """Remove the folder."""
         if self._folder is not None:
+            # A child that outlives the command may write to it meanwhile; it is a temporary folder.
             shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -51,6 +51,7 @@ class Child:
             raise NotStartedError(
                 f"{command[0]}: {exc.strerror}; expected a program that can be run"
             ) from exc
+        # After the start, because the handler needs the process.
         for number in _FORWARDED:
             signal.signal(number, self._forward)
 
@@ -80,6 +81,7 @@ class Child:
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         if number in _FROM_TERMINAL and _in_foreground():
             return  # the terminal has sent the signal to the command too
+        # Its id may belong to another process once it was waited for.
         if self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -88,4 +90,5 @@ def _in_foreground() -> bool:
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):
+        # No terminal, so nothing was sent to the command by one.
         return False

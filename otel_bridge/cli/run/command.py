@@ -137,9 +137,11 @@ def command(
         raise
     host.spare(child.pid)
     code = child.wait()
+    # In place of the forwarding, since there is nothing left to forward to.
     give_up = _InterruptHandler(host)
     receiver.stop()
     runs.folders()  # folders that were opened since the last look
+    # Before the ends: rows behind an end would reopen the run.
     host.read_all(_READ_S)
     runs.end(child.status())
     host.finish(child.status())

@@ -56,6 +56,7 @@ def child_environment(
     child = {
         name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
+    # The launcher has decided these; a child that reads them again would decide otherwise.
     for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
         child.pop(setting.name, None)
     child |= {

@@ -42,6 +42,7 @@ class LaunchedRuns:
         self._since_ns = time.time_ns()
         self._folders: dict[Path, RunFolder] = {}
         self._segments: list[_LauncherSegment] = []
+        # The supervisor's thread joins folders while the launcher's thread ends them.
         self._lock = threading.Lock()
         self._ended: Status | None = None
 
@@ -74,6 +75,7 @@ class LaunchedRuns:
             except OtelBridgeError:
                 return  # the disk is full, or the folder is gone: the next call tries again
             self._segments.append(segment)
+            # Found after the command's exit: its end must be recorded here as well.
             if self._ended is not None:
                 segment.end(self._ended)
         self._folders[folder.path] = folder
@@ -93,6 +95,7 @@ class _LauncherSegment:
             generated=of.generated,
             resource=self._resource(of),
         )
+        # Held before the segment exists, or a bridge could find its process dead.
         self._liveness = LivenessLock.hold(folder, self._instance_id)
         self._writer = SegmentWriter(folder.segments_dir, header)
         self._open = True
@@ -146,6 +149,7 @@ def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
     """Return the header of a segment that a child or this receiver began since *since_ns*."""
     mark = launcher_mark()
     for segment in folder.segments():
+        # Cheaper than to read the header of every segment of an old directory.
         if segment.mtime_ns < since_ns:
             continue
         header = header_in(segment.path)

@@ -39,6 +39,7 @@ class LauncherReceiver:
         host, port = _address(listen)
         token = ",".join(settings.TOKEN.read(env))
         if not token and not is_loopback(host):
+            # Any machine of the network reaches it; only the children get the token.
             token = secrets.token_urlsafe(24)
         chosen = ReceiverSettings.from_environment(
             {**env, settings.TOKEN.name: token},
@@ -95,6 +96,7 @@ def _for_others(endpoint: str, host: str) -> str:
             )  # RFC 5737; sends nothing, and shows the address of the outgoing interface
             own: str = probe.getsockname()[0]
         except OSError:
+            # Without a route the name is all that other nodes may know.
             own = socket.gethostname()
     scheme, _, rest = endpoint.partition("://")
     return f"{scheme}://{own}:{rest.rpartition(':')[2]}"

@@ -85,11 +85,13 @@ def command(
     env = settings.environment()
     if directory:
         env[settings.DIR.name] = directory
+    # Before the runs, whose number is derived from the limit.
     allow_files()
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(ServiceLog(as_json=log_format == "json"))
         cwd = Path.cwd()
         base = base_dir(env, cwd)
+        # Before anything listens: clients must not reach a service that refuses to start.
         stack.enter_context(ServiceLock(base))
         service = _Service(env, cwd, base, exporters=exporters, log=log)
         # Before anything is received or delivered, so that all that is named is from before.
@@ -301,6 +303,7 @@ class _Service:
         )
         self._end_own_metrics()
         if self._receiver is not None:
+            # New data first, or the delivery below would have no end.
             self._receiver.refuse("the service is shutting down; send it again")
             self._try(self._receiver.release_connections)
         self._host.drain()

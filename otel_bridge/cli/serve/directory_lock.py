@@ -47,6 +47,7 @@ def service_of(base: Path) -> str:
     It is empty when none does.
     """
     path = base / _NAME
+    # The file of a service that was killed stays; only its lock shows whether one runs.
     if not path.is_file() or not probe(path):
         return ""
     return content(path).decode("utf-8", "replace").strip("\0 \n") or "another process"

@@ -37,6 +37,7 @@ class ServiceLog(logging.Handler):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
+        # Lines of several threads must not mix within a line.
         self._writing = threading.Lock()
         self._streams: tuple[TextIO, TextIO] | None = None
 
@@ -142,6 +143,7 @@ class PrintedLines:
         """Take *text*; its last line is kept until it is ended, or the log is closed."""
         thread = threading.get_ident()
         *lines, rest = (self._unfinished.pop(thread, "") + text).split("\n")
+        # A text without line breaks would grow in memory.
         if len(rest) > _LONGEST_LINE:
             lines.append(rest)
             rest = ""

@@ -103,6 +103,7 @@ class EnginePipeline:
                 return
             engine = _Engine()
             self._engines[address] = engine
+            # The first row without a step comes a minute after the first reading.
             self._row_ns = self._row_ns or now_unix_ns
         restarted = False
         for name, reading in readings(metrics):
@@ -115,6 +116,7 @@ class EnginePipeline:
                 engine.series[name] = series
             restarted = series.take(reading) or restarted
             engine.last_ns = max(engine.last_ns, reading.time_ns)
+            # Else the first row of a reopened run would show the time in which nothing ran.
             if ended:
                 series.begin_row()
         if restarted:
@@ -152,6 +154,7 @@ class EnginePipeline:
         for address in self._changed:
             self._state.set(f"{_ENGINE}{address}", _stored(self._engines[address]))
         self._changed.clear()
+        # With the series: both belong to the same last row.
         self._state.set(_PLACE, [self._attempt, self._step, self._row_count, self._row_ns])
 
     def _axis(self) -> str | None:
@@ -160,6 +163,7 @@ class EnginePipeline:
         for axis in (self._owner_axis, axis_of(None)):
             if axis in axes:
                 return axis
+        # Of several axes none is the trainer's for sure: a wrong step is worse than none.
         return next(iter(axes)) if len(axes) == 1 else None
 
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:

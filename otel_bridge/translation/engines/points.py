@@ -111,6 +111,7 @@ def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
     elif isinstance(point, pb.HistogramDataPoint):
         numbers = tuple(point.bucket_counts)
         bounds = tuple(point.explicit_bounds)
+        # Without a bucket above the last bound the numbers cannot be placed.
         if len(numbers) != len(bounds) + 1:
             return None
     else:

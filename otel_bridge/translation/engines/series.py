@@ -94,6 +94,7 @@ class Series:
         self.covered = 0
 
     def _add(self, numbers: Sequence[float], covered: int) -> None:
+        # Buckets of another number begin anew: they cannot be added to those before.
         if self.covered and len(self.added) == len(numbers):
             numbers = [total + number for total, number in zip(self.added, numbers, strict=True)]
             covered += self.covered
@@ -104,6 +105,7 @@ class Series:
 def _has_restarted(reading: Reading, previous: Reading) -> bool:
     """Return whether *reading* does not continue *previous*: smaller, of another form, or begun later."""
     is_another_form = (reading.kind, reading.bounds) != (previous.kind, previous.bounds)
+    # The start time shows a restart even if the new counts are already higher.
     if is_another_form or reading.start_ns > previous.start_ns > 0:
         return True
     return any(now < then for now, then in zip(reading.numbers, previous.numbers, strict=True))

@@ -85,12 +85,14 @@ class RowAssembler:
             The rows that this one releases, in order.
         """
         process.mark_changed()
+        # A cut row that was written is not in `waiting`, so its fragments must be found first.
         if fragment.time_ns in process.written:
             return self._further(process, fragment)
         row = process.waiting.get(fragment.time_ns)
         if row is None:
             received = process.rows
             seq = fragment.seq
+            # A fragment without a number is placed by its time, which is unique within its process.
             if received.seen(seq) if seq else received.covers(fragment.time_ns):
                 self.redelivered += 1
                 return []
@@ -100,8 +102,10 @@ class RowAssembler:
             return []
         self._changed.add((process, fragment.time_ns))
         if row.whole:
+            # By number as well, because rows leave in that order and wait by their times.
             process.ready[row.seq] = row
         rows: list[Row] = []
+        # Without a receiver nothing from before the row can still arrive.
         if row.whole and (not hold or row.seq <= process.rows.high):
             rows.append(self._write(process, row))
         rows += self._in_order(process)
@@ -110,8 +114,10 @@ class RowAssembler:
     def tick(self, now_unix_ns: int) -> list[Row]:
         """Release the rows that have waited long enough."""
         rows: list[Row] = []
+        # A copy, because a process without waiting rows leaves the list.
         for process in list(self._holding):
             for time_ns in self._due(process, now_unix_ns):
+                # A row given up before it may have released this one in its order.
                 if time_ns in process.waiting:
                     rows += self._give_up(process, process.waiting[time_ns])
         return rows
@@ -246,6 +252,7 @@ class RowAssembler:
             oldest = next(iter(process.written))
             del process.written[oldest]
             self._changed.add((process, oldest))
+        # An open row of a local process that ended has all that was ever appended.
         if row.seq or process.remote:
             count(self._state, INCOMPLETE)
         return self._record(process, row, row.base_id, dict(row.values), late=late)
@@ -258,6 +265,7 @@ class RowAssembler:
             self.redelivered += 1
             return []
         self._waiting_bytes -= row.release()
+        # It was written under its time; now its number is known, and its gap is closed.
         if row.seq and not process.rows.seen(row.seq):
             process.rows.add(row.seq, row.time_ns)
         if row.whole:
@@ -291,6 +299,7 @@ class RowAssembler:
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
         if attempt > 1:
             values = self._axes.with_attempt(values, process, row.role, attempt)
+        # A late row shows its own step, and must not take the axis back.
         steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)
         values = self._axes.admit(values, axis)
         return Row(id_, row.role, row.step, axis, row.own_ns or row.time_ns, values, steps, attempt)
@@ -299,6 +308,7 @@ class RowAssembler:
     def _within_bounds(self) -> list[Row]:
         rows: list[Row] = []
         while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:
+            # The first of each process is its oldest, so that one comparison a process is enough.
             process = min(self._holding, key=lambda p: next(iter(p.waiting.values())).since_ns)
             rows += self._give_up(process, next(iter(process.waiting.values())))
         return rows
@@ -307,6 +317,7 @@ class RowAssembler:
         rows: list[tuple[Process, PendingRow]] = []
         for key, value in self._state.items(_PREFIX):
             instance = key.removeprefix(_PREFIX).rpartition("/")[0]
+            # Rows of a forgotten process were released with it.
             if instance in processes:
                 rows.append((processes[instance], _from_state(value)))
         for process, row in sorted(rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)):

@@ -40,6 +40,7 @@ class Configs:
         if event.replaces:
             _replace_maps(leaves, event)
         for path, value in _leaves(event.values, ""):
+            # A config may come from any producer, and all of it is merged at each event.
             if path not in leaves and len(leaves) >= _MAX_LEAVES:
                 count(self._state, TOO_LARGE)
                 continue

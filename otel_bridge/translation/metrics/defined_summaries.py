@@ -94,6 +94,7 @@ class DefinedSummaries:
 
     def _take(self, row: Row) -> None:
         for key, value in row.values.items():
+            # By type: a bool is an int in Python, and has no minimum or mean to show.
             if type(value) not in _NUMBERS or not self._definitions.kinds_of(key):
                 continue
             summary = self._keys.get(key)

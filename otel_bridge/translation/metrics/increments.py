@@ -32,6 +32,7 @@ class Increments:
         self._state = state
         self._max_series = max_series
         points = [(key.removeprefix(_HIST), _loaded(value)) for key, value in state.items(_HIST)]
+        # The state is ordered by key; the first of the dict must be the one silent for longest.
         self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 
     def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
@@ -50,6 +51,7 @@ class Increments:
         """
         series = f"{process}/{point.start_time_unix_nano}/{key}"
         last_point = self._last.get(series)
+        # Redelivered or overtaken: its part is in a later increment already.
         if last_point is not None and point.time_unix_nano <= last_point.time_unix_nano:
             return None
         self._keep(series, point)
@@ -73,8 +75,10 @@ class Increments:
 
     def _keep(self, series: str, point: HistogramPoint) -> None:
         last_point = _copy(point)
+        # Not needed for a difference, and a series may have many.
         del last_point.attributes[:]
         del last_point.exemplars[:]
+        # Popped and set again, so that the dict is ordered by the last point.
         self._last.pop(series, None)
         self._last[series] = last_point
         kind = _EXPLICIT if isinstance(point, pb.HistogramDataPoint) else _EXPONENTIAL
@@ -110,6 +114,7 @@ def _explicit(
     ):
         added.bucket_counts.extend(counts)
     else:
+        # Other buckets than before have no difference; count and sum have one.
         del added.explicit_bounds[:]
     _totals(added, point, last_point)
     return added
@@ -124,6 +129,7 @@ def _exponential(
         zero_count=max(point.zero_count - last_point.zero_count, 0),
         zero_threshold=point.zero_threshold,
     )
+    # A producer lowers its scale when values spread; the old buckets are merged to the new ones.
     down = last_point.scale - point.scale
     for side in ("positive", "negative"):
         counts = _by_index(getattr(point, side), 0)

@@ -61,8 +61,10 @@ def attribute_suffix(attributes: Mapping[str, object]) -> str:
         return ""
     parts = [f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())]
     suffix = _suffix(parts)
+    # The usual case: no hash, so that a person can read the whole key.
     if len(suffix) <= MAX_SUFFIX:
         return suffix
+    # For the hash in hex digits and its hyphen.
     room = MAX_SUFFIX - 2 * _HASH_BYTES - 1
     # Addresses, paths and names of models are long; what distinguishes series, as a status or a
     # kind, is short.
@@ -87,6 +89,7 @@ def _text(value: object) -> str:
 
 def _legal(text: str) -> str:
     legal = _ILLEGAL.sub("_", text)
+    # Two texts that differ in replaced characters only must not become one series.
     return legal if legal == text and text else f"{legal}-{short_hash(text, 3)}"
 
 
@@ -138,6 +141,7 @@ class StepAxes:
     def advance(self, axis: str, step: int) -> dict[str, int]:
         """Set the last step of *axis*, and return the last step of every axis."""
         last = self._last
+        # Every row carries all axes, so their number bounds the size of each row.
         if axis not in last and len(last) >= MAX_AXES:
             return {**last, axis: step}
         last[axis] = step
@@ -245,20 +249,24 @@ class StepAxes:
         attempt of their parent.
         """
         current = self._attempt_of(process, axis, step)
+        # Only a further attempt is reported; a process that joins it later is not.
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
         if self._attempts.get(axis, current) != current:
             self._furthest[axis] = step  # a further attempt continues from an earlier step
             self._state.set(f"furthest/{axis}", step)
         self._store("attempt/", self._attempts, axis, current)
+        # `_starts_again` needs it once the rank 0 of an attempt is forgotten.
         if process.determines_status:
             self._store("led/", self._led, axis, current)
+        # A process may name any number of roles, each an axis of its state.
         if len(process.attempts) < MAX_AXES:
             process.begin_attempt(axis, current)
         return current
 
     def _attempt_of(self, process: Process, axis: str, step: int) -> int:
         """Return the attempt that *process* states, or else begins or joins with *step*."""
+        # An emitter that counts its restarts knows more than steps can show.
         if process.attempt is not None:
             return process.attempt
         current = self._attempts.get(axis, 1)

@@ -30,8 +30,10 @@ class Origin:
 
     def replaces(self, stored: Origin) -> bool:
         """Return whether a value of this event replaces one of *stored*."""
+        # A process's own numbers are its order; its clock may have been set back meanwhile.
         if self.instance == stored.instance and self.seq and stored.seq:
             return self.seq > stored.seq
+        # The instance decides between equal times, so that the order of arrival does not.
         return (self.time_unix_ns, self.instance) >= (stored.time_unix_ns, stored.instance)
 
 

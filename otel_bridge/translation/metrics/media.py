@@ -78,10 +78,12 @@ class MediaAssembler:
         """Process one event; return the record that it completes. What is not valid is counted."""
         try:
             part = part_of(event.attributes)
+            # Nothing to wait for, so nothing is written to the state.
             if part.parts == 1:
                 return self._records(event, event.attributes, event.time_unix_ns, data)
             return self._join(event, part, data)
         except InvalidRecordError:
+            # Another producer may send anything; this one event is dropped, and rows go on.
             count(self._state, INVALID, name=text_in(event.attributes, semconv.MEDIA_KEY))
             return []
 
@@ -99,9 +101,11 @@ class MediaAssembler:
         # A hash, because an id of a third-party producer may hold anything.
         name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
         if not part.part:
+            # Checked with the first part: else all parts are kept before the key is refused.
             key_in(event.attributes)
             self._keep(name, _HEAD, {**event.attributes, _TIME: event.time_unix_ns})
         self._keep(name, f"{part.part:06d}", data)
+        # All parts and the head, in whatever order they arrived.
         if len(self._waiting[name]) > part.parts and _HEAD in self._waiting[name]:
             parts = dict(self._state.items(f"{name}/"))
             head = cast("dict[str, object]", parts.pop(f"{name}/{_HEAD}"))
@@ -158,6 +162,7 @@ class MediaAssembler:
         )
         if event.producer.third_party:  # our emitter applies the policy itself
             record = limited_media(record, self._content_policy)
+        # The policy left nothing of it.
         if not record.items:
             return []
         media_count = cast("int", self._state.get(COUNTED) or 0)

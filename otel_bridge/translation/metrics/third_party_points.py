@@ -180,8 +180,10 @@ class ThirdPartyPoints:
     def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
         """Return whether to show a point: a new one, or a former value that its step returns to."""
         key = f"{process.instance}/{point.key}"
+        # In every case, so that the hash is remembered even if the point is not shown.
         added = self._seen.add(hash_)
         latest = self._latest.get(key)
+        # Without a step the time is part of the identity, so nothing returns to a former value.
         if point.step is None:
             return added
         if latest is None or latest.step != point.step:
@@ -217,6 +219,7 @@ class ThirdPartyPoints:
         value = point.value
         if not point.delta or point.step is not None or not isinstance(value, int | float):
             return value
+        # Shown as sent, since its total cannot be kept.
         if point.key not in self._totals and len(self._totals) >= self._max_keys:
             return value
         total = self._totals.get(point.key, 0) + value
@@ -225,6 +228,7 @@ class ThirdPartyPoints:
         return total
 
     def _row(self, group: _Group) -> Row:
+        # Sorted: a redelivered request may hold its points in another order.
         digest = hashlib.blake2b(b"".join(sorted(group.hashes)), digest_size=8).hexdigest()
         values: Mapping[str, Value]
         if group.step is None:
@@ -285,6 +289,7 @@ def _read_attributes(
         candidate = integer(attributes.get(name))
         if candidate is not None and abs(candidate) <= _MAX_STEP:
             step = candidate
+            # The step becomes the row's, or each step would be a series of its own.
             del attributes[name]
             break
     point_role = attributes.get(semconv.ROLE)

@@ -40,6 +40,7 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
         steps: Steps of one role and attempt, open ones and the last closed ones, in order.
         living: Instances of the role's processes that run.
     """
+    # One process alone is not waited for by others.
     if len(living) < 2 or not steps:
         return None
     candidates = [_awaited_in(steps, phase, living) for phase in steps[-1].ends]
@@ -56,6 +57,7 @@ def _awaited_in(
     newest = steps[-1]
     ends = newest.ends[phase]
     missing = [instance for instance in living if instance not in ends]
+    # Of several missing ranks none is the one that holds up the others.
     rank = _rank_before(steps, phase, missing[0]) if len(missing) == 1 else None
     if rank is None:
         return None

@@ -99,6 +99,7 @@ class PhasePipeline:
                 self._run.axes.reached(axis_of(role), phase.step)
                 advanced_roles.add(role)
         records: list[Record] = []
+        # Once a role and frame: looking at its steps costs more than adding a phase.
         for role in advanced_roles:
             records += self._close_passed(role, now_unix_ns)
         return records + self._bounded()

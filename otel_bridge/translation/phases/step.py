@@ -65,6 +65,7 @@ class PhaseStep(CollectedStep):
         self.size += 1
         self._note_end(process.instance, time)
         self.arrive(now_unix_ns, phase.end_unix_ns)
+        # An open step gets its row anyway; only a sent one must be corrected.
         if self.closed:
             self.change(now_unix_ns)
         self._changed.add(process.instance)

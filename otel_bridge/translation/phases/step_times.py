@@ -157,6 +157,7 @@ def _phase_values(
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
     if len(by_rank) > 1:
         values[f"{PREFIX}slowest_rank/{name}"] = numbers[slowest]
+        # The median, so that a second slow rank does not hide the first.
         others_s = median(taken_s for index, taken_s in by_rank.items() if index != slowest)
         if others_s > 0:
             values[f"{PREFIX}slowest_ratio/{name}"] = by_rank[slowest] / others_s

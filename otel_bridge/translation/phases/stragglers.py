@@ -76,7 +76,9 @@ class StragglerCauses:
             if self._causes.pop(name, None) is not None:
                 self._state.delete(name)
             return []
+        # Another rank is another cause: slow ranks that take turns are not one straggler.
         steps = cause.steps + 1 if cause is not None and cause.rank == rank else 1
+        # Names of phases come from programs, so their number has a limit.
         if cause is not None or len(self._causes) < _MAX_CAUSES:
             self._causes[name] = _Cause(rank, steps, row.attempt, step)
             self._state.set(name, [*self._causes[name]])

@@ -77,9 +77,11 @@ class PendingTraces:
         """
         while self._due and self._due[0][0] <= now_unix_ns:
             trace = self._traces.get(heapq.heappop(self._due)[1])
+            # An entry outlives its trace: removing it from the heap would need a search.
             if trace is None or trace.facts is not None:
                 continue
             due_ns = self._due_ns(trace)
+            # Its due time has moved: an old entry in the heap is cheaper than a search for it.
             if due_ns > now_unix_ns:
                 heapq.heappush(self._due, (due_ns, trace.id))
             else:

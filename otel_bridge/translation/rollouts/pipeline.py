@@ -95,6 +95,7 @@ class RolloutPipeline:
 
     def listen(self, opened_unix_ns: int) -> None:
         """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive."""
+        # A run of local processes alone has no connection that could be late.
         if self._state.get(_ELSEWHERE):
             self._receive_clock = ReceiveClock(opened_unix_ns, self._options.end_of_stream_wait_ns)
             self._open = PendingTraces(self._store.traces, self._options, self._receive_clock)
@@ -131,6 +132,7 @@ class RolloutPipeline:
         self._sender = instance_id
         self._is_native = origin.is_native or semconv.INSTANCE_ID in resource_attributes
         for trace_id, spans in by_trace.items():
+            # The usual message holds one trace: stored as it is, without packing spans again.
             message = scope_spans if len(spans) == len(scope_spans.spans) else None
             records += self._received(trace_id.hex(), origin, spans, message, now_unix_ns)
         return records + self._bounded(now_unix_ns)
@@ -146,6 +148,7 @@ class RolloutPipeline:
         records = self.tick(now_unix_ns)
         # Third-party: no policy applied yet.
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):
+            # A copy: the policy changes it, and the caller still has the original.
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._content_policy)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
@@ -227,6 +230,7 @@ class RolloutPipeline:
         """Process spans of a rollout of this run that another run received, whatever their resource says."""
         records = self.tick(now_unix_ns)
         waiting = self._store.traces.get(stray.id)
+        # The process that sent a stray is of another run, and not one of this run's workers.
         self._sender = "" if waiting is None else waiting.sender
         self._is_native = False
         for origin, span in stray.spans:
@@ -348,6 +352,7 @@ class RolloutPipeline:
         self._store.keep(trace, origin, scope_spans)
         if trace.complete_rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
+        # Its step still waits, so further spans can change what is chosen.
         if trace.facts is not None:
             self._publisher.revise(trace)
             return []
@@ -392,6 +397,7 @@ class RolloutPipeline:
         rollout_ids: dict[str, str] = {}
         for part in parts:
             rollout_ids.update({span_id.hex(): part.trace.id for span_id in part.span_ids})
+        # Before the trace is forgotten: values of its spans must reach the rollouts they belong to.
         self._evaluations.adopt(trace.base, rollout_ids)
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)

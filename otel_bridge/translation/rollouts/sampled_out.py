@@ -184,6 +184,7 @@ class SampledOutTraces:
         self._state.set(f"{_SAMPLED}{number}", b"".join(halves).hex())
         self._events[number] = halves
         self._traces.update(halves)
+        # The last event stays, or its own rollouts would be unknown at once.
         while len(self._traces) > self._limit and len(self._events) > 1:
             oldest = min(self._events)
             self._state.delete(f"{_SAMPLED}{oldest}")

@@ -171,6 +171,7 @@ class StepSampler:
             chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id)
         )
         sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        # Sorted: sums of floats depend on their order, and a kill must not change them.
         step.count(sorted(step.waiting), rewards)
         step.close(len(by_start))
         self._move(step)
@@ -204,6 +205,7 @@ class StepSampler:
         self, step: SampledStep, rewards: Mapping[str, float | None], seats: int
     ) -> set[str]:
         """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
+        # By id, so that the choice does not depend on the order of arrival.
         order = sorted(step.waiting)
         candidates: list[Candidate] = []
         for trace_id in order:
@@ -211,6 +213,7 @@ class StepSampler:
             candidates.append(
                 Candidate(rewards[trace_id], facts.group, facts.failed, facts.truncated, trace_id)
             )
+        # The same choice after a kill and at a redelivery.
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
         return {
             order[index]
@@ -293,6 +296,7 @@ class StepSampler:
         behind_ns = reach.behind_since(step.number)
         if behind_ns is not None:
             quiet_ns = max(quiet_ns, due(min(behind_ns, step.last_ns), options.step_timeout_ns))
+        # However slow its workers are: a step must not wait for ever for one that hangs.
         at_most_ns = due(step.first_ns, options.step_timeout_ns)
         return min(quiet_ns, at_most_ns, self._passed_ns(step, reach, now_unix_ns))
 
@@ -357,6 +361,7 @@ class StepSampler:
         if step.closed:
             step.change(now_unix_ns)
             self._changed[step.state_key] = step
+            # Popped and set again: late rollouts make a step young, so that it is forgotten later.
             self._by_age[step.state_key] = self._by_age.pop(step.state_key, step)
         self._store(step)
 

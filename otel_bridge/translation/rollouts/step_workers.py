@@ -124,6 +124,7 @@ class StepWorkers:
         """Note that a process sent a rollout; return whether this advances the process."""
         pace = self._paces.setdefault(instance, WorkerProgress())
         pace.last_ns = max(pace.last_ns, now_unix_ns)
+        # Stored once a batch: the time changes with every rollout.
         self._changed.add(instance)
         track = (role or "", split)
         if step is None or step <= pace.steps.get(track, _BELOW_ALL_STEPS):
@@ -201,6 +202,7 @@ class StepWorkers:
             past_below = min(
                 past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values()
             )
+            # One that has been silent for longer is not waited for any more.
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
                 slow.append((highest_step, pace.last_ns))
         newcomer = past_below > _BELOW_ALL_STEPS and self._awaits_newcomer(role, now_unix_ns)

@@ -129,6 +129,7 @@ class PendingTrace:
     def sent_by(self, sender: str, *, native: bool) -> None:
         """Note the process that sent the received spans, unless the sender of the root is known."""
         self.native = self.native or native
+        # Spans of a rollout may come from several processes; the root's is the worker.
         if self.root_ns is None:
             self.sender = sender
 
@@ -215,6 +216,7 @@ class TraceStore:
     def __init__(self, state: TranslationState) -> None:
         self._state = state
         traces = [_open_trace(key[len(_META) :], value) for key, value in state.items(_META)]
+        # Oldest first, as the limits release them; the id decides between equal times.
         traces.sort(key=lambda trace: (trace.first_ns, trace.id))
         self.traces = {trace.id: trace for trace in traces}
         self.size = sum(trace.size for trace in traces)
@@ -222,6 +224,7 @@ class TraceStore:
     def keep(self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans) -> None:
         """Store more spans of *trace*."""
         header = [origin.role, origin.run_id, origin.is_native, dict(origin.facts), origin.scope]
+        # JSON has no raw line break, so the first one ends the header.
         chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
         self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
         trace.chunks += 1
@@ -372,6 +375,7 @@ def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
 def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> list[Span]:
     """Return those of *spans* that were not part of a finished trace, each once."""
     remembered = ended.span_ids or frozenset()
+    # Also within the message, since a sender may repeat a span in it.
     by_tail = {tail(span.span_id): span for span in spans}
     return [span for span_tail, span in by_tail.items() if span_tail not in remembered]
 
