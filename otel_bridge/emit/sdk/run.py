@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from typing import Final
@@ -47,6 +48,13 @@ class _SdkState:
 
 
 _process = _SdkState()
+
+
+def _after_fork_in_child() -> None:
+    _process.lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def named(env: Mapping[str, str]) -> bool:

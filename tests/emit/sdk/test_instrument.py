@@ -9,7 +9,7 @@ import pytest
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report
-from support.trainers.e2e_jobs import until
+from support.trainers.e2e_jobs import environment, run, script, until
 from support.trainers.emit_otel_programs import run_program, written
 
 PROGRAM = """
@@ -186,3 +186,40 @@ print(sorted({"wandb", "mlflow", "trackio", "grpc"} & sys.modules.keys()))
     ended = run_program(tmp_path, source, instrument=False)
 
     assert (ended.stdout, ended.returncode) == ("[]\n", 0)
+
+
+FORKED_WHILE_ANOTHER_THREAD_BEGINS_THE_RUN = """
+import os, signal, threading
+from otel_bridge.emit.sdk import run
+
+held, forked = threading.Event(), threading.Event()
+
+
+def begin():
+    with run._process.lock:
+        held.set()
+        forked.wait()
+
+
+thread = threading.Thread(target=begin)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    run.appender_for("file", "traces")
+    os._exit(0)
+forked.set()
+thread.join()
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_forked_while_another_thread_begins_the_run_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    env = environment(tmp_path / "runs", OTEL_TRACES_EXPORTER="none")
+
+    done = run(script(tmp_path / "fork.py", FORKED_WHILE_ANOTHER_THREAD_BEGINS_THE_RUN), env)
+
+    assert done.returncode == 0, done.stderr
