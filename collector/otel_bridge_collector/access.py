@@ -156,6 +156,7 @@ class Access:
         return accepted
 
     def _refuse_web_pages(self, browser: BrowserHeaders) -> None:
+        # "none": a person typed the address, or opened a bookmark.
         if browser.origin is not None or browser.fetch_site not in {None, "none"}:
             raise ForbiddenError(
                 "requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN"
@@ -171,6 +172,7 @@ def _is_own_name(host: str) -> bool:
     """Return whether *host* is an address or localhost, so that no other DNS server can have led a browser here."""
     name = host.rpartition(":")[0] if _PORT.search(host) else host
     name = name.strip("[]").lower().rstrip(".")
+    # Browsers resolve these names to this machine without asking any DNS server.
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

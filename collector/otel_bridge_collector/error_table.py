@@ -110,6 +110,8 @@ TABLE: Final[tuple[tuple[type[Exception], str, int, int, bool], ...]] = (
     (NotFoundError, "not_found", 12, 404, False),
     (MethodError, "method", 12, 405, False),
     (TooLargeError, "too_large", 8, 413, False),
+    # 400, not 503: a retry would be refused again, and block other runs behind it in a client's
+    # queue.
     (TooManyRunsError, "too_many_runs", 8, 400, False),
     (UnsupportedError, "unsupported", 12, 415, False),
     (ThrottledError, "throttled", 14, 429, True),

@@ -140,6 +140,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
             token = serving.access.check(
                 next((str(value) for key, value in sent if key == "authorization"), None)
             )
+        # After the token, so that clients without one cannot use up the limit.
         serving.limits.enter()
         try:
             body = await self._message(context)
@@ -165,6 +166,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         try:
             return inflated_message(body, min(QUICK_BYTES, limit_bytes))
         except TooLargeError:
+            # Only the limit for the event loop: a thread inflates it with the real one.
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
                 self._serving.decoding, inflated_message, body, limit_bytes

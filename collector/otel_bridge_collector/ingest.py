@@ -55,7 +55,9 @@ _RUNS: Final = 256
 answered."""
 _COUNT_S: Final = 60.0
 _IDLE_S: Final = 60.0
+# A cache: a producer sends the same resource with each request.
 _KNOWN_RESOURCES: Final = 4096
+# With the number above, at most 64 MiB of keys.
 _KNOWN_BYTES: Final = 16 << 10
 _NAME_CHARACTERS: Final = 1024
 _OPENED_BYTES: Final = 4 << 10
@@ -190,12 +192,15 @@ class Ingest:
             resources = await asyncio.get_running_loop().run_in_executor(
                 self._checking, _checked_parts, signal, body
             )
+            # Again: the receiver may have begun to close while the thread checked.
             if self._refusing:
                 raise UnavailableError(self._refusing)
         else:
             resources = _checked_parts(signal, body)
         await self._count_when_due()
         by_run, rejected = self._by_run(signal, body, resources)
+        # From here to the end of the append nothing awaits: the order of requests is that of the
+        # segment.
         waited_for = self._append(signal, by_run, rejected)
         self._tokens.note(by_run, token)
         try:
@@ -227,6 +232,8 @@ class Ingest:
         """Close all segments; data that requests wait for is synced first."""
         self._refusing = self._refusing or "the receiver is shutting down; send it again"
         runs = list(self._runs.values())
+        # Forgotten first: a request that still comes must not append to a segment that is being
+        # closed.
         self._runs = OrderedDict()
         for run in runs:
             run.close()
@@ -270,6 +277,7 @@ class Ingest:
             raise TooLargeError(
                 f"request of {len(parts_by_run)} runs, at most {_RUNS}; send smaller batches"
             )
+        # The usual request: its bytes are kept as they came.
         if whole and len(parts_by_run) == 1:
             return dict.fromkeys(parts_by_run, body), rejected
         return {
@@ -303,6 +311,7 @@ class Ingest:
                 _reject(rejected, signal, payload, exc)
                 continue
             self._counters.append(len(payload))
+            # Between two counts the limit is held by what was appended here.
             self._quota.took(HEAD_BYTES + len(payload))
             if future is not None:
                 waited_for.append(future)

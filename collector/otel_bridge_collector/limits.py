@@ -56,6 +56,7 @@ class ReceiverLimits:
         self._settings = settings
         self._now_s = now_s
         self.under_way = 0
+        # Full at the start: two seconds' bytes may come at once, which is the average's window.
         self._room = float(2 * (settings.bytes_per_s or 0))
         self._filled_s = now_s()
 
@@ -84,10 +85,13 @@ class ReceiverLimits:
         now_s = self._now_s()
         self._room = min(self._room + (now_s - self._filled_s) * rate, 2.0 * rate)
         self._filled_s = now_s
+        # A request larger than a second's bytes needs a full second of room only, else it never
+        # passed.
         if self._room < min(size_bytes, rate):
             raise ThrottledError(
                 f"more than {rate} bytes a second come in (OTEL_BRIDGE_MAX_RATE); send it again"
             )
+        # May fall below zero: what a large request took beyond the room is waited for afterwards.
         self._room -= size_bytes
 
     def leave(self) -> None:

@@ -38,6 +38,7 @@ class RunSegment:
         sync: GroupSync | None,
     ) -> None:
         folder.create()
+        # Before the segment: a bridge counts the process of a segment without a lock as dead.
         self._liveness = LivenessLock.hold(folder, instance_id)
         try:
             self._writer = SegmentWriter(
@@ -52,6 +53,7 @@ class RunSegment:
                 segment_bytes=segment_bytes,
             )
         except BaseException:
+            # Else the lock would stay until this process ends, and the run would count as open.
             self._liveness.release()
             raise
         self.used_s = time.monotonic()
@@ -78,6 +80,7 @@ class RunSegment:
             JournalError: The request could not be stored.
         """
         self.used_s = time.monotonic()
+        # "whole": an export request with its resources, where a frame of a trainer holds one scope.
         self._writer.append(signal, payload, now_unix_ns, whole=True)
         if self._sync is None:
             return None
@@ -95,6 +98,8 @@ class RunSegment:
             return
         self._open = False
         if self._file is not None and self._sync is not None:
+            # Before the writer closes: the sync has a descriptor of its own, so that waiting
+            # requests finish.
             self._sync.retire(self._file)
         self._writer.close()
         self._liveness.release()
@@ -109,6 +114,8 @@ class RunSegment:
         if previous_file is not None:
             sync.retire(previous_file)
         folder = self._folder
+        # A new file is on the disk only once the entry in its folder is; of the first file, the
+        # folders too.
         folders = (
             (folder.segments_dir,)
             if previous_file

@@ -8,6 +8,7 @@ from typing import Final
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector.error_table import TooLargeError, UnsupportedError
 
+# zlib reads a gzip head with 16 added, and no head with a negative number.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _RAW: Final = -zlib.MAX_WBITS
 PLAIN: Final = frozenset({"", "identity"})
@@ -100,8 +101,11 @@ class _Inflating:
             # In slices, because the bytes after a member are copied: of a whole body, that would be
             # a copy for each member.
             piece = body[position : position + size]
+            # One byte more than there is room: that a body is too large is seen without inflating
+            # all of it.
             self._take(machine.decompress(piece, self._room + 1))
             position += len(piece) - len(machine.unused_data)
+            # A long member needs few calls, a short one copies little.
             size *= 2
         return position
 

@@ -82,6 +82,7 @@ class _Plan:
 @cache
 def _plan(kind: Descriptor) -> _Plan:
     plan = _Plan()
+    # Before its fields are read: AnyValue holds lists of AnyValue.
     _begun[kind.full_name] = plan
     for field in kind.fields:
         oneof = None if _is_optional(field) else field.containing_oneof
@@ -150,6 +151,7 @@ def _fields(value: object, plan: _Plan, depth: int) -> dict[str, object]:
     oneofs: set[str] | None = None
     for key, item in cast("dict[str, object]", value).items():
         field = plan.fields.get(key)
+        # Unknown keys are of a newer OTLP; null means unset (ProtoJSON).
         if field is None or item is None:
             continue
         name, convert, oneof = field
@@ -172,10 +174,12 @@ def _integer(value: object, depth: int) -> object:
     del depth
     if type(value) is int:
         return value
+    # Bounded: int() of a long text takes time that grows with its square.
     if isinstance(value, str) and len(value) < 40:
         digits = value.lstrip("-")
         if digits.isascii() and digits.isdecimal():
             return int(value)
+    # ProtoJSON takes 1e3 and 1.0 for an integer.
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**64:
         return int(value)
     raise _expected("an integer, as number or text", value)
@@ -228,6 +232,7 @@ def _hex(value: object, depth: int) -> object:
 def _base64(value: object, depth: int) -> object:
     del depth
     if isinstance(value, str):
+        # ProtoJSON takes both alphabets, and no padding.
         text = value.replace("-", "+").replace("_", "/")
         try:
             return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)

@@ -72,6 +72,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_head:
+            # Counted here, because uvicorn has no limit for it with httptools.
             self._head_bytes += len(data)
             if self._head_bytes > limits.HEAD_BYTES:
                 self.transport.close()
@@ -93,6 +94,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
+        # A client may have sent its next request already: it is not silent.
         if not self.pipeline and not self.transport.is_closing():
             self.silent[self] = None
         super().on_response_complete()

@@ -86,6 +86,7 @@ def decoded_at_once(
     try:
         plain = inflated(body, encoding, limit)
     except TooLargeError:
+        # Only the limit for the event loop: a thread inflates it with the real one.
         return None
     return _of_json(signal, plain) if is_json else plain
 
@@ -95,6 +96,7 @@ def _of_json(signal: Signal, body: bytes) -> bytes:
         raise TooLargeError(
             f"JSON request is over {JSON_BYTES} bytes; send smaller batches, or protobuf"
         )
+    # Counted in the text, before it is read: reading is what takes the memory.
     if body.count(b"{") > _JSON_OBJECTS:
         raise TooLargeError(
             f"JSON request has more than {_JSON_OBJECTS} objects; send smaller batches, or protobuf"

@@ -112,6 +112,7 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             http=cast("type[asyncio.Protocol]", of_one_server(self._count_garbage)),
+            # The receiver has its own loop, which gRPC uses too.
             loop="none",
             log_config=None,
             access_log=False,
@@ -214,6 +215,7 @@ class _ExportEndpoint:
         try:
             rejected = await self._store(signal, headers, body, is_json=is_json)
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
+            # Before the answer: a client that still sends would see a reset, and not the reason.
             await body.discard()
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
@@ -236,11 +238,13 @@ class _ExportEndpoint:
         self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool
     ) -> Rejected | None:
         serving = self._serving
+        # First of all: bodies are what takes memory, so that none is read beyond the limit.
         serving.limits.enter()
         try:
             browser = BrowserHeaders(headers.get("origin"), headers.get("sec-fetch-site"))
             token = serving.access.check(headers.get("authorization"), browser)
             check_type(media_type(headers.get("content-type", "")))
+            # Everything that the head shows is checked before the body is read.
             sent.check(headers.get("content-length", ""), serving.request_bytes)
             try:
                 body = await asyncio.wait_for(sent.read(serving.request_bytes), _BODY_S)
@@ -319,6 +323,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A restarted service gets its port at once, although old connections linger.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(128)

@@ -30,5 +30,6 @@ class SharedPage:
 
     async def _make_next(self) -> str | bytes:
         async with self._one_at_a_time:
+            # Before it is made: who asks from here on must get a newer page.
             self._next = None
             return await asyncio.to_thread(self._make)

@@ -54,6 +54,7 @@ class Counters:
         self._logged_s[reason] = now_s
         number = self.refused[reason] - self._logged[reason]
         self._logged[reason] = self.refused[reason]
+        # A traceback only where the cause is here, and not in a client.
         unforeseen = error if reason == "internal" else None
         _log.warning(
             "%s request refused (%s, %d since last logged): %s",

@@ -61,6 +61,7 @@ class OwnMetrics:
         }
         self._stopping = threading.Event()
         self._failed = False
+        # A daemon: a request that hangs must not keep the service from ending.
         self._thread = threading.Thread(target=self._run, name="own-metrics", daemon=True)
 
     def start(self) -> None:
@@ -81,12 +82,14 @@ class OwnMetrics:
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
             self._try()
+        # In this thread, which alone uses the client.
         self._client.close()
 
     def _try(self) -> None:
         try:
             self.send()
         except OtelBridgeError as exc:
+            # Nothing is kept: the next request has newer totals.
             if not self._failed:  # logged when failures begin, not at each try
                 _log.warning("the service's own metrics are not sent: %s", exc)
             self._failed = True
@@ -117,6 +120,7 @@ def request_of(
         points = [
             NumberDataPoint(
                 attributes=_attributes(sample.labels),
+                # A cumulative sum begins somewhere; a gauge has no start in OTLP.
                 start_time_unix_nano=start_unix_ns if is_counter else 0,
                 time_unix_nano=now_unix_ns,
                 as_double=float(sample.value),

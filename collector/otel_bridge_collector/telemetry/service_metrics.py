@@ -15,6 +15,7 @@ from otel_bridge_collector.telemetry.counters import Counters
 
 PREFIX: Final = "otel_bridge_"
 _ENDED_SHOWN_NS: Final = 3600 * 10**9
+# About a dozen series each.
 _MOST_RUNS: Final = 1000
 _Points: TypeAlias = Sequence[tuple[Sequence[str], float]]
 """Values of a metric, each with the values of its labels."""
