@@ -62,12 +62,14 @@ def int_in(attributes: Mapping[str, object], key: str) -> int | None:
 
 def integer(value: object) -> int | None:
     """Return *value* as an integer when it is an int, a whole float, or digits."""
+    # A bool is an int in Python, but not a number on the wire.
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
+    # More digits than 64 bits have are not a step or a number of a row.
     if isinstance(value, str) and len(value) < 20 and value.strip().lstrip("-").isdecimal():
         try:
             return int(value)

@@ -49,6 +49,7 @@ def content_span(record: LogRecord) -> Span | None:
         or not any(record.span_id)
     ):
         return None
+    # The id is made of the content, so that a redelivered record is the same span.
     digest = hashlib.blake2b(record.SerializeToString(deterministic=True), digest_size=8).digest()
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     span = Span(
@@ -133,6 +134,7 @@ def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:
         return body
     if isinstance(body, str):
         return {"content": body}
+    # Names with a dot are attributes of the event, the others keys of the message.
     return {key: value for key, value in attributes.items() if "." not in key}
 
 

@@ -58,6 +58,7 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
         _append(edges, counts, abs(point.zero_threshold), point.zero_count)
     if any(positive):
         powers = _powers(point.scale, point.positive.offset, len(positive))
+        # The gap between zero and the first power is a bucket too, without numbers.
         _append(edges, counts, powers[0], 0)
         for edge, count in zip(powers[1:], positive, strict=True):
             _append(edges, counts, edge, count)
@@ -164,6 +165,7 @@ def _power(scale: int, index: int) -> float:
     try:
         return min(math.pow(2.0, index * math.pow(2.0, -scale)), sys.float_info.max)
     except OverflowError:
+        # A scale from outside can give powers beyond all floats; the bucket stays at the edge.
         return sys.float_info.max if index > 0 else 0.0
 
 

@@ -122,6 +122,7 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
         raise InvalidRecordError(f"{mime[:80]!r} is not a MIME type")
     content = data[start : start + size]
     content_digest = hashlib.sha256(content).hexdigest()
+    # A part that is missing or mixed up shows here, before a tracker stores the file.
     if digest and digest != content_digest:
         raise InvalidRecordError(
             f"SHA-256 of an item is {content_digest}, {digest[:64]!r} expected"

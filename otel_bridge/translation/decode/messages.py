@@ -74,6 +74,7 @@ class Chat:
             return
         entry_role = entry.get("role") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(entry_role, str) or not entry_role:
+            # Counted and left out: the other messages of the attribute are read.
             self.skipped += 1
             return
         reason = entry.get("finish_reason")

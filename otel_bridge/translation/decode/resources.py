@@ -158,11 +158,13 @@ def _merge_world(attributes: Mapping[str, object]) -> int:
     if attributes.get(semconv.RANKS) != "merge":
         return 0
     world_size = int_in(attributes, semconv.WORLD_SIZE) or 1
+    # One rank alone has nothing to merge, so its rows do not wait for others.
     return world_size if world_size > 1 else 0
 
 
 def _rank(attributes: Mapping[str, object], *, third_party: bool) -> int:
     rank = int_in(attributes, semconv.RANK)
+    # A native process states its own rank; others are read as NeMo Lens names it.
     if rank is None and third_party:
         rank = int_in(attributes, semconv.DL_RANK)
     return max(rank or 0, 0)

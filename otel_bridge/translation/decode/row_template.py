@@ -97,6 +97,7 @@ class RowTemplate:
         fields = self._struct.unpack(payload)
         time_ns = fields[-3]
         step = int.from_bytes(fields[-2], "little") & _VALUE_BITS
+        # All constant bytes, times and steps are compared at once, as one integer.
         expected = self._constant + time_ns * self._times_ones + step * self._steps_ones
         if int.from_bytes(payload, "little") & self._mask != expected:
             return None
@@ -241,6 +242,7 @@ def _metric(payload: bytes, start: int, end: int, offsets: FieldOffsets) -> None
     try:
         key = name.decode()
     except UnicodeDecodeError:
+        # Only a producer's own bytes; protobuf decides what they are.
         raise _OtherShapeError from None
     _point(payload, point_start, point_end, offsets, key)
 
@@ -279,6 +281,7 @@ def _attribute(payload: bytes, start: int, end: int, offsets: FieldOffsets, coun
     if int_tag != _INT_VALUE or stop != value_end:
         raise _OtherShapeError
     if name == semconv.STEP.encode():
+        # All points of a row have one step, so its varints have one length.
         if offsets.steps and stop - offset != offsets.step_bytes:
             raise _OtherShapeError
         offsets.step_bytes = stop - offset

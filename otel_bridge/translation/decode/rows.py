@@ -87,6 +87,7 @@ def fragments_of(
     for metric in scope_metrics.metrics:
         points = _points(metric)
         headers = [_header(point, role) for point in points]
+        # One point without a step: the metric as a whole is read as third-party ones are.
         if not headers or None in headers:
             other_metrics.append(metric)
             continue
@@ -202,6 +203,7 @@ class RowDecoder:
             row = schema.template.decode(payload)
             if row is not None:
                 if self._credit < _CREDIT_MAX:
+                    # A fast read pays for learning: shapes that recur earn what further ones cost.
                     self._credit += 1
                 return schema, row
         return None
@@ -216,6 +218,7 @@ class RowDecoder:
             google.protobuf.message.DecodeError: The bytes are not ``ScopeMetrics``.
         """
         message = pb.ScopeMetrics.FromString(payload)
+        # An instrument of the program's own SDK, which has no rows.
         if message.scope.name != semconv.SCOPE_NAME:
             return [], message.metrics
         fragments, other_metrics = fragments_of(message, self._role, self._rank)
@@ -224,6 +227,7 @@ class RowDecoder:
         return fragments, other_metrics
 
     def _infer(self, payload: bytes, fragment: RowFragment) -> None:
+        # A template takes five times the bytes of its frame.
         if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not fragment.seq:
             return
         self._credit -= _LEARN_COST
@@ -243,6 +247,7 @@ class RowDecoder:
     def _keep(self, payload: bytes, schema: RowSchema) -> None:
         chain = self._shapes.setdefault((len(payload), payload[:_PREFIX_BYTES]), [])
         if len(chain) >= _CHAIN:
+            # The first one learned: more shapes of one length would make each miss slower.
             self._forget(chain.pop(0))
         chain.append(schema)
         self._size_bytes += schema.template.size_bytes

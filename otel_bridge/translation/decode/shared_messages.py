@@ -54,6 +54,7 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
     messages = _conversation(root, max(answers, default=None))
     whole = list(spans)
     for index, stand_in in stand_ins.items():
+        # A cut root has fewer messages: the span then stays without a text.
         if 0 <= stand_in.index < len(messages):
             whole[index] = _with_messages(stand_in, messages)
     return whole
@@ -106,6 +107,7 @@ def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
         texts = _turn(stand_in.index, messages)
     else:
         texts = _call(stand_in, messages)
+    # A copy: the received span is stored as it came.
     copy = Span()
     copy.CopyFrom(stand_in.span)
     del copy.attributes[:]
@@ -113,6 +115,7 @@ def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
         pair for pair in stand_in.span.attributes if pair.key != semconv.MESSAGE_INDEX
     )
     for key, text in texts.items():
+        # Short arguments and results are in the span itself, and may be all that is left.
         if key not in stand_in.has:
             copy.attributes.add(key=key).value.string_value = text
     return copy

@@ -88,6 +88,7 @@ class SpanFacts:
             name=span.name,
             kind=self.kind,
             start_unix_ns=span.start_time_unix_nano,
+            # A span that never ended has 0, and trackers refuse a negative duration.
             end_unix_ns=max(span.end_time_unix_nano, span.start_time_unix_nano),
             attributes={key: value for key, value in attributes.items() if not is_content(key)},
             input=inputs if inputs is not None else first_of(attributes, _INPUTS),
@@ -111,6 +112,7 @@ def read_span(span: Span) -> SpanFacts:
     prompt, answer = _chats(span, attributes, kind)
     messages = prompt.messages
     system = system_message(attributes.get(semconv.GEN_AI_SYSTEM_INSTRUCTIONS))
+    # The messages may begin with the instructions already.
     if system is not None and not (messages and messages[0].get("role") == "system"):
         messages = [system, *messages]
     return SpanFacts(
@@ -214,6 +216,7 @@ def error_of(span: Span) -> str | None:
 def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
     """Return the last finish reason among *attributes*."""
     reasons = parsed_json(first_of(attributes, _FINISH_REASONS))
+    # The convention has one for each choice.
     if isinstance(reasons, list):
         reasons = reasons[-1] if reasons else None
     return as_name(reasons)
@@ -301,6 +304,7 @@ def as_float(value: Json) -> float | None:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     try:
+        # A longer text is not a number, and is not worth the parse.
         return float(value) if isinstance(value, str) and len(value) < 64 else None
     except ValueError:
         return None
@@ -326,6 +330,7 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
         prompt, answer = chats_of_events(span.events)
         if prompt.messages or answer.messages:
             return prompt, answer
+    # Older conventions use the same names for inputs of any span.
     if kind != GENERATION:
         return Chat(), Chat()
     for inputs, outputs in _FLAT:

@@ -58,6 +58,7 @@ class LineagePipeline:
         self._steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY)
         for step in self._steps:
             trace_ids = (*step.consumed, *step.unused)
+            # Not stored by themselves: the steps, which are, name the same rollouts.
             generated.awaited.update(
                 trace_id for trace_id in trace_ids if generated.get(trace_id) is None
             )
@@ -82,6 +83,7 @@ class LineagePipeline:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
+        # Before the rows: a rollout that has arrived changes the row of its step.
         records = self._arrived(now_unix_ns)
         if self._steps.begin_check(now_unix_ns):
             records += [
@@ -133,12 +135,14 @@ class LineagePipeline:
     def _consumed(
         self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int
     ) -> list[Record]:
+        # Two spans of a step, or a redelivered one, count as one use.
         if not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
         for later in self._steps:  # the row of a later step counts this use as well
             if later.number > step.number and trace_id in later.consumed:
                 self._steps.change(later, now_unix_ns)
+        # No tracker shows it, so the value would have no place.
         if rollout.is_sampled_out:
             return []
         value = ReceivedEvaluation(
@@ -195,5 +199,6 @@ class LineagePipeline:
         for step in self._steps.overdue():
             if step.changed_ns is not None:
                 records.append(self._row(step))
+            # A rollout that arrives for a forgotten step changes nothing any more.
             self._generated.awaited.difference_update(step.consumed, step.unused)
         return records

@@ -50,6 +50,7 @@ class TrainStep(SpanStep):
         """Return the step as stored in the state."""
         return [
             *self.track, self.number, self.last_ns, self.end_unix_ns, self.changed_ns, self.revision,
+            # One text: as a list, 200,000 ids would cost their quotes and commas in each commit.
             "".join(self.spans), "".join(self.consumed), {**self.unused},
         ]  # fmt: skip
 

@@ -49,6 +49,7 @@ def step_values(
     values |= _mean_reward("consumed", consumed)
     values |= _mean_reward("generated", of_same_steps)
     values |= _composition(consumed)
+    # Without steps it is unknown which rollouts training has passed.
     if steps:
         values |= _unused(
             step, [rollout for rollout in generated if _is_before(rollout, min(steps))]
@@ -87,6 +88,7 @@ def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
 def _histogram(numbers: Sequence[int]) -> Distribution:
     """Return the distribution of whole numbers: a bucket each, or equal wider ones if they are far apart."""
     low = min(numbers)
+    # Rounded up, or the highest number would be beyond the last bucket.
     width = -(-(max(numbers) - low + 1) // _MAX_BUCKETS)
     counts = Counter((number - low) // width for number in numbers)
     buckets = max(counts) + 1
@@ -95,6 +97,7 @@ def _histogram(numbers: Sequence[int]) -> Distribution:
         sum=float(sum(numbers)),
         min=float(low),
         max=float(max(numbers)),
+        # By halves, so that each whole number lies inside its bucket.
         edges=tuple(low - 0.5 + width * index for index in range(buckets + 1)),
         counts=tuple(counts[index] for index in range(buckets)),
     )

@@ -214,9 +214,11 @@ class RolloutAssembler:
         clipped = 0
         spans: list[Span] = []
         for origin, span in ordered:
+            # The emitter has applied the policy of its own process.
             if origin.is_native:
                 spans.append(span)
                 continue
+            # A copy: its size is compared with that of the span as received.
             allowed = Span.FromString(span.SerializeToString())
             unknown_texts = apply_to_span(allowed, self.content)
             spans.append(allowed)
@@ -289,6 +291,7 @@ def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span
     rollout_roots = [
         pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])
     ]
+    # Of several roots of that name none describes the whole.
     if len(rollout_roots) == 1:
         return rollout_roots[0]
     return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
@@ -359,6 +362,7 @@ def _rewards(
     ]
     if not with_reward:
         return None, {}
+    # The last one, as a reward may be computed again; the id decides between equal times.
     last = max(with_reward, key=lambda span: (span.start_time_unix_nano, span.span_id))
     return _agent_lightning_rewards(mapping_of(last.attributes))
 
@@ -396,6 +400,7 @@ def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin)
     if rollout_id is not None and rollout_id != trace_id:
         metadata.setdefault("rollout_id", rollout_id)
     version = attributes.get(semconv.POLICY_VERSION)
+    # A version that is not a number, such as a commit, has no field of its own.
     if version is not None and reading.as_int(version) is None:
         metadata.setdefault("policy_version", version)
     for key, value in origin.facts.items():

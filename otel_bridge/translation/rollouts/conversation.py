@@ -56,6 +56,7 @@ def in_order(
     for turn_prompt, turn_answer in turns:
         history += [*turn_prompt, *turn_answer]
     preceding = len(history) - len(answer)
+    # Only if the spans agree with the root: then they show where the answer stood.
     if 0 < preceding < len(prompt) and history == [*prompt[:preceding], *answer]:
         return [*history, *prompt[preceding:]]
     call_ids = _call_ids(answer)
@@ -92,10 +93,12 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
     if not history or not prompt:
         return prompt
     marks = [_mark(message) for message in prompt]
+    # The usual case: a client sends the whole history each time.
     if marks[: len(history)] == history:
         return prompt[len(history) :]
     if history[: len(marks)] == marks:  # the same history again: a second sample, or a retry
         return ()
+    # The longest overlap first: a shorter one may be a phrase that was said twice.
     for overlap in range(min(len(history), len(marks)), 0, -1):
         if history[-overlap:] == marks[:overlap]:
             return prompt[overlap:]

@@ -144,6 +144,7 @@ class Evaluations:
             (cast("dict[str, Json]", value), key[len(_PREFIX) :])
             for key, value in state.items(_PREFIX)
         ]
+        # The state is ordered by key; values are released in the order of their arrival.
         entries.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
         self._traces: dict[str, None] = {trace_id: None for _, trace_id in entries}
         self._pending = {
@@ -176,12 +177,14 @@ class Evaluations:
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"]) if entry else {}
         of_name = values.get(evaluation.score.name, {})
         stored = of_name.get(evaluation.instance_id)
+        # Redelivered, or overtaken by a later value of the same process.
         if stored is not None and evaluation.rank <= _packed_rank(stored):
             return False
         if stored is None and sum(map(len, values.values())) >= _MAX_VALUES:
             return None
         packed = _packed(evaluation)
         if settled:
+            # The tracker has the value; only its rank is needed to recognise it again.
             packed = _rank_only(packed)
         values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
         since_ns = cast("int", entry["since"]) if entry else now_unix_ns

@@ -135,9 +135,11 @@ class RolloutPublisher:
             unstored: Spans of the rollout that the store does not hold.
         """
         facts = self._assembler.facts(source)
+        # The root does not know how often its role was started; its process does.
         facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
         records: list[Record] = []
         current = revised(facts, self._evaluations.scores(trace.id))
+        # Training consumes no rollouts of an evaluation.
         if facts.split != EVAL:
             self._generated.add(
                 trace.id,
@@ -193,6 +195,7 @@ class RolloutPublisher:
             count(self._state, "evaluation/other", values)
         self._store.forget(trace)
         self._evaluations.forget(trace.id)
+        # Remembered, so that its late spans do not begin a trace that waits again.
         self.other.add(trace.id, CompletedTrace(False, "", None, None, None))
         return records
 
@@ -288,6 +291,7 @@ class RolloutPublisher:
         """Note that a process sent a rollout, and close the steps that every worker has passed as a result."""
         role = sent.role
         split = sent.split
+        # All three first: each may be what the step was held open for.
         was_awaited = self._workers.complete(instance_id, done)
         has_advanced = self._workers.sent(instance_id, role, split, sent.step, now_unix_ns)
         has_closed = sent.open_steps is not None and self._workers.has_open(
@@ -398,6 +402,7 @@ class RolloutPublisher:
         self._evaluations.settle(trace.id)
         forgotten = self.ended.add(trace.id, ended)
         if forgotten is not None:
+            # Its values are kept only as long as the rollout is remembered.
             self._evaluations.forget(forgotten)
 
     def _sampled_out_value(self, trace_id: str) -> None:

@@ -52,6 +52,7 @@ class Staleness:
 
     def add(self, count: int, total: int, highest: int) -> None:
         """Add *count* rollouts that are *total* steps behind in sum and *highest* at most."""
+        # The first may be negative: 0 would hide it.
         self.max = max(self.max, highest) if self.count else highest
         self.count += count
         self.sum += total
@@ -81,6 +82,7 @@ class Statistics:
         self.total += 1
         if staleness is not None:
             self.staleness.add(1, staleness, staleness)
+        # One NaN would make every mean of the step NaN.
         if reward is not None and math.isfinite(reward):
             self._merge(group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward))
 
@@ -95,6 +97,7 @@ class Statistics:
             if sums is not None:
                 counted += sums.count
                 self._merge(group, sums)
+        # Some have no reward, and an emitter may state fewer than its sums hold.
         self.total += max(rollouts, counted)
 
     def _merge(self, group: str, sums: Sums) -> None:
@@ -128,8 +131,10 @@ class Statistics:
         whole = self._whole()
         if whole.count:
             mean = whole.sum / whole.count
+            # Rounding may give a tiny negative number, of which there is no root.
             variance = max(whole.sum_squares / whole.count - mean * mean, 0.0)
             values[f"{prefix}/reward/mean"] = mean
+            # Equal rewards have no deviation, whatever rounding leaves of it.
             values[f"{prefix}/reward/std"] = 0.0 if whole.flat else math.sqrt(variance)
             values[f"{prefix}/reward/min"] = whole.min
             values[f"{prefix}/reward/max"] = whole.max

@@ -122,6 +122,7 @@ def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
     for span_id in spans:
         path: list[bytes] = []
         above = span_id
+        # Each span is walked once; *path* ends circles of parents, which a producer may send.
         while above in spans and above not in tops and above not in path:
             path.append(above)
             above = spans[above].parent_span_id
@@ -189,7 +190,9 @@ def _moved(
     if span.span_id == beginning:
         if not reading.is_root(span):
             copy.links.add(trace_id=bytes.fromhex(trace_id), span_id=span.parent_span_id)
+            # A link in its place: with a parent of another trace it would not be a root.
             copy.parent_span_id = b""
+    # Below the beginning, or it would be a second root of the rollout.
     elif span.parent_span_id not in spans or not _inside(span, beginning, spans):
         copy.parent_span_id = beginning
     return copy

@@ -91,6 +91,7 @@ class TokenPipeline:
             step = self._steps.begin(process, role, token_span, now_unix_ns)
             if step is not None:
                 self._add(step, token_span, now_unix_ns)
+        # After all spans of the frame: the other half of a stream may be in the same one.
         self._evict()
         return self._bounded(now_unix_ns)
 
@@ -102,6 +103,7 @@ class TokenPipeline:
         for step in self._steps.ordered():
             if self._steps.is_due(step, now_unix_ns):
                 records.append(self._row(step))
+            # Once the row is sent: until then a further span may change the figures.
             if step.changed_ns is None:
                 records += self._facts(step, now_unix_ns)
         return records
@@ -157,6 +159,7 @@ class TokenPipeline:
             is_shown = self._may_show(trace_id)
             waits = not span.has_mismatch and ENGINE in streams
             if is_shown or waits:
+                # Of a rollout that no tracker shows only the half is kept that a mismatch needs.
                 kept_streams = streams if is_shown else {ENGINE: streams[ENGINE]}
                 rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
             self._join(rollout, now_unix_ns)
@@ -188,6 +191,7 @@ class TokenPipeline:
         A mismatch that waits for its other half is lost then.
         """
         while (rollout := self._streams.overdue()) is not None:
+            # Only then is something lost that no tracker has.
             if rollout.waiting:
                 count(self._state, EVICTED, name=rollout.trace_id)
             self._streams.forget(rollout.trace_id)
@@ -207,6 +211,7 @@ class TokenPipeline:
         Those of others wait for them.
         """
         records: list[Record] = []
+        # A copy, because those that have arrived are removed.
         for trace_id in list(step.facts):
             rollout = self._generated.get(trace_id)
             if rollout is None:

@@ -101,6 +101,7 @@ class TokenStep(SpanStep):
         twice = 0
         may_show = [is_shown(trace_id) for trace_id in rollouts]
         for name, figure in figures.items():
+            # Each figure is a bit of every rollout and several keys of metrics.
             if name not in self.totals and len(self.totals) >= _MAX_FIGURES:
                 continue
             total = self.totals.setdefault(name, Total())
@@ -109,9 +110,11 @@ class TokenStep(SpanStep):
             maxima = figure.maxima or [0.0] * len(rollouts)
             for index, trace_id in enumerate(rollouts):
                 counted_bits = self.counted.get(trace_id[:HALF], 0)
+                # Each rollout counts once a figure; the caller reports what came twice.
                 if counted_bits & bit:
                     repeated += 1
                     continue
+                # Without tokens it is not counted, so that a later span with its tokens still is.
                 if not figure.counts[index]:
                     continue
                 self.counted[trace_id[:HALF]] = counted_bits | bit

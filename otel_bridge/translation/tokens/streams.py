@@ -113,6 +113,7 @@ class StreamStore:
         self._sizes: dict[str, int] = {}
         self._open: dict[str, RolloutStreams] = {}
         stored = [(key, cast("bytes", value)) for key, value in state.items(_PREFIX)]
+        # By the number at the end of the key: the order of arrival, in which they are evicted.
         for key, value in sorted(stored, key=lambda pair: int(pair[0].rpartition("/")[2])):
             self._sizes[key] = _ENTRY_BYTES + len(value)
         self._bytes = sum(self._sizes.values())
@@ -124,6 +125,7 @@ class StreamStore:
         key = self._keys.get(trace_id)
         if key is None:
             return None
+        # Decoded at most once a batch: the state holds bytes.
         if trace_id not in self._open:
             self._open[trace_id] = RolloutStreams.from_bytes(
                 trace_id, cast("bytes", self._state.get(key))
@@ -157,6 +159,7 @@ class StreamStore:
 
     def overdue(self) -> RolloutStreams | None:
         """Return the rollout that came first, when there is more than the limit; `forget` it."""
+        # The last one stays even if it is over the limit alone, or it could never be joined.
         if self._bytes <= self._max_bytes or len(self._sizes) <= 1:
             return None
         return self.get(next(iter(self._keys)))

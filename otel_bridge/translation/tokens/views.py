@@ -45,6 +45,7 @@ class TokenViews:
 
         With *keep*, also if none of its tokens have come yet.
         """
+        # A page shows the texts of messages.
         if self._options.content.off:
             return
         facts = _facts_of(rollout)
@@ -73,6 +74,7 @@ class TokenViews:
             if now_unix_ns is None or now_unix_ns >= changed_ns + self._options.row_wait_ns:
                 del self._changed[trace_id]
                 rollout = self._streams.get(trace_id)
+                # The streams may have been evicted since.
                 if rollout is not None and rollout.has_news:
                     yield self._record(rollout)
                     self._streams.put(rollout)
