@@ -70,6 +70,7 @@ class ProcessRuns:
     """Holds the runs of one process: its own run, which its children join, and further ones beside it. Thread-safe."""
 
     def __init__(self) -> None:
+        # Guards the registry against other threads; re-entrant for init() in a signal handler.
         self._lock = threading.RLock()
         self._beside: dict[int, Run] = {}
         self._bridges: SharedBridges | None = None

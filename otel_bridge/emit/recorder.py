@@ -168,6 +168,7 @@ class Recorder:
             again = False
             try:
                 self._busy = True
+                # One comparison for two rare cases: a due check, and a clock that did not advance.
                 if not self._last_ns < now < self._check_again:
                     now = self._irregular(now)
                     # A check may have opened another segment, whose numbers begin anew.

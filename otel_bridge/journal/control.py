@@ -24,6 +24,7 @@ Kind: TypeAlias = Literal["retry", "discard", "finish", "handover"]
 _KINDS: Final = frozenset(get_args(Kind))
 _SUFFIX: Final = ".json"
 _LEFT_AFTER_S: Final = 60.0
+# Ids are row ids of SQLite: integers of 63 bits and a sign.
 _ID_LIMIT: Final = 1 << 63
 _PASSING: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.ESTALE}
@@ -86,6 +87,7 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
         JournalError: The file cannot be written.
     """
     now = time.time_ns()
+    # Pid and random digits keep requests of one moment apart, without a lock.
     name = f"{now:020d}-{os.getpid()}-{os.urandom(3).hex()}{_SUFFIX}"
     try:
         put_file(
@@ -116,6 +118,7 @@ def receive_control(
         read_before: Names of files that were read before.
     """
     try:
+        # Names begin with the time of sending, in digits of one length.
         names = sorted(os.listdir(folder.control_dir))
     except OSError:
         return []

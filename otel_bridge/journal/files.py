@@ -36,9 +36,11 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) 
     try:
         descriptor = os.open(path, flags | _FLAGS, mode)
     except OSError as exc:
+        # By the flags: a link (ELOOP), a FIFO without a reader (ENXIO), a folder (EISDIR).
         if exc.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
             raise _irregular(path) from exc
         raise
+    # After the open: a name that was checked before could be replaced in between.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _irregular(path)
@@ -74,6 +76,7 @@ def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> i
     try:
         return os.open(path, flags, mode)
     except FileExistsError:
+        # What lies there is removed, never written: it may be a link or a FIFO.
         path.unlink()
         return os.open(path, flags, mode)
 
@@ -125,6 +128,7 @@ def _irregular(path: str | Path) -> OSError:
 
 _SETTLED_NS: Final = 100_000_000
 """Age of a change from which a stamp is trusted: a file may change twice within one tick of a file system's clock."""
+# An entry takes memory also where its files are empty or missing.
 _LEAST_COST: Final = 1 << 10
 
 K = TypeVar("K", bound=Hashable)
@@ -193,6 +197,7 @@ class StampedCache(Generic[K, V]):
             if entry is not None and entry.stamps == stamps:
                 self._entries.move_to_end(key)
                 return entry.value
+        # Without the mutex: a large file must not stop the readers of others.
         value = read()
         newest_ns = max((stamp.mtime_ns for stamp in stamps if stamp is not None), default=0)
         settled = newest_ns < time.time_ns() - _SETTLED_NS

@@ -342,6 +342,7 @@ def put_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written; the old content stays.
     """
+    # With the pid, since two processes may write the file at once.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         fd = create_regular(unfinished)
@@ -381,10 +382,12 @@ def _folder_name(run_id: str) -> str:
     """Return a safe file name for a run id, which any client may send."""
     raw = run_id.encode("utf-8", "surrogatepass")
     name = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], raw).decode()
+    # Also "." and "..", which name other folders.
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     if name.endswith(_LOCK):  # reserved for files of the base directory, e.g. the lock of a service
         name = f"{name.removesuffix(_LOCK)}%2E{_LOCK[1:]}"
+    # "%~" begins no escape, so that no other id leads to this name.
     if not name or len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}%~{sha256(raw).hexdigest()[:16]}"
     return name

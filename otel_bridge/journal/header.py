@@ -147,6 +147,7 @@ class SegmentHeader:
                 f"{len(data)} bytes that do not begin with a whole segment header; the segment is damaged or unfinished"
             )
         version = cast("int", _PREFIX.unpack_from(data)[1])
+        # Before the body, whose shape only the newer version knows.
         if version > FORMAT:
             raise FormatVersionError(
                 f"segment of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge to read it"

@@ -120,12 +120,14 @@ def alive(
         if path.exists():
             return probe(path)
     except LockUnsupportedError:
+        # A pid says nothing in another pid namespace: only growth shows life there.
         namespace = _namespace_of(path)
         if namespace not in {0, pid_namespace()}:
             return grew()
     except JournalError:
         pass  # another kind of file has the life file's name: the process table decides
     ticks = start_ticks(header.pid)
+    # A pid that the system has used again has other start ticks.
     return ticks > 0 and ticks == header.start_ticks
 
 
@@ -201,6 +203,7 @@ def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None
     if report is None:
         return None
     with contextlib.suppress(JournalError):
+        # A running bridge updates the report; where no lock can be probed, it is shown as it is.
         if not probe(folder.lock_path):
             judged = judge_processes(
                 folder,

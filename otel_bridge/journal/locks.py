@@ -79,6 +79,7 @@ class RecordLock:
         """Return whether this process holds the lock and the file at the path is still the locked one."""
         return (
             self._identity is not None
+            # A child that C code has forked runs no hook of Python, and has no lock.
             and self._pid == os.getpid()
             and _identity_at(self.path) == self._identity
         )
@@ -129,6 +130,7 @@ class RecordLock:
     def _try(self) -> bool | None:
         """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
         file_identity = _identity_at(self.path)
+        # Opening the file and closing it again would drop the lock that this process holds.
         if file_identity is not None and file_identity in _registry:
             return False
         fd = to_high_number(
@@ -143,6 +145,7 @@ class RecordLock:
             if exc.errno in _BUSY:
                 return False
             raise _lock_error(exc, self.path) from exc
+        # Deleted or replaced meanwhile: other processes would lock the new file.
         if _identity_at(self.path) != identity:
             os.close(fd)
             return None

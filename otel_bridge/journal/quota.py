@@ -71,6 +71,7 @@ class Quota:
         try:
             disk = os.statvfs(self._base)
         except OSError:
+            # Without figures of the disk the setting alone limits; a full disk is counted as such.
             return self._max_bytes
         return min(self._max_bytes, (disk.f_bavail * disk.f_frsize + used_bytes) // 2)
 

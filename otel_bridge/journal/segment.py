@@ -145,6 +145,7 @@ class SegmentWriter:
         # Each row passes here, so the code of `encode_frame` is repeated instead of called.
         length = len(payload)
         size = HEAD_BYTES + length
+        # A record larger than a segment gets one of its own; a torn frame (-1) ends its segment.
         if self._size + size > self._limit and (self._size > self._header_size or self._limit < 0):
             self._roll(append_unix_ns)
         if length > MAX_RECORD_BYTES:
@@ -220,6 +221,7 @@ class SegmentWriter:
                 raise FileExistsError(errno.EEXIST, "a segment of this name exists")
             # Under another name until it has its header, so that no reader sees half of a header.
             fd = to_high_number(create_regular(unfinished, os.O_WRONLY | os.O_APPEND))
+            # A short write of a file is a disk, quota or file limit without space.
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished.rename(path)
@@ -230,6 +232,7 @@ class SegmentWriter:
                 with contextlib.suppress(OSError):
                     unfinished.unlink()
             raise _error(exc, path, "cannot be created") from exc
+        # Last, so that the old segment stays usable when the new one cannot be made.
         self.close()
         self._fd = fd
         self._path = path
@@ -249,6 +252,7 @@ class SegmentWriter:
         try:
             self._open(header)
         except JournalError as exc:
+            # Disk or quota are full: the old segment goes on once there is space.
             if self.linked():
                 raise
             raise SegmentClosedError(f"{self._path} was moved or deleted; open another") from exc
@@ -270,6 +274,7 @@ class SegmentWriter:
                 written += count
                 self._size += count
         except OSError:
+            # A frame is whole or not there: a part of one would be read as a gap.
             self._take_back(begin)
             raise
 
@@ -431,6 +436,7 @@ class Spare:
             path.unlink()
             status = os.fstat(self._fd)
             self._identity = (status.st_dev, status.st_ino)
+            # Written, not only extended: a hole reserves no space.
             self._size = os.write(
                 self._fd, bytes(_PORTIONS * PORTION_BYTES)
             )  # macOS has no posix_fallocate

@@ -23,6 +23,7 @@ from otel_bridge.text.counts import counted
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
 _POLL_S: Final = 0.02
+# These wait for a person, or for a tracker that is down, so possibly for hours.
 _NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
 
 
@@ -100,6 +101,7 @@ class DeliveryWaiter:
                     return FlushOutcome(True, report, _remains(report))
                 if self._gone and not gone_before:
                     continue  # the next report shows whether a bridge is needed at all: the run may have ended
+                # At each poll: a bridge that is killed during the wait is started again.
                 if not self._starter.ensure():
                     return self._given_up(report)
                 remaining_s = deadline - time.monotonic()
@@ -131,6 +133,7 @@ class DeliveryWaiter:
         if not self._is_kept_open(report) and not report.exporters.keys() >= set(self._exporters):
             return False
         if self._position is None:
+            # Noted once: later records are those of other processes, and are not awaited.
             self._position = report.position
         if not self._is_written(report, mine, self._position):
             return False

@@ -141,6 +141,7 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
             timeout=_ASK_S,
             check=False,
         )
+        # The last line: packages that are imported there may print, too.
         answer: object = orjson.loads(done.stdout.splitlines()[-1] if done.stdout else b"null")
     except subprocess.TimeoutExpired as exc:
         raise ConfigError(
@@ -167,6 +168,7 @@ def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
             f"{python}: {problem} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
         )
     formats = cast("Mapping[str, int]", answer.get("formats") or {})
+    # The bridge there reads what this process appends here.
     if dict(formats) != _FORMATS:
         raise ConfigError(
             f"{python}: otel-bridge {version} there has other file formats ({_listed(formats)}) than this process's "

@@ -47,6 +47,7 @@ class SharedBridge:
             JournalError: The note cannot be written, or the system started no process.
         """
         leader = self._leader
+        # The notes of a deleted folder are gone, so another run's folder holds them from now on.
         if leader is None or not leader.exists():
             leader = folder
             self._leader = folder
@@ -54,6 +55,7 @@ class SharedBridge:
         notes = leader.companions_dir(self._mark)
         try:
             notes.mkdir(mode=0o700, exist_ok=True)
+            # Before the probe: a bridge that ends reads the notes after it has released the lock.
             put_file(notes / folder.path.name, b"")
         except OSError as exc:
             raise JournalError(f"{notes} cannot be written: {exc.strerror or exc}") from exc

@@ -29,14 +29,17 @@ _AUTO_INSTRUMENTATION: Final = os.path.join(
     "opentelemetry", "instrumentation", "auto_instrumentation"
 )
 _LONGEST_START_S: Final = 10.0
+# The training goes before the bridge where both want one core (docs/decisions/0009).
 _NICE: Final = 5
 
 # Variables of the training process that would affect the bridge, which is an isolated interpreter
 # with its own SDKs, without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint
 # and headers of `otlp`.
+# An inherited WANDB_SERVICE makes wandb refuse the run: its id is "in use".
 _DROPPED: Final = frozenset(
     {"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 )
+# `opentelemetry-instrument` would load its SDK in the bridge through PYTHONPATH.
 _DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
 _KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
 
@@ -107,6 +110,7 @@ def start_bridge(
                 (os.POSIX_SPAWN_OPEN, 1, os.fspath(folder.log_path), log_flags, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
+            # Signals that the trainer blocks or ignores would stay so in the bridge.
             setsigmask=(),
             setsigdef=[
                 number
@@ -178,6 +182,7 @@ def _wait_for(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > deadline:
+                # The training goes on; `BridgeStarter.ensure` tries again.
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 return

@@ -93,6 +93,7 @@ class BridgeStarter:
         """
         if self.delivered_by() is not None:
             self._shared_s = float("-inf")
+            # Only a bridge that lasted a minute resets the pauses, not one that soon ends again.
             if time.monotonic() >= self._settled_at:
                 self._not_before = 0.0
                 self._pause_s = _FIRST_PAUSE_S
@@ -108,10 +109,12 @@ class BridgeStarter:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self._settled_at = now + _LONGEST_PAUSE_S
         self._started_s = now
+        # Before the start: a log that has grown while the lock is free shows that the bridge ended.
         self._logged = log_bytes(self._folder)
         try:
             self._start()
         except JournalError as exc:
+            # Rows are kept all the same; `ensure` tries again after the pause.
             self._notify_once(str(exc))
             self._startable = False
             self._started_s = float("-inf")
@@ -138,6 +141,7 @@ class BridgeStarter:
         try:
             return probe(self._folder.lock_path)
         except LockUnsupportedError:
+            # Without record locks the age of the holder's heartbeat decides.
             holder = self._folder.holder()
             return holder is not None and time.time_ns() - holder.heartbeat_unix_ns < _HEARTBEAT_NS
         except JournalError:

@@ -37,11 +37,13 @@ def take_over(folder: RunFolder) -> None:
     After ten seconds the bridge is killed, which loses nothing.
     """
     with contextlib.suppress(JournalError):
+        # Before the request: afterwards the lock may be that of another bridge.
         holder = folder.holder()
         send_control(folder, "handover")
         deadline = time.monotonic() + _HAND_OVER_S
         while probe(folder.lock_path):
             if time.monotonic() > deadline:
+                # The pid of a bridge elsewhere is that of another process here.
                 this_machine = this_host()
                 if holder is not None and (holder.host, holder.boot_id) == (
                     this_machine.name,

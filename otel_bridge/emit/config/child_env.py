@@ -27,6 +27,7 @@ class ChildEnvironment:
     def set(self, variables: Mapping[str, str | None]) -> None:
         """Set *variables*; the value ``None`` removes a variable."""
         for name, value in variables.items():
+            # The first value is the user's; later ones were set here.
             self._before.setdefault(name, os.environ.get(name))
             if value is None:
                 os.environ.pop(name, None)
@@ -57,6 +58,7 @@ class ChildEnvironment:
     def restore(self) -> None:
         """Restore the previous values of variables that were not changed since."""
         for name, previous_value in self._before.items():
+            # The program has set it since, so that it stays.
             if os.environ.get(name) != self._given.get(name):
                 continue
             if previous_value is None:

@@ -256,6 +256,7 @@ def _first(*sources: tuple[str, object]) -> str:
             continue
         if not isinstance(value, str):
             raise ConfigError(f"{source}={value!r}: a {type(value).__name__}, expected text")
+        # os.environ has half surrogate pairs for bytes that are not UTF-8.
         cleaned = value.encode("utf-8", "replace").decode().strip()
         if not cleaned or len(cleaned) > MAX_NAME_CHARS or not cleaned.isprintable():
             raise ConfigError(

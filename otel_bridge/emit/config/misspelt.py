@@ -56,6 +56,7 @@ def _declared_by_name() -> list[Setting[Any]]:
     for exporter_name in available():
         if exporter_name == OTLP:  # declares no settings of its own
             continue
+        # One that cannot be loaded is an error only for a run that chooses it.
         with suppress(OtelBridgeError):
             settings += load(exporter_name).settings
     return list({setting.name: setting for setting in settings}.values())

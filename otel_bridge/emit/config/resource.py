@@ -198,6 +198,7 @@ def _head(git: Path, common: Path) -> str | None:
     if not head.startswith("ref:"):
         return head if _REVISION.fullmatch(head) else None
     reference = head.removeprefix("ref:").strip()
+    # A worktree has its own HEAD; its branches lie in the folder that all worktrees share.
     for folder in (git, common):
         if (folder / reference).is_file():
             loose = _read(folder / reference).strip()

@@ -79,12 +79,14 @@ def _listed(values: object) -> list[object]:
     listed: list[object] = []
     for value in cast("Iterable[object]", values if as_list is None else as_list()):
         listed.append(value)
+        # Within the loop: an iterable of the program need not end.
         if len(listed) > MAX_EDGES:
             raise ValueError
     return listed
 
 
 def _whole(value: object) -> int:
+    # Texts are refused below: float() would read them.
     number = float(cast("float", value)) if not isinstance(value, int) else value
     if isinstance(value, str) or number < 0 or int(number) != number:
         raise ValueError

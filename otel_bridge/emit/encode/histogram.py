@@ -19,6 +19,7 @@ from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, z
 if TYPE_CHECKING:
     import numpy as np
 
+# Both are the defaults of OpenTelemetry's SDK specification for exponential histograms.
 MAX_SCALE: Final = 20
 MAX_BUCKETS: Final = 160
 
@@ -150,6 +151,7 @@ def _scale_of(low: float, high: float) -> int:
     """Return the finest scale at which the buckets from *low* to *high* fit the limit."""
     span = math.log2(high) - math.log2(low)
     scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1]) if span > 0 else MAX_SCALE
+    # The estimate above is of rounded logarithms, and may be too fine by one.
     while bucket_index(high, scale) - bucket_index(low, scale) >= MAX_BUCKETS:
         scale -= 1
     return scale

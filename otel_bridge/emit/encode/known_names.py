@@ -34,6 +34,7 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
     projects = [project for project, _ in known_pairs if project.text]
     names = [name for _, name in known_pairs if name.text]
     if identity.project_generated and projects:
+        # A chosen text goes before a generated one; of several the first, that of the report.
         project = min(projects, key=lambda known_text: known_text.generated)
         identity = replace(identity, project=project.text, project_generated=project.generated)
     if identity.name_generated and names:

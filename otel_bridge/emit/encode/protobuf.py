@@ -31,12 +31,14 @@ def varint(number: int) -> bytes:
 
     Negative ones as the 64 bits of their two's complement, larger ones by their low 64 bits.
     """
+    # Nearly every tag and length: one lookup.
     if 0 <= number < 128:
         return _ONE_BYTE[number]
     if 0 <= number < 16384:
         return bytes((number & 127 | 128, number >> 7))
     if 0 <= number < 2097152:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
+    # Before the loop, which would not end for a negative number.
     number &= MASK_64
     out = bytearray()
     while number > 127:

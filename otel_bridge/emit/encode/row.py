@@ -173,6 +173,7 @@ class RowEncoder:
         return b"".join((prefix, _timed_int(time_unix_ns, _AS_INT, count), suffix, seq_attribute))
 
     def _learn_role(self, role: str) -> bytes:
+        # Bounds the memory of a program whose roles are ever new; the others are learnt again.
         if len(self._roles) >= _MAX_ROLES:
             self._roles.clear()
         return self._roles.setdefault(role, attributes(7, ((ROLE, role),)))
@@ -180,6 +181,7 @@ class RowEncoder:
     def _learn(self, name: str, suffix_bytes: int) -> bytes:
         prefix = _prefix(name, suffix_bytes)
         self._prefix_bytes += _CACHED_KEY_BYTES + 2 * len(prefix)
+        # Ever-new keys would take 79 MB in 20,000 rows; those in use are learnt again at once.
         if self._prefix_bytes > self._cache_bytes:
             for cached in self._prefixes.values():
                 cached.clear()

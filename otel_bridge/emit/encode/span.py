@@ -83,6 +83,7 @@ def _key(name: str) -> bytes:
     packed = _KEYS.get(name)
     if packed is None:
         packed = text(1, name)
+        # Keys of metadata are the program's own, and may be ever new.
         if len(_KEYS) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
             _KEYS[name] = packed
     return packed

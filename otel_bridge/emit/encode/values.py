@@ -91,6 +91,7 @@ def flatten(
 def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
     """Return a copy of *values* if `flatten` would take all of it as it is: most rows, in a fifth of the time."""
     row = values.copy()  # in one call, so that no other thread changes it meanwhile
+    # The long way counts what is beyond the limit.
     if len(row) > MAX_KEYS:
         return None
     for key, value in row.items():
@@ -431,6 +432,7 @@ def _collect(
 ) -> bool:
     """Append the numbers of nested *values*; return false when there are too many."""
     for value in values:
+        # Nearly every number of a list, without a call; float() of a longer integer would raise.
         if type(value) is float or (type(value) is int and value.bit_length() < _DOUBLE_BITS):
             numbers.append(float(value))
         elif is_sequence(value):

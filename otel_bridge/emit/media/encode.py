@@ -263,6 +263,7 @@ def columns_and_rows(
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame
         columns = list(value.columns) if columns is None else columns
         value = value.itertuples(index=False, name=None)
+    # One row too many shows that the table is too large; an iterator need not end.
     rows: list[object] = list(islice(cast("Iterable[object]", value), _MAX_CELLS + 1))
     if columns is None:
         columns = _columns_in(rows)

@@ -86,6 +86,7 @@ class MediaLog:
         items = encoder.encode(media)
         if not items:
             return
+        # Bounds the memory of ever-new keys; at worst a step's limit begins anew.
         if len(self._logged) >= _MAX_KEYS:
             self._logged.clear()
         self._logged[role, key] = step, earlier_items + len(items)

@@ -42,6 +42,7 @@ def file_bytes(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     try:
         if Path(path).stat().st_size > limit_bytes:
             raise MediaDropped("media_too_large")
+        # Resolved, since a program's file may be a link, which `read_regular` does not follow.
         return read_regular(os.path.realpath(path), limit_bytes)
     except OSError as exc:
         raise MediaDropped("media_file") from exc

@@ -28,6 +28,7 @@ WAV: Final = "audio/wav"
 GIF: Final = "image/gif"
 _DEFAULT_FPS: Final = 4
 _MAX_FRAMES: Final = 10_000
+# GIF89a 23: the delay of a frame has 16 bits, in hundredths of a second.
 _MAX_FRAME_MS: Final = 655_350
 _FAST_OCTREE: Final = 2
 """``PIL.Image.Quantize.FASTOCTREE``."""

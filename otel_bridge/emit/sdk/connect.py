@@ -112,6 +112,7 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
                 pass
 
     def flush_now(_run: Run) -> None:
+        # The run ends before the exit, where nothing is left to collect into it.
         atexit.unregister(flush)
         flush()
 
@@ -152,6 +153,7 @@ def _resource(run: Run) -> Resource:
 def _connect_traces(run: Run, appender: SdkAppender) -> None:
     provider: object = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
+        # The SDK's own generator draws from the global `random`, whose seed is the program's.
         provider = TracerProvider(resource=_resource(run), id_generator=UrandomIdGenerator())
         trace.set_tracer_provider(provider)
     if not isinstance(provider, TracerProvider):

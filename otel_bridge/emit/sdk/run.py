@@ -124,6 +124,7 @@ def _begin() -> Run | None:
     try:
         _process.run = runs.begin_from_environment(_own_exporters(environment()))
     except (OtelBridgeError, OSError) as exc:
+        # The SDK builds the exporter: an error here would cost the program its other exporters.
         _log.warning("nothing is recorded by otel-bridge: %s", exc)
     return _process.run
 

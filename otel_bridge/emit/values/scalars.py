@@ -76,6 +76,7 @@ def is_scalar(value: object) -> TypeGuard[HasItem]:
         is_generic = any(
             base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__
         )
+        # Bounded: a program may make classes at run time, and the cache keeps them alive.
         if len(_scalar_types) < _MAX_TYPES:
             _scalar_types[kind] = is_generic
     return is_generic
@@ -177,6 +178,7 @@ def text_of(value: object) -> str | None:
     if isinstance(value, UserString):
         value = value.data
     if isinstance(value, str):
+        # A subclass may have a __str__ that shows something else, as a text that is an enum.
         return str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return _text_of_bytes(cast("bytes | bytearray | memoryview[int]", value))
