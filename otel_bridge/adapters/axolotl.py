@@ -40,6 +40,7 @@ class OtelBridgePlugin(BasePlugin):
             cfg: axolotl's configuration, recorded below ``axolotl``.
             trainer: The trainer.
         """
+        # `guarded` returns None after a failure; axolotl needs a list.
         return _callbacks(cfg, trainer) or []
 
 

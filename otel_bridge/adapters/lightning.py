@@ -100,6 +100,7 @@ class LightningLogger:
         run = self._begin()[0]
         return _no_run() if run is None else run
 
+    # Lightning 2.6 calls with keywords, so that parameters have its names.
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Record one row, unless the capture of another logger records it."""
         run, captured = self._begin()
@@ -140,6 +141,7 @@ class LightningLogger:
             return None, CapturedReports("Lightning", ())
         if self._recording.run is None:
             time_lightning(self._trainer())
+        # The search of the calling frames would be a cost of each row.
         beside = self._loggers_beside() if captured() or self._recording.run is None else []
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
         for one in beside if reports.begins_the_run else ():
@@ -247,6 +249,7 @@ def _logger_class() -> Any:
             "Lightning is not installed; this adapter needs lightning>=2.1; run: pip install 'lightning>=2.1'"
         )
     found: list[type] = [import_module(f"{name}.loggers").Logger for name in loaded]
+    # A class before its own subclass would have no method resolution order.
     bases = [
         one
         for one in found

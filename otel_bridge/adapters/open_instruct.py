@@ -68,6 +68,7 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def save(*given: Any, **named: Any) -> None:
         caller = inspect.currentframe()
+        # The function does not get the tokenizer, which its caller has.
         owner = (
             None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("self")
         )

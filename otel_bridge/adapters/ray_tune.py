@@ -76,6 +76,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     def _begin_empty(self) -> None:
         self._open: dict[str, _TrialRun | None] = {}
+        # Bounded: an experiment has any number of trials; the first ones are delivered anyway.
         self._waits: deque[Callable[[float], None]] = deque(maxlen=MAX_OPEN_TRIALS)
         self._reported: set[str] = set()
 
@@ -216,6 +217,7 @@ class _TrialRun:
             for name, value in result.items()
             if name not in _BOOKKEEPING and value is not None
         }
+        # The `iteration` of Ray 2.60 counts Tune's own loop, not the steps of the trial.
         self.run.log(row, result.get("training_iteration"))
 
     def _log_config(self, config: Mapping[str, Any] | None) -> None:

@@ -72,6 +72,7 @@ class OtelBridgeExp(BasePPOExp):
 
     def get_tracker(self) -> Any:
         """Return SkyRL's tracker, wrapped so that it also records metrics."""
+        # By now SkyRL has imported its timers.
         time_skyrl()
         return OtelBridgeTracking(super().get_tracker(), self.otel_bridge)
 
@@ -217,6 +218,7 @@ class ExperimentRecorder:
             step: Global step.
         """
         ids = self._trained_ids
+        # Taken once: a step without trajectories must not get those of the step before.
         self._trained_ids = []
         run = self._recording.begin()
         if run is None or not ids or batch.get("rollout_logprobs") is None:
@@ -254,6 +256,7 @@ class ExperimentRecorder:
         from otel_bridge.capture.rows import MergedRows  # noqa: PLC0415  # only programs that record pay for it
 
         with self._lock:
+            # Another run has rows of its own; the lock keeps two threads from making two.
             if self._rows is None or self._rows[0] is not run:
                 rows = MergedRows(run)
                 run.call_before_end(lambda _: rows.end())

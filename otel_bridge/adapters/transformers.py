@@ -105,6 +105,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _begin_empty(self) -> None:
         self._recording: FrameworkRun | None = None
+        # Weak keys: the callback must keep neither a trainer nor its model in memory.
         self._completions: weakref.WeakKeyDictionary[Any, CompletionReader] = (
             weakref.WeakKeyDictionary()
         )
@@ -195,10 +196,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Begin the run with its config, or continue it; each trial of a search has a run of its own."""
         self._find_trainer(state)
+        # transformers 5.23 calls the callbacks of every rank.
         if not state.is_world_process_zero or not self._is_first():
             return
         if _is_trial(state):
             self._trials.next()
+        # By now TRL has imported its timers.
         time_trl()
         keep_streams(self._trainer())
         recording = self._select(args, state, model)
@@ -335,6 +338,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _find_trainer(self, state: Any) -> None:
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
+        # The search of the calling frames is a cost, so only for another trainer.
         if getattr(self._trainer(), "state", None) is not state:
             found = calling_object(
                 lambda one: (
@@ -360,6 +364,7 @@ def _annotate(run: Run | None, trainer: Any, rollouts: list[Rollout], step: int)
 
 def register() -> None:
     """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL."""
+    # `report_to` is not checked: transformers 5.23 looks each name up here.
     known: dict[str, Any] = framework_class(
         "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", _REQUIREMENT
     )

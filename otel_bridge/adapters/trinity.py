@@ -67,6 +67,7 @@ class OtelBridgeMonitor(Monitor):
     def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:  # noqa: ARG002, FBT  # the signature
         """Record one row, and print it as Trinity's own monitors do."""
         if (run := self._recording.begin()) is not None:
+            # Explorer and trainer count steps of their own, so each needs an axis, in any run.
             run.log(data, step, role=run.role or self._role)
         self._console.info(self.format_data_str(data, step))
 

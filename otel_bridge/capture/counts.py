@@ -50,6 +50,7 @@ class CallCounts:
 
     def begin(self) -> None:
         """Begin with no counts, as a forked child does."""
+        # New in a forked child, where another thread may have held the parent's.
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, str], tuple[int, int]] = {}
         self._file: mmap.mmap | None = None
@@ -85,6 +86,7 @@ class CallCounts:
     def _place(self, kind: int, call: str) -> int:
         """Return the place of a new record, with its name in the file, if there is one."""
         if not self._counts:
+            # With the first count, so that a process that calls no tracker leaves no file.
             self._file = _new_file()
         place = len(self._counts) * _RECORD_BYTES
         if self._file is not None:

@@ -118,6 +118,7 @@ class _CaptureFinder:
         self.modes: dict[str, str] = {}
         self._modules: dict[str, str] = {}
         self._missing: set[str] = set()
+        # Of each thread: an import in another thread is not a search within this one.
         self._searching = threading.local()
         self._lock = threading.Lock()
 
@@ -125,10 +126,12 @@ class _CaptureFinder:
         """Capture *name*, also where its modules are imported already."""
         modules = _TARGETS[name][1]
         with self._lock:
+            # Under the lock: of two threads that capture a name one installs it.
             new = name not in self.modes
             self.modes[name] = mode
             self._modules.update(dict.fromkeys(modules, name))
             if self not in sys.meta_path:
+                # Ahead of the other finders, which would load the module without the capture.
                 sys.meta_path.insert(0, self)
         for module in modules if new else ():
             if module in sys.modules:

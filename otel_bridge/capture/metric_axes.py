@@ -63,6 +63,7 @@ class MetricAxes:
         """Return the group of *key*: an exact definition counts before the longest glob."""
         group = self._groups.get(key)
         if group is None:
+            # Bounds the memory of ever-new keys; the groups of those in use are looked up again.
             if len(self._groups) >= _MAX_KEYS:
                 self._groups.clear()
             group = self._find(key)
@@ -73,6 +74,7 @@ class MetricAxes:
         if key in self._latest:  # a step metric belongs to the values whose step it is
             return Group(self._role(key.rpartition("/")[0] + "/", key), key)
         exact = self._exact.get(key)
+        # wandb-core 0.28 takes any of several globs that match (a Go map), here the longest counts.
         prefix = max((glob for glob in self._globs if key.startswith(glob)), key=len, default=None)
         if exact or prefix is None:
             return Group(None, exact or "")

@@ -115,14 +115,17 @@ class MergedRows:
     def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call."""
         explicit_step = None if step is None else to_step(step, self._run.count_drop)
+        # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:
+            # Under the exporter `none` the program still reads its counter and summary.
             if self._recorder is None:
                 self._counter = max(self._counter, explicit_step or 0)
                 if self._completed is not None:
                     self._completed(values, self._counter)
                 self._counter += commits
                 return
+            # W&B drops a step below its counter; here it is a row of its own.
             if explicit_step is not None and explicit_step < self._counter:
                 self._log_lower(values, explicit_step, commits=commits)
                 return
@@ -155,6 +158,7 @@ class MergedRows:
 
     def _add(self, values: Mapping[str, Any], *, commits: bool) -> None:
         if commits and self._pending is None:
+            # Nearly every call: a whole row with its number, in one record.
             self._write(values, self._counter)
             if self._completed is not None:
                 self._completed(values, self._counter)

@@ -79,6 +79,7 @@ class SeenTables:
         """
         columns = [str(name) for name in table.columns]
         keys: _Keys = [tuple(map(_key, row)) for row in rows]
+        # Taken out, so that the key is inserted last: the first one is evicted.
         earlier = self._logged.pop(key, None) or _Logged(columns, step)
         is_repeated = (keys, columns) == (earlier.keys, earlier.columns)
         # In a later step, the same text again is another sample.
@@ -91,6 +92,7 @@ class SeenTables:
         if start is not None and not is_repeated:
             completed = list(_completed(earlier, start, columns, rows, keys))
         new_ids = self._new_ids(len(rows) - len(ids))
+        # By a weak reference: the program's table and its media are not kept in memory.
         self._remember(key, _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table)))
         return NewRows(rows[len(ids) :], new_ids, completed)
 

@@ -232,6 +232,7 @@ def _reward_columns(
     columns: Mapping[str, int], rows: Sequence[Sequence[Any]], functions: Collection[str]
 ) -> dict[str, int]:
     """Return the columns of reward functions by name: those of known functions, else those of numbers."""
+    # TRL puts columns of its data set beside those of its reward functions.
     of_functions = {name: index for name, index in columns.items() if name in functions}
     return of_functions or {
         name: index

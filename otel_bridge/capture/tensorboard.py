@@ -45,6 +45,7 @@ def install(module: ModuleType, mode: str) -> None:
 
     def add_event(self: Any, event: Any) -> None:
         """Write the event to its file, and record its scalars."""
+        # The program's own file first: recording must not cost it an event.
         real(self, event)
         record_event(self, event)
 
@@ -222,6 +223,7 @@ class _FirstRun:
         """
         if runs.has_begun or not self._may_begin:
             return None
+        # Before the begin: an error is printed once, not with every scalar.
         self._may_begin = False
         announced = runs.take_announced()
         try:

@@ -74,6 +74,7 @@ def install(module: ModuleType, mode: str) -> None:
             _record_too(run, _begin(project, name or run.name, group, run.config))
             package.config = run.config
             return run
+        # By the signature of the installed version, whose arguments may differ.
         arguments = (
             signature(real_init).bind_partial(project, name, group, *extra, **keywords).arguments
         )
@@ -341,6 +342,7 @@ def _run_class(package: Any) -> Any:
         self.group = group
         self.config = config
         self.url = None
+        # transformers freezes a Space when it finds one here.
         self._space_id = None
         self._bucket_id = None
         self._server_base_url = None

@@ -51,6 +51,7 @@ class TraceReader:
             any_text(metadata.get(name))
             for name in ("sample_index", "rollout_n", "step", "validate")
         )
+        # Bounded, since the loop of a call may never be logged.
         if _is_inner(metadata) and self._count < _MAX_CALLS:
             self._calls.setdefault(rollout_key, []).append(metadata)
             self._count += 1

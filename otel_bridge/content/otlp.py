@@ -51,6 +51,7 @@ def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
         return sum(apply_to_span(span, policy) for span in scope.spans)
     if isinstance(scope, ScopeLogs):
         return sum(apply_to_log(record, policy) for record in scope.log_records)
+    # Attributes of metrics distinguish series: they are hashed below a limit, never cut.
     return 0 if policy.limit is None else sum(map(hash_texts, scope.metrics))
 
 
@@ -138,6 +139,7 @@ def apply_to_attributes(
         _Attribute(pair.key, kind, policy).apply(pair.value)
         if not _is_plain(pair.key):
             pair.key = cut(pair.key, policy.limit)
+    # From the end, so that the indices before stay right.
     for index in reversed(removed):
         del attributes[index]  # type: ignore[attr-defined]  # a repeated field, whose stub differs by version
     return unknown
@@ -209,10 +211,12 @@ class _Attribute:
             self._apply_to_bytes(value, name, secret=secret)
         elif value_kind == "array_value":
             entries = value.array_value.values
+            # In a list of arguments a `--flag` names the entry after it, which may be a secret.
             entry_names = names_of([entry.string_value for entry in entries], name or self.key)
             for entry, entry_name in zip(entries, entry_names, strict=True):
                 self.apply(entry, entry_name, secret=secret)
         elif value_kind == "kvlist_value":
+            # The name alone decides, with any text: that of a secret covers all below it.
             secret = secret or self._is_secret(name, "x")
             for pair in value.kvlist_value.values:
                 self.apply(pair.value, pair.key, secret=secret)
@@ -242,6 +246,7 @@ class _Attribute:
     def _allowed(self, text: str, name: str) -> str:
         """Return the part of *text* that may leave; JSON in a message stays JSON."""
         policy = self.policy
+        # Types, roles and ids stay, so that a message is readable under any limit.
         if name in NOT_TEXT and is_identifier(text):
             return policy.allowed(text, TextKind.NAME)
         if self.kind is not TextKind.MESSAGE:
@@ -250,6 +255,7 @@ class _Attribute:
             return ""
         if name and self._is_secret(name, text):
             return REDACTED
+        # Parsing is for the few texts in which something may have to go.
         if policy.may_redact(text):
             parsed = parsed_json(text)
             redacted = _redacted_json(parsed, policy)

@@ -46,6 +46,7 @@ class TextKind(Enum):
     """A text whose name no convention knows, which may be a prompt: as a fact, and counted when less of it leaves."""
 
 
+# Keys are few, and looked up for each attribute of each span.
 @lru_cache(maxsize=4096)
 def kind_of(key: str) -> TextKind:
     """Return what the texts of the attribute *key* are."""
@@ -107,6 +108,7 @@ class ContentPolicy:
             return self.redact_fact(text, name)
         if self.off:
             return ""
+        # Before the cut, after which half of a secret would not be recognised.
         redacted = (
             self.redact(text) if kind is TextKind.MESSAGE else by_user(self.redact_fact(text, name))
         )

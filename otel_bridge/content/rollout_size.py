@@ -40,6 +40,7 @@ def _cut_texts(spans: Sequence[Span], sizes: Sequence[int], limit_bytes: int) ->
     for limit in _SIZES:
         policy = ContentPolicy(limit, secrets=False)  # redacted before
         for span, size in zip(spans, sizes, strict=True):
+            # A smaller span has no text above the limit.
             if size > limit:
                 apply_to_span(span, policy, everything=True)
         if sum(span.ByteSize() for span in spans) <= limit_bytes:

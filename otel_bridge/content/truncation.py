@@ -43,8 +43,10 @@ def cut(text: str, limit: int) -> str:
         return as_text(cut_json(parsed, limit))
     if text.startswith("data:"):  # half an image is useless
         return f"[{len(text)} characters left out]"
+    # Only the end is searched: a mark within the text is the program's own.
     mark = _MARK.search(text, max(len(text) - _MARK_CHARS, 0))
     size = len(text) if mark is None else mark.start()
+    # Cut before, to this length or less: the mark still counts all missing characters.
     if size <= limit:
         return text
     return f"{text[:limit]}… [+{size - limit + (int(mark[1]) if mark else 0)} characters]"

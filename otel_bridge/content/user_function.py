@@ -92,6 +92,7 @@ def by_user(text: str) -> str:
     if _UserFunction.count is not None:
         _UserFunction.count("rollout_redaction", 1)
     if not _UserFunction.warned:
+        # Once for each function: it sees every text, and may fail on all of them.
         _UserFunction.warned = True
         # The type alone: the exception may hold the text.
         _log.warning(

@@ -244,6 +244,7 @@ def _missing(call_name: str) -> Run:
     """
     if call_name == finish.__name__:  # ending twice is allowed
         return nothing_recorded(environment(), Path())
+    # Once: a training loop without a run would print a line with every step.
     if _NoRun.run is None:
         _NoRun.run = nothing_recorded(environment(), Path())
         notify(

@@ -198,6 +198,7 @@ class Drops:
 
     def take_back_report(self) -> None:
         """Undo the last `unreported`: its event was not written, and was not a record of the program either."""
+        # Without the loss of the event itself, which its append has counted.
         self.counts = self._reported
         self._reported = {}
         self.has_new_reason = False

@@ -96,6 +96,7 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
         if step is not None:
             counts = _steps.setdefault(track, {})
             counts[step] = counts.get(step, 0) + 1
+    # The oldest counts as never closed: a program that closes none must not fill the memory.
     if len(_unclosed) > _MAX_UNCLOSED:
         _count(min(_unclosed, default=number))
     return number
@@ -114,6 +115,7 @@ def open_steps(track: Track) -> tuple[int, ...] | None:
 
     ``None`` when there are none and none were reported before.
     """
+    # Most processes have no live rollout: not even the lock is taken.
     if not _steps and not _reported:
         return None
     with _lock:
@@ -121,6 +123,7 @@ def open_steps(track: Track) -> tuple[int, ...] | None:
         if steps:
             _reported.add(track)
         elif track in _reported:
+            # Reported once more, without steps: else the last ones would stay open.
             _reported.discard(track)
         else:
             return None

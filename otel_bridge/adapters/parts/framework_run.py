@@ -86,6 +86,7 @@ class FrameworkRun:
         self.names = names
         self.is_rank_zero = is_rank_zero
         self._config = config
+        # Of two threads with a first record, one begins the run.
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._own = False
@@ -147,6 +148,7 @@ class FrameworkRun:
         with self._lock:
             if self._stopped or not self.is_rank_zero():
                 return None
+            # The run of the program, or of a captured tracker, goes before the framework's names.
             current = process_runs().current
             if current is not None and self._is_of_others(current):
                 return self._take(current, own=False)
@@ -158,6 +160,7 @@ class FrameworkRun:
             try:
                 return self._take(self._requested(current if is_one_of_several else None), own=True)
             except any_error() as exc:  # the framework must continue
+                # For good: the same error would come with every record.
                 self._stop(
                     str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}"
                 )
@@ -245,6 +248,7 @@ class FrameworkRun:
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
         process_runs().withdraw(self)
+        # Failures before the run began have been counted for it.
         _failures.hand_over(run)
         if self._config is not None:
             run.log_config(self._config)

@@ -38,6 +38,7 @@ def install(module: ModuleType, mode: str) -> None:
 
     @functools.wraps(real_start)
     def start(self: Any, name: str) -> None:
+        # The phase lies within what the timer measures.
         real_start(self, name)
         phases.begin(name, name, process.step())
 

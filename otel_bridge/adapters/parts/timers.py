@@ -76,11 +76,13 @@ def time_lightning(trainer: Any) -> None:
         return
     setattr(profiler, _TIMED, True)
     phases = TimerPhases()
+    # Weak, since the profiler would keep the trainer, and so the model, in memory.
     owner = weakref.ref(trainer)
     real_start = profiler.start
     real_stop = profiler.stop
 
     def start(action_name: str) -> None:
+        # The phase lies within what the profiler measures.
         real_start(action_name)
         # Lightning names actions as "[Strategy]DDPStrategy.backward".
         name = action_name.rpartition(".")[2]

@@ -63,6 +63,7 @@ def streams_of(trainer: Any, completions: int) -> tuple[int, dict[str, Any]]:
 
     There are none, and the number is 0, if the last batch was not that of the completions.
     """
+    # Taken once: they are of this batch, and TRL may generate the next one without streams.
     streams = _streams.pop(trainer, {})
     local = len(streams.get(LOSS_MASK, ()))
     if local and local * trainer.accelerator.num_processes == completions:

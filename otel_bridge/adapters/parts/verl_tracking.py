@@ -105,6 +105,7 @@ def install() -> None:
         "verl.utils.tracking:ValidationGenerationsLogger", _REQUIREMENT
     )
     if BACKEND not in tracking.supported_backend:
+        # verl 0.9.1 has no registry: an assert checks the names of backends by this list.
         tracking.supported_backend.append(BACKEND)
         _wrap_tracking(tracking)
         _wrap_generations(generations)
@@ -122,8 +123,10 @@ def _wrap_tracking(tracking: Any) -> None:
     @functools.wraps(real_finish)
     def finish(self: Any, exit_code: int = 0) -> None:
         try:
+            # Backends of verl may raise: the run ends all the same.
             real_finish(self, exit_code)
         finally:
+            # finish() of verl 0.9.1 names its own backends, and so ends no other.
             logger = getattr(self, "logger", {}).get(BACKEND)
             if logger is not None:
                 logger.finish(exit_code or _code_of_deletion(logger))
@@ -157,6 +160,7 @@ def _add_backend(
         )
         tracking.logger[BACKEND] = logger
         logger.local_of_fit(tracking)
+        # Only where the backend is named: elsewhere verl stays as it is.
         wrap_trainers()
         time_verl()
         if (trainer := _calling_trainer()) is not None:
@@ -195,6 +199,7 @@ def _log_generations(
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
     else:
+        # The fully async mode of verl 0.9.1 validates in the rollouter, which has no Tracking.
         recording = rollouter_run(generations.project_name, generations.experiment_name)
     run = recording.begin()  # what fails below is counted in the run
     if captured.records_tables_and_config(run):
@@ -305,6 +310,7 @@ def _log_dump(
     extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
     number = len(outputs)
     columns = {name: list(values) for name, values in extra.items() if len(values) == number}
+    # The classic trainer of verl 0.9.1 has the group in the batch, not in what it dumps.
     uids = _uids(batch, columns.pop("uid", None), number)
     parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
     others = {name: values for name, values in columns.items() if name not in parts}

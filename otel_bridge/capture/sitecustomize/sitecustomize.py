@@ -44,6 +44,7 @@ class _FirstImport:
 
             hook.capture(*self.otel_bridge_names)
         except Exception as exc:  # noqa: BLE001  # the program must continue
+            # Once: the next captured package would fail in the same way.
             self._packages = set()
             self.otel_bridge_names = []
             sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
@@ -62,11 +63,13 @@ def _begin() -> None:
 
 def _run_the_users() -> None:
     """Run the `sitecustomize` that this one hides, as Python would."""
+    # Else the import below would find this module again, not the user's of that name.
     this_module = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _OWN]
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415  # another one, now that this folder is not in the path
     except ImportError as exc:
+        # An error in the user's module is shown as without the capture.
         if exc.name != "sitecustomize":
             raise
         if this_module is not None:

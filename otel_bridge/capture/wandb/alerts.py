@@ -39,6 +39,7 @@ class AlertWaits:
                 return False
             if len(self._next) >= _MAX_TITLES:
                 self._next = {name: due_s for name, due_s in self._next.items() if due_s > now}
+            # Beyond it titles are not remembered: the limit of the run still counts their alerts.
             if len(self._next) < _MAX_TITLES:
                 self._next[key] = now + _seconds(wait_duration)
         return True

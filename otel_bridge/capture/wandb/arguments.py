@@ -252,5 +252,6 @@ def goes_on(current: WandbRecording, facts: RunFacts, arguments: WandbArguments)
             (arguments["project"], facts.project),
         )
         return all(requested_name in {None, current_name} for requested_name, current_name in names)
+    # W&B's default: an interactive session ends the run before, a script goes on with it.
     ends = str(reinit).lower() in _FINISHES or (reinit in (None, "default") and hasattr(sys, "ps1"))
     return not ends

@@ -36,6 +36,7 @@ class NoArtifact:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
+            # Protocols such as copying look these names up, and must find none.
             raise AttributeError(name)
         return self
 
@@ -113,6 +114,7 @@ def _recorded(package: Any) -> dict[str, Any]:
         self: Any, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None
     ) -> None:
         """Record a row, by W&B's rules for *step* and *commit*."""
+        # Of older versions; wandb 0.31 has no such argument.
         del sync
         self.recording.log(data, step, commit)
 
@@ -123,6 +125,7 @@ def _recorded(package: Any) -> dict[str, Any]:
         self._is_finished = True
         self.recording.finish(exit_code)
         if package.run is self:
+            # As W&B's own finish(): afterwards `wandb.log` raises that init() is missing.
             package.sdk.lib.module.unset_globals()
 
     def alert(

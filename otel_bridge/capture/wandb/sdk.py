@@ -92,6 +92,7 @@ class _Capture:
         package = self._package
         self._replace("init", self.init)
         if self._mode == "replace":
+            # wandb 0.31 checks a key over the network in login(), where slime failed.
             self._replace("login", self.login)
             self._replace("setup", self.setup)
             self._replace("teardown", self.teardown)
@@ -121,6 +122,7 @@ class _Capture:
             refuse_twice(("wandb",), "tee", _exporters())
             run_before = self._package.run
             run = self._real_init(*positional, **keywords)
+            # A run that goes on (`reinit`) has its copy already.
             if run is not run_before:
                 recording = WandbRecording(
                     begin(wandb_arguments, name=run.name, id_=run.id, project=run.project)
@@ -253,6 +255,7 @@ class _Capture:
             captured.log = stoppable(captured.log, run)
         if not wandb_arguments.beside:
             self._set_global(captured)
+        # Only what the program gives: entries of earlier starts are in the run already.
         recording.config(config_entries)
         return captured
 

@@ -64,6 +64,7 @@ class ContentFilter:
         limit = self._limit
         if len(text) <= limit:
             return self._policy.redact(text)
+        # With a margin, so that a secret at the cut is recognised as a whole.
         beginning = self._policy.redact(text[: limit + MARGIN_CHARS])[:limit]
         cut_chars = len(text) - limit
         # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the

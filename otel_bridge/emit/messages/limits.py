@@ -71,6 +71,7 @@ def content_of(
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
     content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
     while content.conversation.size_bytes > budget:
+        # Texts are at their shortest, and still too large: later messages go, by halves.
         first_half = len(content.messages) // 2
         content.content_filter.clipped_bytes += sum(
             len(message.json) for message in content.messages[first_half:]
@@ -91,6 +92,7 @@ def _fair_length(entries: Sequence[object], budget: int) -> int:
     # Plain messages only: other long texts are found when they are encoded.
     dicts = [cast("dict[str, object]", entry) for entry in entries if type(entry) is dict]
     sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
+    # Nearly every rollout: nothing is cut.
     if sum(sizes) <= budget:
         return budget
     remaining = budget

@@ -150,6 +150,7 @@ def _read(entry: object, depth: int, items: ReadItems) -> Iterator[Message]:
 
 def _pair(entry: object) -> Mapping[str, Any] | None:
     """Return LangChain's ``("human", "text")`` as fields; ``None`` for anything else."""
+    # A list of two texts is two messages: LangChain's pairs are tuples.
     if type(entry) is not tuple or len(cast("tuple[object, ...]", entry)) != 2:
         return None
     role, content = cast("tuple[object, object]", entry)
@@ -164,6 +165,7 @@ def _of_fields(
     """Yield the message that *fields* are, or the messages that they hold."""
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
+    # A message that names its role is not a wrapper, whatever it holds.
     if role is None and depth < _MAX_NESTING and not is_item(kind):
         inner = _inside(fields)
         if inner is not None:

@@ -84,6 +84,7 @@ class _OpenPhase:
             self.trace_id = outer.trace_id
             self.span_id = os.urandom(8)
         self.number = opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED)
+        # Last, so that the phase does not measure its own begin.
         self.start_ns = perf_counter_ns()
 
     def encoded(self, end_ns: int, error: str | None) -> bytes:
@@ -155,6 +156,7 @@ class Phase:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # First, so that the phase does not measure its own end.
         end_ns = perf_counter_ns()
         phase = self._open.pop() if self._open else None
         if phase is None:

@@ -106,6 +106,7 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
         return []
     if isinstance(rollouts, (Rollout, Mapping)):
         rollouts = [cast("object", rollouts)]
+    # Nearly every call: one type, so that nothing is looked at one by one.
     if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {
         Rollout
     }:

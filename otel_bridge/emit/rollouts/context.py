@@ -39,6 +39,7 @@ def get_context() -> dict[str, str]:
         Headers, ``traceparent`` and in some cases ``tracestate``; empty outside of a rollout and of
         any other span.
     """
+    # Nothing here has made a span, and the import would cost.
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415

@@ -89,6 +89,7 @@ def _score(
         return {semconv.EVALUATION_VALUE: number}
     if isinstance(value, str) and value:
         if content_filter.off:
+            # Empty, not left out: an evaluation needs a number or a label.
             return {semconv.EVALUATION_LABEL: ""}
         if len(value) > _MAX_LABEL_CHARS:
             content_filter.losses.add(CLIPPED, 1, rollout_id)

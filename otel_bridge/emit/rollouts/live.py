@@ -97,6 +97,7 @@ class LiveRollout(Rollout):
         self._run = run
         self._options = run.rollout_options
         self._role = defaults.role
+        # Guards the numbers of children, which other threads open and end too.
         self._lock = threading.Lock()
         self._children = 0
         self._open_children = 0
@@ -195,6 +196,7 @@ class LiveRollout(Rollout):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # First: what follows the block is not part of the rollout, even if its end fails.
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None

@@ -54,6 +54,7 @@ class UrandomIdGenerator(IdGenerator):
     """Generates ids from the kernel: seeded generators of a program stay untouched, and ids never collide by seed."""
 
     def __init__(self) -> None:
+        # Of each thread: another one may start a trace at the same time.
         self._given = threading.local()
 
     def give_trace_id(self, trace_id: int) -> None:
@@ -107,6 +108,7 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, run: EmitRun) -> by
     """
     for resource_spans in encode_spans([well_formed(span)]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
+            # What others set; the additions of otel-bridge have passed the policy before.
             if span.attributes or span.events or span.status.description:
                 unknown = apply_to_span(scope_spans.spans[0], run.rollout_options.limits.policy)
                 if unknown:

@@ -86,6 +86,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     rollout_id = coerce.name(rollout.id)
     content = rollout_content(rollout, frame.options.limits)
     children = child_count(content.messages)
+    # One call for all ids of the rollout.
     random = os.urandom(16 + 8 * (children + 1))
     trace_id = random[:16] if rollout_id is None else trace_id_bytes(frame.run_id, rollout_id)
     note_kept(trace_id)

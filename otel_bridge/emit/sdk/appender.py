@@ -55,6 +55,7 @@ class SdkAppender:
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
         """Append *spans*."""
+        # Before the encoding, which may fail: the rollout then knows that it has spans of others.
         for span in spans:
             context = span.get_span_context()
             if context is not None:

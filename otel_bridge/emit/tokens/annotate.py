@@ -100,6 +100,7 @@ def _read(
     positions = _positions(run, ids)
     if not positions or not lengths:
         return None
+    # Kept rollouts first: the limits of a call are spent on what trackers show.
     trace_ids = sorted(positions, key=is_kept, reverse=True)
     # Those of another process: it is not known here which of them trackers show.
     chosen = sum(map(is_kept, trace_ids)) or len(trace_ids)

@@ -74,6 +74,7 @@ class TableRecorder:
         if _WANDB in self._run.facts.choice.names and (new.rows or new.completed):
             shown_rows = rows if new.completed else new.rows
             self._run.log({key: table_of(table.columns, shown_rows)}, step, role=role)
+        # Of a wide row each sample is a rollout, which one id would join.
         ids = new.ids if len(rollout_table.samples) == 1 else ()
         split = split_of(key, *row_keys)
         for rollouts in rollout_table.rollouts(new.rows, count, ids):

@@ -103,6 +103,7 @@ class ValueSorter:
         kind = cast("type[object]", type(value))
         if kind in {list, tuple}:
             return bool(value) and self._is_special(value[0])
+        # Rows have the same types again and again: the classes of each are looked at once.
         is_special = self._special.get(kind)
         if is_special is None:
             histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)

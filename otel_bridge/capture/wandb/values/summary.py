@@ -87,10 +87,12 @@ class RecordedSummary(AttributeDict):
             super().__setitem__(key, self._nested(key, value))
 
     def _set(self, values: Mapping[str, Any], kinds: frozenset[type]) -> None:
+        # Bounds the memory of a program with ever-new keys.
         if len(self) >= _MAX_KEYS:
             return
         plain = {key: value for key, value in values.items() if type(value) in kinds}
         super().update(plain)
+        # Nearly every row: it has no dict.
         if len(plain) == len(values):
             return
         for key, value in values.items():
