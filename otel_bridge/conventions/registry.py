@@ -30,6 +30,7 @@ SPAN_WORDS: Final = frozenset(word for convention in CONVENTIONS for word in con
 _REWARD: Final = "agentlightning.reward."
 
 
+# Hot path: the same few keys come with each span. Bounded, because keys come over the wire.
 @lru_cache(maxsize=4096)
 def is_content(key: str) -> bool:
     """Return whether the attribute *key* holds input or output of a model, or an error's text."""
@@ -39,6 +40,7 @@ def is_content(key: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_name(key: str) -> bool:
     """Return whether a text of the attribute *key* is a name, an id or an enumeration."""
+    # agent-lightning 0.3 flattens rewards: agentlightning.reward.0.name.
     return key in _NAMES or (key.startswith(_REWARD) and key.endswith(".name"))
 
 
@@ -52,6 +54,8 @@ def switch_of(scope: str) -> str:
         for convention in CONVENTIONS
         if scope.startswith(convention.scopes or (scope + "\0",))
     )
+    # "opentelemetry.instrumentation.langchain" is OpenLLMetry's, though a shorter prefix is
+    # OpenTelemetry's.
     longest = max(found, key=lambda convention: _match(convention, scope), default=None)
     return "" if longest is None else longest.switch
 

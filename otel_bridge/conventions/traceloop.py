@@ -18,6 +18,7 @@ _LIBRARIES: Final = (
 
 TRACELOOP: Final = Convention(
     title="OpenLLMetry (Traceloop)",
+    # The general prefix is shared with OpenTelemetry's own instrumentations, which differ in names.
     scopes=("traceloop.", *(f"opentelemetry.instrumentation.{name}" for name in _LIBRARIES)),
     switch="TRACELOOP_TRACE_CONTENT=true",
     names=frozenset({

@@ -32,6 +32,7 @@ class Exchange:
         """Publish *policy* for explorer and evaluator, beside those before it."""
         partial = self._folder / f"policy.{os.getpid()}.tmp.npz"
         np.savez(partial, weights=policy.weights, version=policy.version)
+        # By rename, so that no reader sees half a file.
         partial.replace(self._policy(policy.version))
 
     def policy(self, behind: int = 0) -> Policy | None:

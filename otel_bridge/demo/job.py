@@ -58,6 +58,8 @@ class Job:
             try:
                 process.wait(_STOP_S)
             except subprocess.TimeoutExpired:  # noqa: PERF203  # three processes
+                # A role that is still in its last step: SIGTERM, which otel-bridge survives by its
+                # segments.
                 process.terminate()
                 process.wait()
 

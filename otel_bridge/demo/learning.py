@@ -51,6 +51,7 @@ def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
         chosen = numbers == group
         centred = rewards[chosen] - rewards[chosen].mean()
         spread = float(rewards[chosen].std())
+        # All answers of a group equally good: it teaches nothing, and its spread is only rounding.
         advantages[chosen] = centred / spread if spread > 1e-8 else 0.0
     return advantages
 
@@ -72,6 +73,7 @@ def train(
     rows = np.arange(len(decisions))
     ratio = np.exp(log_probs[rows, actions] - old)
     clipped = ((ratio > 1 + CLIP) & (weight > 0)) | ((ratio < 1 - CLIP) & (weight < 0))
+    # Masked actions have -inf, and 0 * -inf is NaN.
     finite = np.where(masks, log_probs, 0.0)
     entropy = -(probs * finite).sum(axis=-1)
 

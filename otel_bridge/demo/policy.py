@@ -55,6 +55,7 @@ class Policy:
 def log_softmax(scores: Floats, mask: npt.NDArray[np.bool_]) -> Floats:
     """Return log probabilities over the last axis, ``-inf`` where *mask* is false."""
     masked = np.where(mask, scores, -np.inf)
+    # The largest becomes 0, so that exp() cannot overflow.
     shifted = masked - masked.max(axis=-1, keepdims=True)
     normalised: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return normalised

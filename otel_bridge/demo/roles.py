@@ -56,6 +56,7 @@ WORKERS: Final = (
 def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
     """Sample answers: `SAMPLES` for each of a worker's prompts a step."""
     worker = WORKERS[rank]
+    # A stream for each explorer, or both would sample the same problems.
     rng = np.random.default_rng([seed, 1, rank])
     config = {"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
     with otel_bridge.init(role="explorer", rank=rank, config=config) as run:
@@ -171,11 +172,13 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                 },
                 step=step,
             )
+        # The trainer alone counts the steps of the job.
         exchange.stop()
 
 
 def evaluate(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
     """Score the `evaluated_versions` of the policy on problems that were never trained on."""
+    # A stream of its own: the same problems at each evaluation, and none that the explorers draw.
     held_out = problems(HELD_OUT, np.random.default_rng([seed, 2]))
     with otel_bridge.init(
         role="evaluator", config={"held_out": HELD_OUT, "every": EVALUATE_EVERY}

@@ -31,6 +31,7 @@ _DEFAULT: Final[Mapping[Protocol, str]] = {
     "http/protobuf": "http://localhost:4318",
 }
 _GRPC_PORT: Final = 4317
+# The default of the specification.
 _TIMEOUT_S: Final = 10.0
 _ADDRESS: Final = "expected http://host:port or https://host:port"
 _HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
@@ -133,6 +134,8 @@ def check(signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = F
         try:
             endpoint = endpoint_for(signal, env)
         except MissingExtraError:
+            # The bridge may run in an environment that has grpcio, which checks its settings
+            # itself.
             if not elsewhere:
                 raise
             continue
@@ -233,11 +236,14 @@ def _protocol(signal: str, env: Mapping[str, str]) -> Protocol:
 def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
     variable = _variable("ENDPOINT", signal, env)
     url = _value("ENDPOINT", signal, env) or _DEFAULT[protocol]
+    # The specification allows gRPC targets without a scheme.
     if "://" not in url:
         url = f"http://{url}"
     parts = _parts(url, variable)
     if protocol == "grpc":
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    # By the specification the endpoint of one signal is used as it is; the general one gets the
+    # path.
     is_of_signal = variable != f"{PREFIX}ENDPOINT"
     return url if is_of_signal else f"{url.rstrip('/')}/v1/{signal}"
 
@@ -269,6 +275,7 @@ def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
     for number, pair in enumerate(_value("HEADERS", signal, env).split(","), 1):
         if not pair.strip():
             continue
+        # Percent-encoded, as W3C Baggage is, by the specification.
         quoted_name, equals, quoted_value = pair.partition("=")
         name = unquote(quoted_name).strip().lower()
         if not equals or not _HEADER_NAME.fullmatch(name):

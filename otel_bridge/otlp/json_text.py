@@ -27,6 +27,7 @@ def parsed_json(value: Json) -> Json:
 
 def parsed_text(value: Json) -> Json:
     """Return the content of a JSON text as `parsed_json` does, at any depth of nesting."""
+    # Hot path: the first character decides for most texts. 64, because JSON may begin with spaces.
     if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
         return value
     try:
@@ -69,6 +70,7 @@ def _sound(value: Json) -> Json:
 def too_deep(value: Json) -> bool:
     """Return whether *value* nests deeper than trackers show and recursive readers should follow."""
     level = [value]
+    # Level by level, because a recursive count would end at Python's own limit.
     for _ in range(_MAX_DEPTH + 1):
         level = [entry for collection in level for entry in _entries_of(collection)]
         if not level:

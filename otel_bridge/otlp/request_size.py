@@ -69,8 +69,10 @@ class RequestSize:
         except RetryableError as exc:
             if exc.timed_out:
                 self._full = 0
+                # Half of what timed out, which may be less than the limit.
                 self._set(min(self._size, max(items // 2, self._least)))
             raise
+        # A small request that went through says nothing about a full one.
         if items * 2 < self._size or self._size == self._most:
             return
         self._full += 1
@@ -82,6 +84,7 @@ class RequestSize:
         if size == self._size:
             return
         self._size = size
+        # At full size there is nothing to remember: a new writer begins there.
         if self._memory is not None and size == self._most:
             self._memory.delete(self._key)
         elif self._memory is not None:

@@ -29,6 +29,8 @@ class FileMemory:
     """Stores a writer's memory in a file; a `put` that returned survives a kill."""
 
     def __init__(self, path: Path) -> None:
+        # Each statement is a transaction: what `put` stored survives the kill, as in a bridge's
+        # ledger.
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS memory (key TEXT PRIMARY KEY, value BLOB)"
@@ -119,6 +121,7 @@ def main(argv: Sequence[str]) -> int:
     for call in job.calls:
         deliver(writer, call, held=durable)
     if job.kill:
+        # Of itself, and right behind the last call: nothing is closed, flushed or joined.
         os.kill(os.getpid(), signal.SIGKILL)
     writer.close()
     return 0

@@ -106,6 +106,7 @@ def value_text(value: float) -> str:
 
 def scalar_text(value: Json) -> str:
     """Return a value of a summary as text; of numbers as `value_text` makes it."""
+    # bool is an int in Python, and trackers show it as a word.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value_text(value)
     return str(value)

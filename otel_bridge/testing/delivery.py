@@ -86,6 +86,7 @@ def deliver(
     """
     refused: list[int] = []
     due = [record for record in records if held is None or record.position > held]
+    # Consecutive only: the order of the ledger stays.
     for _, group in groupby(due, key=type):
         batch = list(group)
         for start in range(0, len(batch), CALL_RECORDS):
@@ -107,11 +108,13 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
                     f"PermanentError names position {exc.position}, which the call had not"
                 ) from exc
             refused.append(exc.position)
+            # The records before it are written, by the contract of `PermanentError`.
             batch = _from(batch, exc.position + 1)
         except RetryableError as exc:
             failures += 1
             if failures == tries:
                 raise
+            # Those before the position are written; without one, all of the call comes again.
             if exc.position is not None:
                 batch = _from(batch, exc.position)
             time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))

@@ -32,6 +32,7 @@ def without_credentials(address: str) -> str:
             if _USER_WITHOUT_SCHEME.match(address)
             else address
         )
+    # The rule of RFC 3986 first; a password that breaks it must not be shown either.
     user = _USER.match(rest) or _UNQUOTED_USER.match(rest)
     address, mark, query = (rest[user.end() :] if user else rest).partition("?")
     if not mark:

@@ -25,6 +25,7 @@ def part_text(part: object) -> str:
         return text
     image = fields.get("image_url")
     url = cast("dict[str, object]", image).get("url") if isinstance(image, dict) else None
+    # A data URL holds the whole picture.
     if isinstance(url, str) and not url.startswith("data:"):
         return url
     return _TITLES.get(str(kind)) or _json(fields)

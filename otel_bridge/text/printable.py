@@ -19,6 +19,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
     *lines*: line breaks stay.
     """
+    # Hot path: one look in C, since nearly every text is printable.
     if text.isprintable():
         return text
     return "".join(
@@ -50,6 +51,7 @@ def is_printable_json(data: bytes) -> bool:
 
 
 def _json_escape(char: str) -> str:
+    # JSON escapes UTF-16 units, so that a character beyond U+FFFF is two of them.
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))
 

@@ -142,6 +142,7 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
             scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)
         ]
     if isinstance(value, dict):
+        # A map below a secret's name ("credentials") is secret as a whole, whatever its keys are.
         if value and secret_by_name(key, _ANY):
             return {name: _all_redacted(item) for name, item in value.items()}
         return {
@@ -268,6 +269,7 @@ def redact_and_cut(value: str, limit: int) -> str:
 
     A secret at the edge is seen whole.
     """
+    # Cut before as well: the text may be as long as a whole answer of a server.
     return redact_text(value[: limit + MARGIN_CHARS])[:limit]
 
 

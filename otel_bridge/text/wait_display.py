@@ -185,7 +185,9 @@ def _bars_on(terminal: Console) -> Progress:
         *columns,
         console=terminal,
         transient=True,
+        # Else rich refreshes from a thread, which a training process must not get.
         auto_refresh=False,
+        # Else rich replaces the program's own streams.
         redirect_stdout=False,
         redirect_stderr=False,
     )

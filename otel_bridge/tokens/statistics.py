@@ -39,7 +39,9 @@ MISMATCH: Final = ("mismatch/k1", "mismatch/k3", ABSOLUTE, "mismatch/beyond")
 BOUND: Final = 0.5
 """A token counts as beyond when its two log-probabilities differ by more than this."""
 DECILES: Final = 10
+# 256 KiB of 32-bit floats, which fit into a cache of the processor.
 _CHUNK_TOKENS: Final = 1 << 16
+# math.exp overflows beyond 709.
 _MAX_EXPONENT: Final = 700
 # A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each 1.1 to 1.6 % wide.
 _NO_SIGN: Final = 0x7FFF
@@ -77,6 +79,7 @@ class Figure:
 
 def numpy_module() -> Any:
     """Return numpy if the process has imported it, else ``None``."""
+    # Not imported here: a training process pays for no import that it did not ask for.
     return sys.modules.get("numpy")
 
 
@@ -182,6 +185,7 @@ def _mismatch_of_arrays(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]
         absolute = numpy.abs(ratio)
         k3 = numpy.exp(ratio) - 1.0 - ratio
         beyond = (absolute > BOUND).astype("f4")
+        # A comparison with NaN is false, which would count the token as one within the bound.
         if not numpy.isfinite(absolute.sum()):
             beyond[~numpy.isfinite(absolute)] = numpy.nan
     return dict(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
@@ -205,6 +209,7 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
     counts = numpy.diff(edges).astype("f8")
     with numpy.errstate(all="ignore"):
         sums = _reduced(numpy.add, values, edges)
+    # Checked on the sums: one pass less where every token has a value.
     if not numpy.isfinite(sums.sum()):
         is_number = numpy.isfinite(values)
         values = numpy.where(is_number, values, 0.0)
@@ -265,6 +270,7 @@ def _buckets(values: Numbers) -> Counter[int]:
 
 def _buckets_of_array(values: Numbers) -> Counter[int]:
     numpy = numpy_module()
+    # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.
     halves = numpy.ascontiguousarray(values, dtype="<f4").view("<u2")[1::2]
     counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:_NOT_FINITE]
     (buckets,) = numpy.nonzero(counts)

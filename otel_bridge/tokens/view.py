@@ -105,6 +105,7 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
     starts: dict[int, int] = {}
     position = 0
     for index, token in enumerate(tokens):
+        # The first of several: tokens without text begin where the next one does.
         starts.setdefault(position, index)
         position += len(token)
     starts.setdefault(position, len(tokens))

@@ -78,6 +78,7 @@ class ContractFixtures:
     @pytest.fixture
     def run(self, tmp_path: Path) -> RunInfo:
         """A run of this test alone."""
+        # Random too: pytest reuses the names of its folders, and a store may outlive a session.
         name = f"{tmp_path.name}-{os.urandom(4).hex()}"
         run_id = run_id_of("contract", name)
         return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id)

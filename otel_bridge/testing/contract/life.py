@@ -292,6 +292,7 @@ class LifeContract(ContractFixtures):
             f"print([name for name in {exporter.requires!r} if name in sys.modules])"
         )
 
+        # In a new process, because this one has imported the tracker to read it back.
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, **environment},

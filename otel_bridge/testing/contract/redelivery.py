@@ -54,6 +54,7 @@ class RedeliveryContract(ContractFixtures):
     ) -> None:
         records = samples.job(steps=4, seed=run.id)[:-1]
 
+        # Twice: the second writer is killed while it goes on from what the first one left.
         self.kill_after(opened, records[:6], run, environment, tmp_path)
         self.kill_after(opened, records[:13], run, environment, tmp_path)
         written(opened(), records)

@@ -120,6 +120,7 @@ class RowContract(ContractFixtures):
     def test_a_row_of_more_than_a_thousand_keys_arrives_whole(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
+        # MLflow takes at most 1,000 metrics in one request.
         records = samples.placed(samples.rows(1, keys=1050))
 
         written(opened(), records)
