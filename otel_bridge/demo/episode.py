@@ -52,6 +52,7 @@ def play(
     for _ in range(max_turns):
         decision = policy.decide(rest, rng)
         decisions.append(decision)
+        # The last action is the answer; the others are places of an operation.
         if decision.action == len(decision.mask) - 1:
             answer = rest.numbers[0] if not rest.operators else _guess(rest)
             messages.append({"role": "assistant", "content": f"The answer is {answer}."})

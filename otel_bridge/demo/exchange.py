@@ -30,6 +30,7 @@ class Exchange:
 
     def put_policy(self, policy: Policy) -> None:
         """Publish *policy* for explorer and evaluator, beside those before it."""
+        # ".npz" at the end, or numpy adds it; and no "policy-", which readers look for.
         partial = self._folder / f"policy.{os.getpid()}.tmp.npz"
         np.savez(partial, weights=policy.weights, version=policy.version)
         # By rename, so that no reader sees half a file.
@@ -37,6 +38,7 @@ class Exchange:
 
     def policy(self, behind: int = 0) -> Policy | None:
         """Return the policy that is *behind* versions older than the newest, ``None`` before the first."""
+        # Six digits in each name, so that the order of names is that of versions.
         paths = sorted(self._folder.glob("policy-*.npz"))
         return _read_policy(paths[max(len(paths) - 1 - behind, 0)]) if paths else None
 
@@ -60,6 +62,7 @@ class Exchange:
                 return None
             # Our own explorer wrote it, in an otel-bridge folder.
             episodes += pickle.loads(path.read_bytes())  # noqa: S301
+            # Makes room: `wait_for_room` counts the batches that are still there.
             path.unlink()
         return episodes
 

@@ -53,6 +53,7 @@ class Job:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # First, so that the roles leave their loops and end their runs themselves.
         self._exchange.stop()
         for process in self._roles.values():
             try:
@@ -71,6 +72,7 @@ class Job:
     def running(self) -> bool:
         """Return whether a role still runs; one that failed ends the job for the others too."""
         codes = [process.poll() for process in self._roles.values()]
+        # The others would wait for its batches or weights for ever.
         if any(code not in {None, 0} for code in codes):
             self._exchange.stop()
         return None in codes

@@ -65,6 +65,7 @@ def train(
     features = np.stack([decision.features for decision in decisions])
     masks = np.stack([decision.mask for decision in decisions])
     actions = np.asarray([decision.action for decision in decisions])
+    # Of the policy that sampled, which may be older than the weights that are trained now.
     old = np.asarray([decision.log_prob for decision in decisions])
     weight = np.repeat(advantages, lengths)
 
@@ -80,6 +81,7 @@ def train(
     # d log p(action) / d weights = features of the action - mean features; entropy likewise, by its log probabilities.
     mean = np.einsum("na,naf->nf", probs, features)
     score = features[rows, actions] - mean
+    # Clipped decisions are constant in the weights, so that they push nowhere.
     push = np.where(clipped, 0.0, ratio * weight)
     entropy_score = -np.einsum("na,naf->nf", probs * (finite + entropy[:, None]), features)
     gradient = (push[:, None] * score + ENTROPY_BONUS * entropy_score).mean(axis=0)

@@ -60,6 +60,7 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
     rng = np.random.default_rng([seed, 1, rank])
     config = {"prompts": PROMPTS, "samples": SAMPLES, "model": MODEL}
     with otel_bridge.init(role="explorer", rank=rank, config=config) as run:
+        # The roles start in any order, and only the trainer makes the first policy.
         policy = exchange.await_policy(0)
         for step in range(1, steps + 1):
             policy = exchange.policy(worker.behind) or policy
@@ -74,6 +75,7 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                     )
                     for sample in range(SAMPLES)
                 ]
+                # Within the phase: it stands for the time that a larger model would take.
                 time.sleep(max(worker.step_s - (time.monotonic() - began), 0))
             elapsed_s = time.monotonic() - began
             episodes = [one.episode for one in played]
@@ -140,6 +142,7 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
     config = {"algorithm": "grpo", "lr": LEARNING_RATE, "seed": seed, "batch": PROMPTS * SAMPLES}
     with otel_bridge.init(role="trainer", config=config) as run:
         policy = Policy()
+        # Before the first step: the explorers wait for it.
         exchange.put_policy(policy)
         for step in range(1, steps + 1):
             with run.phase("wait_for_batch", step=step):
@@ -167,6 +170,7 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                     "clip_fraction": update.clip_fraction,
                     "grad_norm": update.grad_norm,
                     "reward": {"mean": rewards.mean(), "std": rewards.std()},
+                    # Step n trains the policy of version n - 1.
                     "staleness": step - 1 - min(episode.policy_version for episode in episodes),
                     "advantages": advantages,
                 },

@@ -89,8 +89,10 @@ def run_child(job: ChildJob, folder: Path) -> int:
         AssertionError: The child failed by itself; the message holds its output.
     """
     path = folder / f"job-{os.urandom(4).hex()}.pickle"
+    # Pickle, because records are dataclasses of our own, and both ends are this program.
     path.write_bytes(pickle.dumps(job))
     command = [sys.executable, "-m", "otel_bridge.testing.child", str(path)]
+    # The exporter's variables last: they name the store of the test, not that of the user.
     environment = {**os.environ, **job.environment}
     done = subprocess.run(
         command, env=environment, cwd=job.cwd, capture_output=True, timeout=TIMEOUT_S, check=False

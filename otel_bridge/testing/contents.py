@@ -97,6 +97,7 @@ class Contents:
 
 def value_text(value: float) -> str:
     """Return *value* as text in which ``nan``, infinities and equal ints and floats look alike."""
+    # NaN is not equal to itself, and a Counter would count each apart.
     if math.isnan(value):
         return "nan"
     if abs(value) >= INFINITE:

@@ -48,6 +48,7 @@ def open_writer(
     failures = 0
     while True:
         try:
+            # As the bridge does: configs and summaries come right after each open.
             return _opened(exporter.open(run, settings, memory), run)
         except RetryableError as exc:  # noqa: PERF203  # three tries
             failures += 1
@@ -103,6 +104,7 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
             write(writer, batch)
             break
         except PermanentError as exc:
+            # An error that names another record would make the bridge skip a good one.
             if exc.position not in {record.position for record in batch}:
                 raise AssertionError(
                     f"PermanentError names position {exc.position}, which the call had not"

@@ -44,8 +44,10 @@ R = TypeVar("R", Alert, Row, RolloutRecord, Config, Evaluation, End, Record)
 ODD_KEYS = (
     "plain",
     "with space",
+    # MLflow refuses "@", which becomes "_at_": these two must stay two.
     "a@1",
     "a_at_1",
+    # MLflow refuses repeated slashes, and ".." and "/" at the ends: it reads names as paths.
     "loss//mean",
     "loss/mean",
     "/leading",
@@ -58,9 +60,11 @@ ODD_KEYS = (
     "ünïcödé-β",
     "emoji-🚀",
     "tab\tand\nnewline",
+    # Names of the trackers' own columns: Trackio's "step" and "timestamp", W&B's "_step".
     "step",
     "_step",
     "timestamp",
+    # Longer than the 250 characters of a name in MLflow, and equal up to there.
     "k" * 300,
     "k" * 299 + "j",
 )
@@ -102,10 +106,12 @@ def row(
     row_values = {"loss": 1.0 / (1 + abs(step or 0))} if values is None else values
     axis = None if step is None else axis_of(role)
     return Row(
+        # With the attempt: the rows of a restarted process are other rows.
         id=f"m:{role}-{attempt}:{'none' if step is None else step}",
         role=role,
         step=step,
         axis=axis,
+        # An attempt is far behind the one before, so that steps that come again have other times.
         time_unix_ns=START_UNIX_NS + ((step or 0) + 1000 * (attempt - 1)) * SECOND_NS,
         values={key_of(role, key): value for key, value in row_values.items()},
         steps={} if axis is None or step is None else {axis: step},
@@ -139,11 +145,14 @@ def odd_values() -> Row:
         {
             "int": 3,
             "zero": 0,
+            # From here on a double does not hold each integer.
             "big": 2**53,
             "negative": -1.5,
+            # MLflow stores an infinity as 1.797e308, Trackio all three as texts.
             "nan": math.nan,
             "inf": math.inf,
             "minus_inf": -math.inf,
+            # The smallest number of a double, which a tracker that rounds would show as 0.
             "tiny": 5e-324,
             "huge": 1e300,
         },
@@ -229,6 +238,7 @@ def evaluation(
         role=of.role,
         step=of.step,
         axis=of.axis,
+        # After the end of its rollout: a value that is there by then is part of the rollout itself.
         time_unix_ns=of.end_unix_ns + SECOND_NS,
     )
 

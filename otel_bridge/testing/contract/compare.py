@@ -32,6 +32,7 @@ def same(actual: object, expected: object, subject: str) -> None:
     if actual == expected:
         return
     detail = f"seen {_short(actual)}, expected {_short(expected)}"
+    # Only what differs: two counters of a thousand rows would hide it.
     if isinstance(actual, Counter) and isinstance(expected, Counter):
         seen_counts = cast("Counter[object]", actual)
         wanted_counts = cast("Counter[object]", expected)
@@ -48,6 +49,7 @@ def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
         (key, row.step, value_text(value))
         for row in rows
         for key, value in row.values.items()
+        # Trackers show a distribution as several numbers, under names of their own.
         if not isinstance(value, Distribution)
     )
     same(Counter(scalar.triple for scalar in contents.scalars), expected, "scalars")

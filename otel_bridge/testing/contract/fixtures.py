@@ -126,8 +126,10 @@ class ContractFixtures:
             writer = opened()
             durable = writer.durable()
             for record in records:
+                # Left without close(): what a writer holds back then is lost, as by a kill.
                 deliver(writer, [record], held=durable)
             return
+        # One record a call: each call has returned before the kill.
         calls = [[record] for record in records]
         run_child(
             ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls),

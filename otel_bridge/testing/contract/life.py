@@ -59,6 +59,7 @@ class LifeContract(ContractFixtures):
         writer = opened(configs=small)
         writer.write_config("trainer", {"lr": 0.001, "clip": 0.2})
         written(writer, samples.placed([samples.row(1)]))
+        # A new writer gets the whole config again: it must add nothing to what is there.
         written(opened(configs=grown), [])
 
         same(read_back(run).config, flat_configs(grown.items()), "config")
@@ -84,6 +85,7 @@ class LifeContract(ContractFixtures):
         writer.write_summary(
             "trainer", {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True}
         )
+        # Rows behind the summary: W&B makes the last row's values the summary's.
         deliver(writer, rows[2:])
         writer.end(Status.FINISHED)
         writer.close()
@@ -130,6 +132,7 @@ class LifeContract(ContractFixtures):
             pytest.skip("the writer shows no summary")
 
         deliver(first, samples.placed([samples.row(1)]))
+        # Another value than the next opening gives: that one is newer.
         first.write_summary(None, {"best": 0.5, "word": "no"})
         first.close()
         written(opened(summaries=summaries), samples.placed([samples.row(1), samples.row(2)]))
@@ -168,6 +171,7 @@ class LifeContract(ContractFixtures):
         odd: dict[str, Json] = {
             **{key: n for n, key in enumerate(samples.ODD_KEYS)},
             "long": "x" * 20_000, "none": None, "list": [1, [2, {"a": None}]], "empty": {}, "": 1, "nan": float("nan"),
+            # MLflow takes at most 100 params in one request, each of at most 6,000 characters.
             **{f"many_{n}": n for n in range(300)},
         }  # fmt: skip
         records = samples.placed([samples.row(1)])
@@ -205,6 +209,7 @@ class LifeContract(ContractFixtures):
         second = opened(configs=configs, reopened=True)
         deliver(second, records, held=second.durable())
         second.close()
+        # Read while the run is open, because the third writer ends it again.
         reopened = read_back(run)
         third = opened(configs=configs, reopened=True)
         third.end(Status.FINISHED)

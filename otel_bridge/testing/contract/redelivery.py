@@ -27,6 +27,7 @@ class RedeliveryContract(ContractFixtures):
             writer.close()
             pytest.skip("this writer shows what it holds: only what lies behind comes again")
 
+        # Twice by one writer, as after an answer that was lost.
         deliver(writer, records)
         deliver(writer, records)
         written(writer, records[2:])
@@ -39,6 +40,7 @@ class RedeliveryContract(ContractFixtures):
         records = samples.job(seed=run.id)[:-1]
 
         written(opened(), records[:8])
+        # By a new writer, which has only its memory to know what is there.
         written(opened(), records)
         written(opened(), records)
 

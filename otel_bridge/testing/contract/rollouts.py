@@ -24,6 +24,7 @@ class RolloutContract(ContractFixtures):
     ) -> None:
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
+        # More than the 50 that MLflow's writer puts into one request.
         records = samples.placed(
             [samples.rollout(n, step=1 + n // 8, seed=run.id) for n in range(70)]
         )
@@ -38,9 +39,11 @@ class RolloutContract(ContractFixtures):
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
         whole = samples.rollout(6, seed=run.id)
+        # NUL, which PostgreSQL refuses; a lone surrogate, which UTF-8 does not have; a long text.
         odd_text: list[dict[str, Json]] = [
             {"role": "user", "content": "\x00 \ud800 🚀 " + "x" * 100_000}
         ]
+        # Characters that MLflow refuses in names, and a text beyond the 8,000 of its tags.
         odd_metadata: dict[str, Json] = {"a/b@c": {"d": [1, None]}, "e": "f" * 9000}
         records = samples.placed([
             samples.rollout(0, reward=None, rewards={}, seed=run.id),
@@ -64,6 +67,7 @@ class RolloutContract(ContractFixtures):
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         rollout = samples.rollout(0, seed=run.id)
+        # Of a rollout that this tracker never got, e.g. one that a user has deleted there.
         other_client = samples.rollout(99, seed=run.id)
         values = [
             samples.evaluation(other_client),
@@ -76,6 +80,7 @@ class RolloutContract(ContractFixtures):
 
         writer = opened()
         refused = deliver(writer, records)
+        # A writer that shows what it holds is never given its records again.
         refused_again = deliver(writer, records[1:]) if writer.durable() is None else refused
         writer.close()
 

@@ -47,6 +47,8 @@ class RowContract(ContractFixtures):
         if not self.keeps_odd_keys:
             pytest.skip("the tracker does not keep odd keys")
         values = {key: float(n) for n, key in enumerate(samples.ODD_KEYS)}
+        # Two steps: a key must get the same name at each, not only one that differs from the
+        # others.
         second = {key: value + 0.5 for key, value in values.items()}
 
         written(opened(), samples.placed([samples.row(1, values), samples.row(2, second)]))
@@ -79,6 +81,7 @@ class RowContract(ContractFixtures):
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         first = [samples.row(step, {"loss": float(step)}) for step in range(1, 6)]
+        # A job that goes back to its checkpoint repeats steps with other values.
         second = [samples.row(step, {"loss": step + 0.5}, attempt=2) for step in range(3, 8)]
 
         written(opened(), samples.placed([*first, *second]))
@@ -132,6 +135,7 @@ class RowContract(ContractFixtures):
     ) -> None:
         if not self.keeps_distributions:
             pytest.skip("the tracker does not keep distributions")
+        # Neither has buckets: a producer may send only a count, a sum and the extremes.
         empty = Distribution(count=0, sum=0.0, min=float("nan"), max=float("nan"))
         bare = Distribution(count=3, sum=6.0, min=1.0, max=3.0)
         values: dict[str, Value] = {
@@ -204,6 +208,7 @@ class RowContract(ContractFixtures):
         refused = deliver(writer, records)
         writer.close()
 
+        # A tracker may take the row all the same; no other row may be lost by it.
         same(set(refused) <= {4}, True, f"records refused, of which only 4 may be: {refused}")
         good = {HeldScalar(key, row.step, cast("float", value)).triple
                 for row in records if row.position != 4 for key, value in row.values.items()}  # fmt: skip
@@ -217,6 +222,7 @@ def _hostile(kind: str) -> Row:
     values: dict[str, object] = {
         "text": "many words", "none": None, "object": object(), "complex": 1j, "empty key": 1.0,
     }  # fmt: skip
+    # Beyond 64 bits: Trackio would lose the whole batch, and stop importing its inbox for good.
     if kind == "huge step":
         return dataclasses.replace(row, step=2**70)
     if kind == "time":
