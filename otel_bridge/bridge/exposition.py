@@ -48,6 +48,7 @@ def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int
     for family in families:
         if family.name != _STARTED:
             engine_families.append(family)
+        # A start in the future is of a wrong clock; 0 stands for unknown.
         elif family.samples and 0 < family.samples[0].value < time_unix_ns / 1e9:
             start_ns = int(family.samples[0].value * 1e9)
     if not engine_families:
@@ -132,6 +133,7 @@ def _histogram(
     bounds = sorted(below)
     cumulative = [0.0, *(below[bound] for bound in bounds)]
     counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
+    # OTLP has a last bucket without a bound, also where the text leaves out ``+Inf``.
     if not bounds or math.isfinite(bounds[-1]):
         counts.append(0)
     return pb.HistogramDataPoint(

@@ -36,6 +36,7 @@ class HttpSession(requests.Session):
         is_other_server = cast("Callable[[str, str], bool]", self.should_strip_auth)  # pyright: ignore[reportUnknownMemberType]  # no stub
         if not is_other_server(old_url, prepared_request.url or ""):
             return
+        # requests itself removes only ``Authorization``, and credentials may be in any header.
         for name in list(prepared_request.headers):
             if name.lower() not in _NO_CREDENTIALS:
                 del prepared_request.headers[name]

@@ -95,6 +95,7 @@ class SystemMetrics:
             sampler.take(processes)
         wait_s = min(FIRST_S, interval_s)
         while not stop.wait(wait_s):
+            # Read anew each time: processes come and go, and may request another interval.
             wait_s, processes = self._requested
             # A driver that fails once may answer at the next interval.
             with contextlib.suppress(Exception):
@@ -151,6 +152,7 @@ class SystemSampler:
         return values | self._of_processes(processes)
 
     def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
+        # Kept over measurements: the use of a CPU is counted since the last call.
         self._processes = {pid: process for pid, process in self._processes.items() if pid in roles}
         values: dict[str, float] = {}
         for pid, name in roles.items():
@@ -182,6 +184,7 @@ def _machine() -> Iterator[tuple[str, float]]:
             yield f"memory.usage/{kind}", float(getattr(memory, kind))
     yield "memory.utilization/used", memory.used / memory.total
     interfaces = psutil.net_io_counters(pernic=True)
+    # What a machine sends to itself uses no network.
     devices = [interfaces[name] for name in interfaces.keys() - _LOOPBACK]
     yield "network.io/receive", float(sum(device.bytes_recv for device in devices))
     yield "network.io/transmit", float(sum(device.bytes_sent for device in devices))

@@ -40,7 +40,9 @@ def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
     Return a line for each that failed, *show* the others.
     """
     for variable in _OF_A_JOB:
+        # From the process itself, because trackers read them there.
         os.environ.pop(variable, None)
+    # A launcher chooses the exporters of its children, whatever the environment names.
     launched = launcher_alive(env)
     if not (launched or choose(None, env, Path.cwd(), elsewhere=True).names):
         return [_NOTHING_CHOSEN]

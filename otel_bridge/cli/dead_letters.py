@@ -255,6 +255,7 @@ def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
     """
     ids = [dead_letter.id for dead_letter in letters.dead_letters]
     deadline = time.monotonic() + timeout_s
+    # On stderr, so that JSON on stdout stays whole.
     with Terminal(stderr=True).wait_display() as display:
         while (count := len(_letters(letters.folder, ids))) and time.monotonic() < deadline:
             # The bridge has ended, or is blocked until a person acts: a longer wait is in vain.

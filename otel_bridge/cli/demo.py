@@ -68,13 +68,16 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
             raise ConfigError(
                 "the demo shows runs in trackers; --exporters takes wandb, mlflow, trackio, console, file"
             )
+        # At once: a missing exporter would otherwise show only after the job.
         exporter.load(name)
+    # Absolute, because the roles and their bridge may have other working folders.
     directory = made(directory.resolve(), help_text="set --dir")
     name = f"arithmetic-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     env = demo_environment(directory, name, chosen)
     folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))
     console = Terminal()
     console.print_line(f"{PROJECT}/{name} → {', '.join(chosen)}", "bold")
+    # As an exception, so that the job's context ends its roles.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:

@@ -155,6 +155,7 @@ class RankStep(CollectedStep):
         stored = cast("dict[str, object]", value)
         facts = cast("tuple[str, int, int, int, int, int, int, bool]", stored["step"])
         role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = facts
+        # The time of the last data stands for it, since only whether it waits is stored.
         changed_ns = last_ns if is_open else None
         step = cls((role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world)
         step.ranks = set(cast("list[int]", stored["ranks"]))
@@ -200,6 +201,7 @@ class RankMerge:
         track = (row.role or "", row.attempt)
         number = row.step or 0
         step = self._steps.find(track, number)
+        # Counted by `find`: its row can no longer be made.
         if step is None:
             return []
         pace = self._pace.setdefault(track, {})

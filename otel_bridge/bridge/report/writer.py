@@ -76,11 +76,13 @@ class ReportWriter:
         self._view = ledger.view()
         self._written_s = float("-inf")
         self._rates = Rates()
+        # Exporters that an earlier bridge reported stay in the report when nothing names them.
         last_report = read_report(folder) or Report()
         self._reported = {**last_report.former, **last_report.exporters}
 
     def set_due(self) -> None:
         """Mark the report as due. May be called by any thread."""
+        # The first change counts: later ones must not put the report off.
         if self._due_s is None:
             self._due_s = time.monotonic()
 
@@ -255,6 +257,7 @@ def _former(
         key=lambda state: state.written,
         default=None,
     )
+    # A ledger that was rebuilt knows less than the last report.
     if stored is None or stored.written < report.written:
         return report
     return dataclasses.replace(
@@ -311,6 +314,7 @@ class Rates:
             now_s: Time of a monotonic clock.
         """
         samples = self._samples.setdefault(name, deque())
+        # One older sample stays, or a count that is reported rarely would have no rate.
         while len(samples) > 1 and now_s - samples[0][0] > WINDOW_S:
             samples.popleft()
         if not samples or now_s - samples[-1][0] >= _SAMPLE_S:

@@ -96,6 +96,7 @@ def _holder(port: int) -> str:
             return f"otel-bridge {answer.headers[HEADER_SERVER]}"
     except requests.RequestException:
         pass  # gRPC, TLS, or another server
+    # Without root, the system shows only the processes of this user.
     return _process_at(port) or "taken by a process of another user"
 
 
@@ -124,6 +125,7 @@ def tokens(env: Mapping[str, str]) -> Finding:
 
 def masked(secret: str) -> str:
     """Return what may be shown of a secret: its length and, of a long one, its last characters."""
+    # Four characters of a short secret would be a good part of it.
     tail = f"…{secret[-4:]}, " if len(secret) >= _TOKEN_CHARACTERS else ""
     return f"{tail}{len(secret)} characters"
 
@@ -152,6 +154,7 @@ def _ask(finding: Finding, name: str, address: str) -> None:
     shown = without_credentials(address).partition("?")[0]
     try:
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        # A connection only: a request could need credentials, or have an effect.
         socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as exc:
         finding.wrong.append(

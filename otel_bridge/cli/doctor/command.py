@@ -68,6 +68,7 @@ def command(*, sending: bool, whole: bool) -> None:
     if whole:
         _packages(findings)
     _checks(findings, env)
+    # A test run could not arrive, and would wait for a minute.
     if sending and findings.wrong:
         findings.show("nothing was sent: first fix what is wrong")
     elif sending:
@@ -172,6 +173,7 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
     table = _Table(*columns)
     for setting in all_settings():
         is_set = bool(env.get(setting.name, "").strip())
+        # Internal ones are set by our own processes, and are of use to a person only then.
         if not is_set and (setting.internal or not findings.whole):
             continue
         cells = [setting.name, _value(findings, setting, env)]
@@ -188,8 +190,10 @@ def _value(findings: _Findings, setting: settings.Setting[Any], env: Mapping[str
     try:
         value = setting.written(setting.read(env)) or raw or "-"
     except ConfigError as exc:
+        # All wrong settings at once, not only the first.
         findings.wrong.append(str(exc))
         value = "cannot be read"
+    # A secret must not reach a terminal or a log.
     return "set" if setting.secret and raw else value
 
 
@@ -279,6 +283,7 @@ def _destination(name: str, env: Mapping[str, str]) -> list[str]:
 def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
     """Show where run folders are made, and check its space and permissions."""
     base = find_base(env, Path.cwd())
+    # The folder may not exist yet: its disk is that of the nearest one above.
     existing = next(path for path in (base.path, *base.path.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     findings.show(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")

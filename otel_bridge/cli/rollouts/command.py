@@ -161,6 +161,7 @@ def command(
     tracker has it. The exporter `file` keeps it longer.
     """
     _check_forms(output, overlay, as_html=as_html, as_json=as_json)
+    # ``rollouts --html ID`` is what people type, and such a folder does not exist.
     if (as_html or overlay) and directory is not None and trace is None and not directory.exists():
         trace = str(directory)
         directory = None
@@ -174,6 +175,7 @@ def command(
     view = RolloutView(Terminal(soft_wrap=True), full=full)
     order = _SortOrder(sort, reverse, limit, as_json, overlay)
     counts = [_show(folder, selection, view, order) for folder in folders]
+    # Nothing could be read, which differs from nothing that is there.
     if all(count is None for count in counts):
         raise SystemExit(1)
     if not any(counts):
@@ -207,7 +209,9 @@ class _SortOrder:
         values = {id(rollout): _key(rollout, self.sort) for rollout in rollouts}
         ordered = [rollout for rollout in rollouts if values[id(rollout)] is not None]
         ordered.sort(key=lambda rollout: values[id(rollout)] or 0.0, reverse=not self.reverse)
+        # Last in either direction, since they are neither high nor low.
         ordered += [rollout for rollout in rollouts if values[id(rollout)] is None]
+        # A program that reads JSON wants all; a person sees the first ones.
         default_limit = 0 if self.as_json else _LIMIT
         limit = default_limit if self.limit is None else self.limit
         return ordered[:limit] if limit else ordered
@@ -265,6 +269,7 @@ def _show(
     try:
         with RolloutSource(folder) as source:
             rollouts = source.rollouts()
+            # Neither ledger nor file: no bridge has worked on the run.
             if not rollouts.sources:
                 _notify_unread(folder)
                 return None
@@ -275,6 +280,7 @@ def _show(
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))
+            # Once for all, since the files are read from beginning to end.
             pages = {} if order.overlay is None else source.token_pages(chosen)
             count_shown = 0
             for rollout in chosen:
@@ -283,6 +289,7 @@ def _show(
                     page = pages.get(str(rollout.facts["id"]))
                     print_tokens(None if page is None else view_in(page), order.overlay)
     except OtelBridgeError as exc:
+        # One run that cannot be read must not hide the others.
         echo(f"{folder.run_id}: {exc}", err=True)
         return None
     _notify_rest(rollouts, len(matching), count_shown)
@@ -291,6 +298,7 @@ def _show(
 
 def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
     payload = rollout.whole()
+    # Deleted since it was listed, because every tracker has it by now.
     if payload is None:
         return False
     if as_json:

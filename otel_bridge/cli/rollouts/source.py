@@ -98,6 +98,7 @@ class RolloutSource:
         reads: dict[str, tuple[Payload, ReadRollout]] = {}
         evaluations: dict[str, dict[str, Payload]] = {}
         result = RolloutListing()
+        # Files first, so that the ledger, which has the newer state, replaces what they have.
         for source, entries_read in (("file", self._of_files()), ("ledger", self._of_ledger())):
             for payload, read in entries_read:
                 if payload["kind"] == "evaluation":
@@ -106,6 +107,7 @@ class RolloutSource:
                     )
                 else:
                     light = _counted(payload)
+                    # Messages are most of a rollout: they are read again for those that are shown.
                     for key in _HEAVY:
                         light.pop(key, None)
                     reads[str(payload["id"])] = (light, read)
@@ -116,6 +118,7 @@ class RolloutSource:
             result.rollouts.append(StoredRollout(_with_evaluations(light, values), read, values))
         result.rollouts.sort(key=lambda rollout: cast("int", rollout.facts["position"]))
         total = self._view.meta("rollouts") if self._view is not None else 0
+        # Files may hold rollouts that a rebuilt ledger never counted.
         result.gone = max((total if isinstance(total, int) else 0) - len(result.rollouts), 0)
         return result
 
@@ -182,6 +185,7 @@ class RolloutSource:
         record = records[0] if records else None
         return (
             rollout_payload(record)
+            # If it was deleted meanwhile, the next record is another rollout.
             if isinstance(record, RolloutRecord) and record.position == position
             else None
         )
@@ -192,6 +196,7 @@ class RolloutSource:
         while self._view is not None:
             batch = self._view.records(position, kinds, limit=_BATCH, limit_bytes=_BATCH_BYTES)
             yield from batch.records
+            # A page that does not move would be read for ever.
             if batch.through <= position or not (batch.records or batch.broken):
                 return
             position = batch.through

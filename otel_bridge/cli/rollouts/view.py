@@ -39,6 +39,7 @@ class RolloutView:
 
     def __init__(self, console: Console, *, full: bool = False) -> None:
         self._console = console
+        # A pipe or a file gets all: a program may search it.
         self._clips = console.is_terminal and not full
 
     def run(self, run_id: str, report: Report | None) -> None:
@@ -57,6 +58,7 @@ class RolloutView:
         for line in _remarks(payload):
             self._console.print(line)
         messages = entries(payload.get("messages"))
+        # A tool's message has the id of its call; the function's name is with the call.
         names = {
             str(call.get("id")): _function(call)[0]
             for message in messages
@@ -84,6 +86,7 @@ class RolloutView:
         if not self._clips:
             yield from (Text(_INDENT + line) for line in lines)
             return
+        # At least 20, or a narrow terminal would fold at every few characters.
         width = max(self._console.width - len(_INDENT), 20)
         folded = [
             line[start : start + width]

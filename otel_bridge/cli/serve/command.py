@@ -187,9 +187,11 @@ class _Service:
             BridgeOptions.read(bridge_environment(env), cwd),
             exporters=self._choice.by_signal if is_chosen else None,
             idle_s=IDLE_S,
+            # Reading early makes nothing safer, and costs most in an outage.
             lazy=True,
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
+        # With one token all senders have the same access, so that spans may move between runs.
         self._one_token = len(settings.TOKEN.read(env)) <= 1
         self._host = BridgeSupervisor(
             base, options, may_join=self._may_join, log_line=log.log_run_line
@@ -221,6 +223,7 @@ class _Service:
         grpc = _address("--grpc", grpc_address)
         http = _address("--http", http_address)
         first = grpc or http
+        # Nothing is received: the service delivers what is in the folders.
         if first is None:
             return
         if grpc is not None and importlib.util.find_spec("grpc") is None:

@@ -72,6 +72,7 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 
 
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
+    # A watch may begin before the first run, so that none is not an error then.
     folders = folders_of(directory) if watching else existing_folders(directory)
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     return overview_of(
@@ -84,6 +85,7 @@ def _print(overview: Overview, *, as_json: bool) -> None:
         for state in overview.runs:
             sys.stdout.write(_json(state))
         return
+    # Wide in a pipe, where no terminal folds the columns.
     console = Terminal(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
     for number, state in enumerate(overview.runs):
         if number:
@@ -108,6 +110,7 @@ def _watch_lines(read: ReadOverview, *, as_json: bool) -> None:
     while True:
         overview = read()
         for state in overview.runs:
+            # Compared as it is printed: a pipe gets a line for each change that a reader can see.
             line = _json(state) if as_json else f"{shown(state_line(state, here=overview.here))}\n"
             if printed.get(state.run_id) != line:
                 printed[state.run_id] = line

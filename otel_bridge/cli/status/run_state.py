@@ -147,9 +147,11 @@ class StateReader:
         scan = scan_folder(folder)
         report = self.reports.read_stamped(folder, scan.report)
         unread = unread_bytes(scan.segments, report)
+        # Only unread data needs a bridge that can read the folder.
         reasons = [_refused(folder)] if unread else []
         held: dict[str, KeptRecords] = {}
         since_ns: int | None = None
+        # The usual old run: its ledger is not opened, of which a directory may hold thousands.
         if report is not None and not unread and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
@@ -159,6 +161,7 @@ class StateReader:
                 reasons.append(str(exc))
             except OtelBridgeError:
                 pass  # no ledger yet, or locked by its bridge on a shared file system
+        # ``otlp`` has no destination in the ledger: its offsets are in the report.
         if report is not None:
             held = {**held, **_not_forwarded(scan.segments, report)}
         served = False
@@ -168,6 +171,7 @@ class StateReader:
             # A link or a pipe in its place, or no locks: one line, and the other runs as usual.
             reasons.append(str(exc))
         unseen = False
+        # A bridge that serves the run judges its processes itself, and reports them.
         if report is not None and not served:
             report, unseen = self._judge_processes(folder, report, scan)
         return RunState(
@@ -202,6 +206,7 @@ class StateReader:
         held, since_ns = self._ledgers.get(
             path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES
         )
+        # A copy, because the caller adds to it and the cache keeps the original.
         return dict(held), since_ns
 
 
@@ -241,7 +246,9 @@ def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) ->
     growth = 0.0
     for state in states:
         if _grows(state) and state.held_since_unix_ns is not None:
+            # At least a second: a run that has just begun would seem to fill the disk at once.
             age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
+            # The largest, not the sum, since exporters may keep the same records.
             growth += max((kept.bytes for kept in state.held.values()), default=0) / age_s
     return max(room.limit_bytes - room.used_bytes, 0) / growth if growth > 0 else None
 
@@ -297,6 +304,7 @@ def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
     held: dict[str, KeptRecords] = {}
     for destination in destinations:
         records = position - max(destination.durable, oldest - 1)
+        # By number, since the ledger does not count the bytes of each record.
         share = ledger_bytes * records // here if here > 0 else 0
         is_behind = position > destination.written
         unwritten_ns = _time_behind(view, destination.written) if is_behind else None

@@ -84,6 +84,7 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     if folders:
         return folders
     below = _directories_with_runs(base)
+    # Of several it is unknown which one is meant; the message then names them.
     return run_folders(below[0]) if len(below) == 1 else []
 
 
@@ -133,12 +134,15 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
     Raises:
         JournalError: The service does not answer, refuses the token, or is another kind of server.
     """
+    # For messages, which may end in a log.
     server = without_credentials(url).partition("?")[0].partition("#")[0]
     tokens = settings.TOKEN.read(env)
+    # A service accepts any of its tokens, so the first is enough.
     headers = {"authorization": f"Bearer {tokens[0]}"} if tokens else {}
     try:
         session = HttpSession()
         address = f"{url.rstrip('/')}/status"
+        # Without redirects, which could take the token to another server.
         answer = session.get(address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError as exc:
         raise JournalError(

@@ -244,6 +244,7 @@ def space_line(overview: Overview) -> str:
         line += f", held by {holder}"
     if used >= limit:
         line += "; full: new records are dropped until you free space"
+    # Only once half is used: before that nothing needs to be deleted.
     line += _of_ended(overview.runs, used) if 2 * used >= limit else ""
     if used >= limit:
         return line
@@ -266,6 +267,7 @@ def state_line(state: RunState, *, here: bool) -> str:
         or f"no exporter, {report.position} waiting" * report.lacks_exporter
     )
     refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+    # A bridge that runs is about to read them.
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes
     waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
     waits += f"; {report.media:,} media" if report.media else ""
@@ -299,6 +301,7 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
         file_bytes += state_file_bytes
         if "file" in {**report.former, **report.exporters}:
             holder = "file"
+    # Less than half: deleting them would not be what helps most.
     if 2 * file_bytes <= used_bytes:
         return ""
     return (
@@ -317,6 +320,7 @@ def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
         return Text(
             "running" if _any_runs(report) else "ending (none of its processes runs)", style="cyan"
         )
+    # Not below 0: the report may be of a machine with another clock.
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
     return Text(
         f"{_unserved(report, unseen_senders=unseen_senders)}, last seen {age(since_s)} ago",
@@ -345,6 +349,7 @@ def _pace(report: Report, state: RunState, now_ns: int) -> str:
     """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
     parts_text = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
+    # Without a bridge the report is of its last moment, and its rate is over.
     rate = _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
     parts = [] if report.ended else [f"{rate:g} rows/s in"]
     parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
@@ -401,6 +406,7 @@ def _last_steps(report: Report) -> dict[str, int | None]:
 
     The role of processes without a role is empty.
     """
+    # Roles without steps are shown too.
     steps: dict[str, int | None] = dict.fromkeys(filter(None, report.roles))
     steps |= {
         "" if axis == AXIS else axis.removesuffix(f"/{AXIS}"): step
@@ -420,6 +426,7 @@ def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
 
 def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    # Speeds and lags of an ended run are over.
     speeds = ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
     for column in ("tracker", "state", "rows", "rollouts", "waiting", *speeds):
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")

@@ -35,6 +35,7 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
     values = {number: step_values(of_step) for number, of_step in ranks.items() if of_step}
     if not values:
         return []
+    # A step without a duration must not divide by zero.
     longest_s = max(of_step[PREFIX + STEP] for of_step in values.values()) or 1.0
     names = list(dict.fromkeys(name for of_step in ranks.values() for name in _outermost(of_step)))
     lines = [_legend(names)]
@@ -85,6 +86,7 @@ def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> 
     for index, taken_s in enumerate(seconds):
         first_column = round(columns * reached_s / total_s)
         reached_s += taken_s
+        # From rounded bound to rounded bound: rounded lengths would not add up to the bar.
         bar.append(
             _FILLS[index % 8] * (round(columns * reached_s / total_s) - first_column),
             style=_STYLES[index % 8],

@@ -57,6 +57,7 @@ def command(
     for folder in _chosen(directory, run):
         first, last = _range(steps)
         timeline_steps = _read(folder, first, last)
+        # Marks alone are rows, of which a bar or a track shows nothing.
         if not any(event.kind != "mark" for step in timeline_steps for event in step.events):
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)

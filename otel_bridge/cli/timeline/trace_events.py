@@ -36,6 +36,7 @@ class _Lanes:
         """
         for number in range(first, len(self.lanes)):
             ends = self.lanes[number]
+            # Spans come by their starts, so those that have ended cannot hold a later one.
             while ends and ends[-1] <= start_ns:
                 ends.pop()
             if not ends or end_ns <= ends[-1]:
@@ -103,6 +104,7 @@ class _TraceWriter:
         lane_of: dict[str, int] = {}
         tids: list[int] = []
         for step, event in sorted(events, key=_by_start):
+            # Its spans come after their rollout, and begin to look at the rollout's own lane.
             lane = lanes.place(event.start_ns, event.end_ns, first=lane_of.get(event.track, 0))
             if lane == len(tids):
                 tids.append(self._thread(pid, f"lane {lane + 1}"))
@@ -183,4 +185,5 @@ class _TraceWriter:
 
 
 def _by_start(entry: _StepEvent) -> tuple[int, int]:
+    # Of spans that begin together the longest first, since it holds the others.
     return entry[1].start_ns, -entry[1].end_ns

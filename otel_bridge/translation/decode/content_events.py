@@ -89,7 +89,9 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
         if is_content_span(span):
             continue
         if (contents := content_spans.get(span.span_id)) is not None:
+            # A copy: the received span is stored as it came.
             copy = Span.FromString(span.SerializeToString())
+            # By time: log records arrive in any order.
             for content in sorted(
                 contents.values(), key=lambda content: content.start_time_unix_nano
             ):
@@ -143,6 +145,7 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
         "role": role,
         **{key: parsed_json(value) for key, value in body.items()},
     }
+    # Events of the older convention name the call by ``id``.
     if role == "tool" and "tool_call_id" not in message and isinstance(body.get("id"), str):
         message["tool_call_id"] = body["id"]
     return _as_chat(message)

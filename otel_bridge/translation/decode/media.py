@@ -93,6 +93,7 @@ def items_of(
         )
         item, start = _item(described, data, start)
         (cells if described.get("cell") is True else items).append(item)
+    # Bytes that no item claims show that the sizes are wrong.
     if start != len(data):
         raise InvalidRecordError(f"{len(data)} bytes, items of {start} bytes expected")
     if not items:
@@ -112,6 +113,7 @@ def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[Med
     kind = text_in(described, "type")
     mime = text_in(described, "mime_type")
     digest = text_in(described, "sha256")
+    # Sizes come from a producer: none may reach beyond the bytes.
     if kind not in KINDS or size is None or not 0 <= size <= len(data) - start:
         raise InvalidRecordError(
             f"type {kind[:40]!r} of {size} bytes, expected one of {', '.join(sorted(KINDS))}"

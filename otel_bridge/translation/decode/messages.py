@@ -97,6 +97,7 @@ def read_chat(value: Json, role: str) -> Chat:
     """
     chat = Chat()
     parsed = parsed_text(value)
+    # A dict with a role is one message; any other may wrap a list of them.
     if isinstance(parsed, dict) and "role" not in parsed:
         for key in ("messages", "choices", "input", "output"):
             inner = parsed.get(key)
@@ -144,6 +145,7 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
         ):
             entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
     chat = Chat()
+    # By their numbers, since attributes are in any order.
     for _, entry in sorted(entries.items()):
         calls = _flattened_calls(entry)
         message: dict[str, Json] = {
@@ -226,6 +228,7 @@ def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list
             messages[0][_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
         if key not in _PARTS_KEYS and messages and not too_deep(value):
+            # What was read from the parts wins over a fact of that name.
             messages[0].setdefault(key, value)
     return messages
 
@@ -283,6 +286,7 @@ class _Parts:
         else:
             medium = _media(part)
             self._content.append(medium)
+            # It stays as it is with all its keys, so that nothing of it is left over.
             if medium is part:
                 return
         facts = _facts_of(part)
@@ -291,6 +295,7 @@ class _Parts:
 
     def messages(self, role: str, name: Json) -> list[Message]:
         """Return the message, unless it has nothing but tool results, and a message for each of these."""
+        # Results alone become the messages of the tools, without an empty one before them.
         if self._results and not (self._content or self._reasoning or self._calls):
             return self._results
         message: Message = {"role": role, "content": _joined(self._content)}
@@ -354,6 +359,7 @@ def _joined(content: list[Json]) -> Json:
     texts = [
         part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"
     ]
+    # Mixed content keeps its parts, in their order.
     if len(texts) < len(content):
         return content
     return "\n".join(_strings(texts)) if texts else None

@@ -149,6 +149,7 @@ def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str
     run = {
         key: value
         for key, value in outer.items()
+        # These two name the sender, as the SDK's own resource does.
         if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}
     }
     return {**run, **inner}

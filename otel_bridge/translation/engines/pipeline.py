@@ -170,6 +170,7 @@ class EnginePipeline:
         """Return one row of all that was added since the last one; none when nothing was."""
         shares: dict[str, dict[str, float]] = {}
         every_series: list[tuple[SeriesName, Series]] = []
+        # By address, so that each row shows, and leaves out, the same engines.
         for address, engine in sorted(self._engines.items()):
             engine_values = dict(_values(engine.series.items()))
             if engine_values:
@@ -187,6 +188,7 @@ class EnginePipeline:
             count(self._state, NOT_SHOWN, len(left_out), name=left_out[0])
         time_ns = max(self._engines[address].last_ns for address in shares)
         self._begin_row(time_ns)
+        # Part of the ids of rows without a step.
         self._row_count += 1
         keyed_values = {key_of(ENGINE_ROLE, key): value for key, value in values.items()}
         return [

@@ -77,6 +77,7 @@ class DefinedSummaries:
         for record in records:
             if type(record) is Row:
                 self._take(record)
+            # Before the end, with which a writer closes the tracker's run.
             elif type(record) is End:
                 with_summaries += self._summaries(record)
             with_summaries.append(record)
@@ -113,6 +114,7 @@ class DefinedSummaries:
         Return whether it is another one. A value that a program set itself stays.
         """
         stored = cast("list[Scalar] | None", self._state.get(PREFIX + key))
+        # Under the same names as `Summaries`, whose values the program set itself.
         if stored is not None and (stored[3] != _COMPUTED or stored[0] == value):
             return False
         self._state.set(PREFIX + key, [value, None, time_unix_ns, _COMPUTED, 0])

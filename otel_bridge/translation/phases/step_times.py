@@ -47,9 +47,11 @@ class RankTimes:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase, and of the step under `STEP`, in the order of their first start."""
         by_name: dict[str, list[Interval]] = {}
+        # Of phases that begin together the outer one first, which is the longer.
         for phase in sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)):
             by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
         seconds = {name: length(intervals) / _NS for name, intervals in by_name.items()}
+        # Without a phase of that name the step is all from the first start to the last end.
         if STEP not in seconds:
             seconds[STEP] = length([self._extent()]) / _NS
         return seconds
@@ -129,6 +131,7 @@ def _seconds_by_phase(
     seconds: dict[str, dict[int, float]] = {}
     for index, rank in enumerate(ranks):
         of_rank = rank.seconds()
+        # The extent of a forked child is not that of its step.
         if rank.forked and len(leading) < len(ranks):
             del of_rank[STEP]
         for name, phase_s in of_rank.items():

@@ -83,6 +83,7 @@ class PendingRow:
     def release(self) -> int:
         """Stop counting the row as waiting; return the bytes that the row took."""
         size_bytes = self.size_bytes
+        # A second release must not subtract the bytes again.
         self.size_bytes = 0
         return size_bytes
 
@@ -208,6 +209,7 @@ class Process:
             earlier.status is not None
             and self.restart_key == earlier.restart_key
             and self.start_order > earlier.start_order
+            # A process that began before the other ended ran beside it.
             and self.started_ns >= earlier.end_time_ns
         )
 
@@ -277,14 +279,17 @@ class Process:
 
     def expire(self, status: Status, now_unix_ns: int, generation: int) -> None:
         """End the process because of its silence; any later data reopen it."""
+        # Its last sign of life is its end, as far as known.
         self.end(status, self.seen_ns, now_unix_ns, generation)
         self.timed_out = True
 
     def end_as(self, status: Status, now_unix_ns: int, generation: int) -> None:
         """Replace the status of the process's end by a person's statement."""
+        # Kept over `end`, so that later data still reopen it.
         has_timed_out = self.timed_out
         self.end(status, self.end_time_ns, now_unix_ns, generation)
         self.timed_out = has_timed_out
+        # A person has stated the end, so that the run waits for no restart.
         self.crashed = False
 
     def reopen(self) -> None:
@@ -292,6 +297,7 @@ class Process:
         self.status = None
         self.timed_out = False
         self.crashed = False
+        # The end that named the last row no longer holds.
         self.last_seq = 0
         self.dirty = True
 
@@ -309,6 +315,7 @@ class Process:
     @classmethod
     def from_state(cls, instance: str, value: object) -> Process:
         """Restore what `to_state` returned."""
+        # A copy, because a value in the state must not be changed.
         state = dict(cast("dict[str, object]", value))
         status = state["status"]
         state["status"] = None if status is None else Status(status)

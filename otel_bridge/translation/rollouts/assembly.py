@@ -117,6 +117,7 @@ class RolloutAssembler:
             if not is_content(pair.key)
         }
         reason = reading.finish_reason_of(attributes)
+        # Only then are other spans read, of which a rollout may have thousands.
         if reason is None:
             reason = next(
                 filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None
@@ -298,6 +299,7 @@ def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span
 
 
 def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
+    # A root that arrived states the end; without it the last span does.
     if reading.is_root(subject) or reading.is_marked(subject):
         return max(subject.end_time_unix_nano, subject.start_time_unix_nano)
     return max(max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered)
@@ -397,12 +399,14 @@ def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin)
         key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
     }
     rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
+    # An id that is the trace's own would only repeat it.
     if rollout_id is not None and rollout_id != trace_id:
         metadata.setdefault("rollout_id", rollout_id)
     version = attributes.get(semconv.POLICY_VERSION)
     # A version that is not a number, such as a commit, has no field of its own.
     if version is not None and reading.as_int(version) is None:
         metadata.setdefault("policy_version", version)
+    # What the user wrote under that name stays.
     for key, value in origin.facts.items():
         metadata.setdefault(key, value)
     return metadata

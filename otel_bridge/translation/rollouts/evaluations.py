@@ -84,6 +84,7 @@ def read_evaluation(
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
     if len(trace_id) != 32 or not any(log_record.trace_id):
+        # A scorer outside the trace names the rollout by its id.
         trace_id = _as_trace_id(attributes.get(semconv.ROLLOUT_ID))
     score = EvaluationScore(
         name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
@@ -98,6 +99,7 @@ def read_evaluation(
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     evaluation_id = f"{_SENT}{instance_id}:{seq}"
     if seq is None:
+        # Without a number the content identifies it, so that a redelivered one is recognised.
         evaluation_id = _content_id(trace_id, score, time_unix_ns)
     return ReceivedEvaluation(
         id=evaluation_id,
@@ -186,6 +188,7 @@ class Evaluations:
         if settled:
             # The tracker has the value; only its rank is needed to recognise it again.
             packed = _rank_only(packed)
+        # Copies, because a value in the state must not be changed in place.
         values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
         since_ns = cast("int", entry["since"]) if entry else now_unix_ns
         was_settled = settled or bool(entry and entry["settled"])
@@ -207,6 +210,7 @@ class Evaluations:
             targets: Span id to the id of its rollout; other spans belong to the trace's own
                 rollout.
         """
+        # A copy, because `forget` removes entries.
         for key in list(self._of_spans.get(trace_id, ())):
             entry = self._entry(key)
             self.forget(key)
@@ -333,6 +337,7 @@ class Evaluations:
         self._traces[trace_id] = None
         self._note_span(trace_id)
         if pending:
+            # The first value counts: later ones do not put the time limit off.
             self._pending.setdefault(trace_id, since_ns)
         if settled:
             self._settled[trace_id] = None

@@ -88,8 +88,10 @@ class RolloutPipeline:
             generated=generated or GeneratedRollouts(state),
         )
         self._router = SpanRouter(state, self._store, self._publisher.ended, self._evaluations)
+        # Until a receiver has received spans, nothing waits for a connection.
         self._receive_clock = ReceiveClock(0, 0)
         self._open = PendingTraces(self._store.traces, options, self._receive_clock)
+        # Which roots have arrived is not stored with the workers, but with the traces.
         for trace in self._store.traces.values():
             self._await(trace)
 
@@ -299,6 +301,7 @@ class RolloutPipeline:
             self._publisher.claim(trace_id)
         trace = self._trace(trace_id, now_unix_ns)
         rest = self._add_to_parts(trace, origin, rest, now_unix_ns)
+        # The message holds more than the spans that are left.
         if len(rest) < len(spans):
             scope_spans = None
         return records + self._add(trace, origin, rest, scope_spans, now_unix_ns)
@@ -340,6 +343,7 @@ class RolloutPipeline:
         fresh = self._router.fresh(trace, spans)
         if not fresh:
             return []
+        # Before the spans are added: a new root makes the trace due earlier.
         had_root = trace.root_ns is not None
         trace.sent_by(self._sender, native=self._is_native)
         trace.add(fresh, now_unix_ns)
@@ -382,6 +386,7 @@ class RolloutPipeline:
 
         *unstored*: its spans that the state does not hold.
         """
+        # With one marked span or none the trace is one rollout, as nearly always.
         if trace.further or len(trace.marks) > 1:
             parts = sub_traces(source, further=trace.further)
             if trace.further or len(parts) > 1:
@@ -437,6 +442,7 @@ class RolloutPipeline:
 
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
         """Process an overdue trace as it is."""
+        # Log records alone: the spans that they name never arrived.
         if trace.contents and trace.contents == len(trace.span_ids):
             count(self._state, "event/no_span", trace.contents)
             self._open.forget(trace)
@@ -458,6 +464,7 @@ class RolloutPipeline:
             if too_many and (undecided := self._open.oldest_undecided()) is not None:
                 records += self._expire(undecided, now_unix_ns)
             elif self._publisher.waiting and (too_large or self._publisher.waiting > max_traces):
+                # Thinning first, because it keeps the step open.
                 if not self._publisher.thin():
                     records += self._publisher.close_oldest()
             elif too_many and (rollout := self._open.oldest_rollout()) is not None:

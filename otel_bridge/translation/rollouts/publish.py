@@ -158,6 +158,7 @@ class RolloutPublisher:
             self._sample_out(trace, facts)
         else:
             trace.wait(facts, now_unix_ns)
+            # Complete at once, so that the state holds none of it yet.
             if unstored is not None:
                 self._store.keep(trace, *unstored)
             else:
@@ -210,6 +211,7 @@ class RolloutPublisher:
         if not source.spans:
             return []
         spans = [span for _, span in source.spans]
+        # Remembered first: a late span that is redelivered must not be emitted twice.
         self.ended.add(source.id, completed_by(ended, spans))
         if not ended.emitted or ended.span_ids is None:
             count(self._state, "span/late", len(spans))
@@ -235,6 +237,7 @@ class RolloutPublisher:
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
         ended = self.ended.get(evaluation.trace_id)
+        # Only pending values have a time limit, since their trace may never arrive.
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._evaluations.add(
             evaluation, now_unix_ns, pending=pending, settled=ended is not None
@@ -244,6 +247,7 @@ class RolloutPublisher:
             count(self._state, "evaluation/too_many")
         elif new:
             records += self._new_value(evaluation, ended, pending=pending)
+        # At no time: only the values beyond the limit of traces.
         return records + self._overdue(-1)
 
     def _new_value(
@@ -253,6 +257,7 @@ class RolloutPublisher:
 
         Nothing while it waits, or was sampled out.
         """
+        # Rows of training steps show the rewards of the rollouts that they consumed.
         if evaluation.score.name == REWARD:
             self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
         if ended is None:
@@ -270,12 +275,14 @@ class RolloutPublisher:
         """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step."""
         attempt = self.steps.attempt(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
+        # A redelivered event adds nothing, and must not count its rollouts again.
         if new:
             self._count_sampled_out("rollout", new)
             self._sampled_out.add(sampled_out.trace_ids)
             if sampled_out.split != EVAL:
                 for trace_id, rollout in sampled_out.generated():
                     self._generated.add(trace_id, rollout)
+            # Their values may have arrived before, and no trace will ever claim them.
             for trace_id in sampled_out.trace_ids:
                 self._sampled_out_value(trace_id)
         return self._advance(instance_id, sampled_out, now_unix_ns)
@@ -313,6 +320,7 @@ class RolloutPublisher:
     def close(self) -> list[Record]:
         """Release everything that `tick` would eventually release."""
         records = self._close_steps(self.steps.open())
+        # Without the usual wait for more rollouts, since none will come.
         for step in self.steps.corrected(None):
             records.append(self._row(step))
         return records + self._overdue(_NEVER)
@@ -360,6 +368,7 @@ class RolloutPublisher:
 
     def _row(self, step: SampledStep) -> Record:
         row = self.steps.row(step)
+        # Not `admit`: a key that a program uses itself keeps the program's values.
         return replace(row, values=self._axes.admit_statistics(row.values, row.axis))
 
     def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
@@ -391,6 +400,7 @@ class RolloutPublisher:
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
         self._generated.revise(trace.id, is_sampled_out=True)
+        # The step that trained on it is the bridge's own value: no process sent it.
         values = sum(score.name != TRAINED_STEP for score in self._evaluations.scores(trace.id))
         if values:
             self._count_sampled_out("evaluation", values)

@@ -105,6 +105,7 @@ def read_sampled_out(
         trace_ids=tuple(trace_id_of(run_id, rollout_id) for rollout_id in ids),
         rewards=_rewards(attributes.get(semconv.ROLLOUTS_REWARDS), len(ids)),
         policy_versions=_versions(attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), len(ids)),
+        # Lists of different lengths cannot be matched.
         datasets=datasets if len(datasets) == len(ids) else (),
         open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
@@ -139,6 +140,7 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
 def _lines(value: Json) -> tuple[str, ...]:
     if not isinstance(value, str) or not value:
         return ()
+    # Each id is remembered, so that their number has a limit, whatever was sent.
     return tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS])
 
 

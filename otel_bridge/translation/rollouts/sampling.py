@@ -86,6 +86,7 @@ class StepSampler:
         self._by_age: dict[str, SampledStep] = {}
         self._next_ns = 0
         self._receive_clock = ReceiveClock(0, 0)
+        # By age: the first of each dict is the one that is forgotten first.
         loaded = sorted(map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns)
         for step in loaded:
             (self._closed if step.closed else self._open).setdefault(step.track, {})[
@@ -95,6 +96,7 @@ class StepSampler:
                 self._by_age[step.state_key] = step
             if step.changed_ns is not None:
                 self._changed[step.state_key] = step
+        # Their facts are stored with their traces, and not with the step again.
         for trace_id, facts, came_ns in waiting:
             step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, came_ns)
             step.restore(trace_id, facts, came_ns)
@@ -120,6 +122,7 @@ class StepSampler:
             step
             for track in tracks
             for step in self._open[track].values()
+            # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
             if track[2] < current or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
         ]
         return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
@@ -129,6 +132,7 @@ class StepSampler:
         step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns)
         step.see(now_unix_ns, facts)
         cap = self.cap(facts.split)
+        # With ``first``, or without seats, the decision depends on no other rollout.
         if not step.closed and self._options.selection != FIRST and cap > 0:
             step.waiting[trace_id] = facts
             return SamplingDecision.WAIT
@@ -291,6 +295,7 @@ class StepSampler:
         quiet_ns = due(
             step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns
         )
+        # No worker can pass a step without a number, or one of an attempt that is over.
         if step.number is None or is_over:
             return quiet_ns
         behind_ns = reach.behind_since(step.number)
@@ -305,6 +310,7 @@ class StepSampler:
         if step.number is None or step.number >= reach.past_below or step.number in reach.under_way:
             self._note_passed(step, None)
             return _NEVER
+        # Local segments are read in order: nothing of the step is still under way.
         if not reach.settles:
             return now_unix_ns
         self._note_passed(step, step.passed_ns or now_unix_ns)
@@ -313,6 +319,7 @@ class StepSampler:
         return due_ns
 
     def _note_passed(self, step: SampledStep, passed_ns: int | None) -> None:
+        # Stored, so that a restarted bridge does not begin this wait anew.
         if step.passed_at(passed_ns):
             self._store(step)
 
@@ -373,6 +380,7 @@ class StepSampler:
             self._open.pop(step.track, None)
         closed = self._closed.setdefault(step.track, {})
         closed[step.number] = step
+        # One step closes at a time, so one has become too old.
         if len(closed) > _DETAILED:
             aged = closed[_behind(closed, _DETAILED)]
             if aged.forget_details():

@@ -74,6 +74,7 @@ class SampledStep:
 
     def see(self, came_ns: int, facts: SamplingFacts) -> None:
         """Note that a rollout of the step arrived."""
+        # Rollouts of a restored step come in any order.
         self.first_ns = min(self.first_ns, came_ns)
         self.last_ns = max(self.last_ns, came_ns)
         self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
@@ -110,6 +111,7 @@ class SampledStep:
         self.last_ns = max(self.last_ns, came_ns)
         self.sender_ns = max(self.sender_ns, event.sender_ns)
         self.statistics.add_sampled_out(event.rollouts, event.sums)
+        # An evaluator counts steps of its own, which say nothing about the policy.
         if event.staleness is not None and event.split != EVAL:
             self.statistics.staleness.add(*event.staleness)
         return self.statistics.total - old_total
@@ -147,6 +149,7 @@ class SampledStep:
         """Drop all details but the sums of the statistics; return whether there were details."""
         if self.events is None:
             return False
+        # Late statistics of the step are refused from now on: they cannot be recognised.
         self.statistics.fold()
         self.events = None
         return True

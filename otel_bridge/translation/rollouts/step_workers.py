@@ -111,6 +111,7 @@ class StepWorkers:
 
     def rooted(self, instance: str, trace_id: str, step: int) -> None:
         """Note that the root of a rollout arrived, while its other spans are still awaited."""
+        # Not stored: after a restart the waiting traces give it again.
         self._paces.setdefault(instance, WorkerProgress()).rooted[trace_id] = step
 
     def complete(self, instance: str, trace_id: str) -> bool:
@@ -199,6 +200,7 @@ class StepWorkers:
                 past_below = _BELOW_ALL_STEPS
                 continue
             under_way.update(pace.open.get((role, split), ()))
+            # A rollout whose root arrived holds its step open, also if its worker has gone on.
             past_below = min(
                 past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values()
             )

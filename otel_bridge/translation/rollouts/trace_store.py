@@ -185,6 +185,7 @@ class PendingTrace:
         if reading.is_marked(span):
             self.marks.add(span.span_id)
             self.marked_ns = self.marked_ns or now_unix_ns
+            # Behind the first rollout, each marked span begins one of its own.
             is_root = is_root or self.further
         if is_root or span.name == semconv.ROLLOUT_SPAN:
             self._add_root(span, now_unix_ns, is_root=is_root)
@@ -192,6 +193,7 @@ class PendingTrace:
     def _add_root(self, span: Span, now_unix_ns: int, *, is_root: bool) -> None:
         """Note the facts of a root. A rollout's span below one of the application is its root if it announces spans."""
         expected = _integer(span, semconv.SPAN_COUNT)
+        # Other producers announce nothing: their rollouts are complete by time alone.
         if expected is not None and expected > 0:
             self.expected = expected
         if self.step is None:
@@ -226,6 +228,7 @@ class TraceStore:
         header = [origin.role, origin.run_id, origin.is_native, dict(origin.facts), origin.scope]
         # JSON has no raw line break, so the first one ends the header.
         chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
+        # A key for each message, so that earlier spans are not written again.
         self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
         trace.chunks += 1
         trace.size += len(chunk)
@@ -315,6 +318,7 @@ class CompletedTraces:
         entries = [
             (cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)
         ]
+        # By the number of their end: the state is ordered by trace id.
         entries.sort(key=lambda pair: cast("int", pair[0][0]))
         self._ended = {trace_id: _ended(value) for value, trace_id in entries}
         self._number = cast("int", entries[-1][0][0]) if entries else 0
@@ -360,6 +364,7 @@ def ended_as(
     """Return the remembered form of *trace*."""
     if len(trace.span_ids) <= _KNOWN_SPANS:
         return CompletedTrace(emitted, key, role, step, span_ids=_tails(trace.span_ids))
+    # Too many: only those that begin rollouts are remembered, to recognise them again.
     return CompletedTrace(emitted, key, role, step, span_ids=None, marks=_tails(trace.marks))
 
 

@@ -127,6 +127,7 @@ def _rollouts(span: Span) -> tuple[str, ...]:
     None of them unless all are valid and different.
     """
     trace_ids = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+    # The numbers follow the order of the links: one that is left out would shift all others.
     return trace_ids if len(set(trace_ids)) == len(span.links) else ()
 
 
@@ -151,6 +152,7 @@ def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, F
         deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [0.0] * (
             2 * DECILES
         )
+        # Maxima are optional: two numbers or three for each rollout.
         if len(numbers) not in {2 * rollouts, 3 * rollouts} or len(deciles) != 2 * DECILES:
             raise ValueError(name)
         figure = Figure(counts, sums, maxima, deciles[:DECILES], deciles[DECILES:])
@@ -176,6 +178,7 @@ def _streams(blobs: Mapping[str, bytes], rollouts: tuple[str, ...]) -> dict[str,
                 break
             streams[name][trace_id] = data[start : start + 4 * length]
             start += 4 * length
+        # What is left belongs to no rollout, so that the lengths are wrong for all of them.
         if start != len(data):
             raise ValueError(name)
     return streams
