@@ -139,6 +139,7 @@ class LightningLogger:
 
         if not self._recording.is_rank_zero():
             return None, CapturedReports("Lightning", ())
+        # Once: the profiler of a trainer stays wrapped.
         if self._recording.run is None:
             time_lightning(self._trainer())
         # The search of the calling frames would be a cost of each row.

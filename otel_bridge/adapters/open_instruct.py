@@ -58,6 +58,7 @@ def install(module: ModuleType, mode: str) -> None:
             setattr(module, name, extended(real))
     config: Any = getattr(module, _CONFIG, None)
     if config is not None:
+        # Ray pickles the config on its way to the actor, which decides there what it saves.
         config.__setstate__ = _set_state
 
 
@@ -107,6 +108,7 @@ def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
     run = _run(arguments["run_name"])
     texts = _Texts(batch, result, tokenizer)
     samples = [_sample(arguments, place, texts) for place in range(len(batch.queries))]
+    # A sample that cannot be read costs only itself, and is counted.
     readable = [sample for sample in samples if sample is not None]
     counts.captured("open_instruct: rollouts", len(readable))
     log_training_batch(run, readable, int(arguments["step"]), run.role or ROLE)

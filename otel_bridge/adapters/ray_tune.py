@@ -166,6 +166,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         if "tensorboard" in names and (folder := getattr(trial, "local_path", None)):
             from otel_bridge.capture.tensorboard import leave_out  # noqa: PLC0415
 
+            # Tune writes event files of each trial, whose scalars the capture would record again.
             leave_out(folder)
         if "wandb" in names:
             callbacks = calling_object(
@@ -177,6 +178,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
     def _end(self, trial_id: str, status: EndStatus) -> None:
         ended = self._open.pop(str(trial_id), None)
         if ended is not None and (wait := ended.run.end_part(status)) is not None:
+            # Not awaited here, where the other trials would stop meanwhile.
             self._waits.append(wait)
 
 

@@ -144,6 +144,7 @@ def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
     tokens = _list(sample, "tokens")
     return [
         {
+            # slime has prompt and response in one list.
             "token_ids": tokens[len(tokens) - output :],
             "logprobs": logprobs,
             "loss_mask": _list(sample, "loss_mask"),

@@ -258,6 +258,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         trainer = self._trainer()
         if trainer is None or not state.is_world_process_zero:
             return
+        # One callback may serve several trainers, each with batches of its own.
         reader = self._completions.setdefault(trainer, CompletionReader())
         rollouts = reader.new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
@@ -302,11 +303,13 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         names, config = self._names(args, state), {**config_of(args, model), **self._config}
         recording = self._recording
         if recording is not None and not recording.is_of(names):
+            # A training that another one replaces has not reached its end.
             recording.finish("failed" if self._in_training else "finished")
             recording = None
         if recording is None:
             recording = FrameworkRun("transformers", names, config=config)
         else:
+            # Arguments may have changed since the last training of this run.
             recording.change_config(config)
         self._recording, self._args = recording, args
         return recording

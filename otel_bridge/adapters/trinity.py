@@ -118,6 +118,7 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
         if value is None:
             continue
         try:
+            # One by one: an unknown argument costs only itself.
             arguments |= checked_arguments({name: value})
         except ConfigError as exc:
             notify(f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True)

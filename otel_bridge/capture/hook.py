@@ -210,6 +210,7 @@ def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) ->
 
     Raises whatever a finder raises, as an import without the capture does.
     """
+    # A copy, since a finder may import what adds another one.
     for finder in list(sys.meta_path):
         search: Any = getattr(finder, "find_spec", None)
         if search is None or getattr(finder, "otel_bridge_capture", False):

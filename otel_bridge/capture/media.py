@@ -41,6 +41,7 @@ def _medium_of(value: Any) -> Media | None:
     kind = cast("type[object]", type(value))
     if isinstance(value, Media):
         return value
+    # By the bases: classes of pillow's plugins lie in other packages.
     if any(base.__module__.partition(".")[0] in _PICTURES for base in kind.__mro__):
         return Image(value)
     if kind.__name__ == _FRAME:

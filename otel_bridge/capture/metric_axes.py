@@ -47,6 +47,7 @@ class MetricAxes:
 
         A later definition of a name replaces an earlier one.
         """
+        # A definition may change the group of any key.
         self._groups.clear()
         if step_metric:
             self._latest.setdefault(step_metric, None)

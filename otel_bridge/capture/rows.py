@@ -78,6 +78,7 @@ class MergedRows:
         self.axes = MetricAxes()
         self._completed = completed
         self._run = run
+        # Guards counter and pending rows, which all threads of the program share, as in W&B.
         self._lock = threading.RLock()
         self._counter = counter
         self._pending: _PendingStep | None = None

@@ -216,6 +216,7 @@ def _roles(
     prompt = meaning.get("prompt")
     if prompt is None and not rewards:
         return None
+    # A column of whole texts counts only where no column is the response.
     response = meaning.get("response", meaning.get("text"))
     if response is None:
         return None

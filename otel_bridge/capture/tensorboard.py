@@ -158,6 +158,7 @@ class _WriterFolders:
     """
 
     def __init__(self) -> None:
+        # Weak keys: neither runs nor writers are kept in memory.
         self._roots: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
         self._prefixes: weakref.WeakKeyDictionary[Run, weakref.WeakKeyDictionary[Any, str]] = (
             weakref.WeakKeyDictionary()

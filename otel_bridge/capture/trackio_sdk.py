@@ -69,6 +69,7 @@ def install(module: ModuleType, mode: str) -> None:
     ) -> Any:
         """Begin a run of otel-bridge in place of Trackio's."""
         if mode == "tee":
+            # Before Trackio begins its run, so that an error leaves none there.
             _refuse_twice()
             run = real_init(project, name, group, *extra, **keywords)
             _record_too(run, _begin(project, name or run.name, group, run.config))
@@ -347,6 +348,7 @@ def _run_class(package: Any) -> Any:
         self._bucket_id = None
         self._server_base_url = None
         self._is_local = True
+        # From here on changes of the config are recorded.
         config.run = run
 
     def log(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:

@@ -45,6 +45,7 @@ class TraceReader:
             key: The key under which it was logged.
         """
         metadata: Mapping[str, Any] = trace.metadata or {}
+        # A trace that is not verl's is a rollout by itself.
         if metadata.get("sample_index") is None or "op" not in metadata:
             return rollout_of_trace(trace, key)
         rollout_key = tuple(
@@ -133,7 +134,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
             split ``eval``.
     """
     metadata: dict[str, Any] = dict(trace.metadata or {})
-    spans: list[Mapping[str, Any]] = list(getattr(trace, "spans", None) or [])  # since Trackio 0.30
+    spans: list[Mapping[str, Any]] = list(getattr(trace, "spans", None) or [])  # since Trackio 0.37
     reward = next((metadata.pop(name) for name in _REWARDS if _is_number(metadata.get(name))), None)
     for name, field in _SAMPLE.items():
         if metadata.get(name) is not None and metadata.get(field) is None:
@@ -183,6 +184,7 @@ def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str
     """Return the tokens of each assistant message, when there is one generation for each."""
     generations = [span for span in spans if span.get("kind") == "generation"]
     answers = sum(role_of(message) == _ANSWER for message in messages)
+    # Else it is not known which generation made which message.
     if not generations or len(generations) != answers:
         return []
     return [_tokens(span.get("usage")) for span in generations]
@@ -192,6 +194,7 @@ def _tokens(usage: object) -> dict[str, Any]:
     if not isinstance(usage, Mapping):
         return {}
     counts = cast("Mapping[str, Any]", usage)
+    # Trackio 0.43 reads both names of each number.
     tokens = {
         "input_tokens": counts.get("input_tokens", counts.get("prompt_tokens")),
         "output_tokens": counts.get("output_tokens", counts.get("completion_tokens")),

@@ -120,6 +120,7 @@ class ContentPolicy:
             text = redact_message(text)
         if self.email:
             text = redact_emails(text)
+        # Last, so that the user's function gets texts without the known secrets.
         return by_user(text)
 
     def redact_fact(self, text: str, name: str = "") -> str:

@@ -75,6 +75,7 @@ def _write(text: str) -> None:
     """
     stream = sys.stderr
     own_stderr = sys.__stderr__
+    # What the program has printed before comes first.
     stream.flush()
     if own_stderr is not None and stream is own_stderr:
         os.write(own_stderr.fileno(), text.encode(own_stderr.encoding, "backslashreplace"))

@@ -361,6 +361,7 @@ class ProcessRuns:
 
     def announce(self, run: AnnouncedRun) -> None:
         """Note *run*, which has not begun."""
+        # By a weak reference: an adapter that the program has dropped begins no run.
         self._announced.append(weakref.ref(run))
 
     def withdraw(self, run: AnnouncedRun) -> None:
@@ -407,6 +408,7 @@ class ProcessRuns:
             for wait in waits:
                 wait(max(deadline - time.monotonic(), 0.0))
         except KeyboardInterrupt:
+            # A person does not wait for delivery: all records are on the disk.
             notify("interrupted; records that are not written yet are kept", always=True)
 
     def after_fork(self) -> None:

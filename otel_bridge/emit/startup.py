@@ -315,6 +315,7 @@ def _child_variables(
     if identity.id_given:
         variables[RUN_ID.name] = identity.id
     if not launched:
+        # Under a launcher its own choice reaches all children.
         variables[EXPORTERS.name] = ",".join(choice.names) or env.get(EXPORTERS.name, "")
     return {name: value for name, value in variables.items() if value}
 

@@ -69,6 +69,7 @@ def calling_module(own: object) -> str:
             frame = frame.f_back
         return "" if frame is None else str(frame.f_globals.get("__name__", ""))
     finally:
+        # Else this frame would keep the variables of its callers alive.
         del here, frame
 
 

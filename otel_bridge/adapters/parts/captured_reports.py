@@ -41,6 +41,7 @@ class CapturedReports:
 
         tracker = runs.capture_of(run)
         if tracker not in self._trackers:
+            # Event files of TensorBoard are recorded in any run, also in one begun otherwise.
             tracker = next((name for name in self._trackers if name not in _NAMES_THE_RUN), None)
         if tracker is not None:
             notify_once(

@@ -146,6 +146,7 @@ class FrameworkRun:
             beside: Loggers that record the same training; their runs and this one go on together.
         """
         with self._lock:
+            # Asked each time: a framework builds its loggers before it knows its ranks.
             if self._stopped or not self.is_rank_zero():
                 return None
             # The run of the program, or of a captured tracker, goes before the framework's names.
@@ -377,6 +378,7 @@ def count_failure(what: str, exc: Exception) -> None:
     run = process_runs().current
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)
+    # Printed at once, since no run may ever begin to count it.
     elif _failures.add(described):
         notify(f"an adapter failed, and the framework continues: {described}", always=True)
 

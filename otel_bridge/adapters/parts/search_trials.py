@@ -29,6 +29,7 @@ class SearchTrials:
         """
         from otel_bridge.records import run_id_of  # noqa: PLC0415  # only programs that record pay for it
 
+        # From the kernel, so that the program's seeded generators are left alone.
         self._mark = self._mark or os.urandom(8).hex()
         group = names.name or str(getattr(args, "output_dir", None) or "search")
         return replace(

@@ -46,10 +46,12 @@ def keep_streams(trainer: Any) -> None:
 @guarded
 def _keep(trainer: Any, output: Mapping[str, Any]) -> None:
     """Keep the streams of a batch to train on, if TRL corrects log-probabilities of vLLM by its own."""
+    # Evaluations generate by the same method.
     if not trainer.model.training or not output.keys() >= _BOTH:
         return
     mask = output["completion_mask"]
     tool_mask = output.get("tool_mask")
+    # What a tool answered was not sampled.
     _streams[trainer] = token_streams(
         mask if tool_mask is None else mask * tool_mask,
         logprobs=output["sampling_per_token_logps"],

@@ -28,6 +28,7 @@ def install_traces() -> None:
     real_op: Any = framework_class(f"{_MODULE}:rollout_trace_op", "verl>=0.9.1")
     real_attr: Any = framework_class(f"{_MODULE}:rollout_trace_attr", "verl>=0.9.1")
     module = inspect.getmodule(config)
+    # In their module: the decorators run later, when verl imports the agent loops (0.9.1).
     setattr(module, "rollout_trace_op", _op(config, real_op))  # noqa: B010  # no attribute that a type checker knows
     setattr(module, "rollout_trace_attr", _attr(config, real_attr))  # noqa: B010
 
@@ -43,6 +44,7 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
         validate: bool = False,
         trace: bool = True,
     ) -> Generator[None]:
+        # For a backend that it does not know, verl 0.9.1 sets attributes and calls through.
         with real_attr(sample_index, step, rollout_n, name, validate, trace):
             run = _recording().begin() if trace and config.get_backend() == _BACKEND else None
             if run is None:
@@ -67,6 +69,7 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.cache
     def _recording() -> FrameworkRun:
+        # Not at import: verl sets project and name of the run later.
         instance = config.get_instance()
         names = RunNames(instance.project_name, instance.experiment_name, "rollouter")
         return FrameworkRun("verl", names)
@@ -81,6 +84,7 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
         async def later(self: Any, *given: Any, **named: Any) -> Any:
             live = _live.get()
+            # Another backend, or a rollout that verl does not trace: its own decorator goes on.
             if live is None or config.get_backend() != _BACKEND:
                 return await traced(self, *given, **named)
             with _call(live, func, self, given, named) as done:
@@ -120,6 +124,7 @@ def _call(
         finally:
             _outermost.reset(token)
     elif "prompt_ids" in inputs:
+        # A generation has token ids among its inputs, a tool `parameters` (verl 0.9.1).
         with live.chat() as chat:
             _count_prompt(chat, inputs["prompt_ids"])
             yield lambda result: _generated(chat, owner, result)

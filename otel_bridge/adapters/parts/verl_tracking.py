@@ -143,6 +143,7 @@ def _code_of_deletion(logger: VerlLogger) -> int:
         is_deleted = deletion is not None and deletion.f_code.co_name == "__del__"
         return int(deletion is not None and is_deleted and logger.is_cut_off(deletion.f_back))
     finally:
+        # A frame that a local variable keeps would keep the variables of its callers.
         del own, finish, deletion
 
 

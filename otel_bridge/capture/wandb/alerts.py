@@ -22,6 +22,7 @@ class AlertWaits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next: dict[str, float] = {}
+        # Of two threads with one title, one alert passes.
         self._lock = threading.Lock()
 
     def passes(self, title: object, wait_duration: Any = None) -> bool:

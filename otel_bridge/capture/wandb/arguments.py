@@ -112,11 +112,13 @@ class WandbArguments:
             and (moment := _run_moment(self["resume_from"])) is not None
         ):
             value = moment[0]
+        # The program's own arguments go first, then variables of otel-bridge, then those of W&B.
         if value is None and not _is_chosen(name):
             value = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
             if value is None and name in _OF_SETUP:
                 value = _explicit(self._setup, _OF_SETTINGS[name])
         if name == "tags":
+            # WANDB_TAGS holds them with commas.
             return value.split(",") if isinstance(value, str) else value
         return value
 
@@ -225,6 +227,7 @@ def facts_of(run: Run, arguments: WandbArguments, *, resumed: bool) -> RunFacts:
 
 
 def _usable_id(run_id: str) -> str:
+    # W&B takes ids that a run folder cannot have: the id made of one is the same everywhere.
     return run_id if _VALID_ID.fullmatch(run_id) else run_id_of("", run_id)
 
 

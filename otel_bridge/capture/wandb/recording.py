@@ -178,6 +178,7 @@ class WandbRecording:
         counts.captured("wandb.summary", len(changed), run=self.run)
         drop = self.run.count_drop
         values = by_text(changed, drop)
+        # No kind ends the summary that the bridge computes of a key.
         self._define_summaries(dict.fromkeys(self._summaries.forget(values), ""))
         self.run.summary({key: recorded_value(value, key, drop) for key, value in values.items()})
 

@@ -80,6 +80,7 @@ def run_class(package: Any) -> Any:
         self._config = config
         self._start_time = time.time()
         self._starting_step = recording.rows.step
+        # Methods of `wandb.Run` ask for these of a service process, which does not run here.
         self._interface = None
         self._backend = None
         self._attach_id = None
@@ -103,6 +104,7 @@ def run_class(package: Any) -> Any:
         body[name] = _artifact_call(package, name)
     for name in _OF_ACTIVE_RUNS:
         if name in body:
+            # W&B's own decorator, so that the program gets W&B's own `UsageError`.
             body[name] = package.sdk.wandb_run._raise_if_finished(_named(name, body[name]))
     return type("CapturedWandbRun", (package.Run,), body)
 

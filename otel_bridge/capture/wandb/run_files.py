@@ -32,6 +32,7 @@ class RunFiles:
         """Return the folder."""
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
+            # The folder is that of this process: a forked child neither counts nor removes it.
             self._process = os.getpid()
             atexit.register(self._remove_if_empty)
         return self._folder

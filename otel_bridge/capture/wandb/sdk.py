@@ -106,6 +106,7 @@ class _Capture:
             return call(*arguments, **keywords)
 
         replaced.__dict__[_MARK] = True
+        # `wandb.sdk` has the same functions by the same names (0.31).
         for holder in (self._package, self._package.sdk):
             if getattr(holder, name, None) is real:
                 setattr(holder, name, replaced)
@@ -119,6 +120,7 @@ class _Capture:
         if self._disabled(wandb_arguments):
             return self._real_init(*positional, **keywords)
         if self._mode == "tee":
+            # Before W&B begins its run, so that an error leaves none there.
             refuse_twice(("wandb",), "tee", _exporters())
             run_before = self._package.run
             run = self._real_init(*positional, **keywords)
@@ -152,6 +154,7 @@ class _Capture:
         if isinstance(host, str) and host:
             host = host.rstrip("/")
             os.environ[_BASE_URL] = host
+            # These settings were read from the environment before, and are not read again.
             self._package.sdk.wandb_setup.singleton().settings.base_url = host
         if isinstance(key, str) and key:
             self._key = key

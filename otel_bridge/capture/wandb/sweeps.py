@@ -53,6 +53,7 @@ class SweepTrial:
         """Print once for each sweep that W&B gets no metrics, unless one of *exporters* leads there."""
         if self.sweep_id in _notified or not _TO_W_AND_B.isdisjoint(exporters):
             return
+        # Once a sweep: each of its trials comes here.
         _notified.add(self.sweep_id)
         notify(
             f"W&B's sweep {self.sweep_id} gets no metrics: grid and random search work, "

@@ -20,6 +20,7 @@ def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
     calls = _calls(run, recording)
     for name, call in calls.items():
         setattr(run, name, call)
+        # wandb.init() has bound `wandb.log` and the others to the methods of its run.
         if package.run is run and hasattr(package, name):
             setattr(package, name, call)
     real_metric = run._metric_callback
@@ -45,6 +46,7 @@ def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
     run._metric_callback = note_metric
     run._config._set_callback(note_config)
     run.summary._set_update_callback(note_summary)
+    # What init() was given was set before the callbacks above.
     recording.config(dict(run.config.items()))
 
 

@@ -137,6 +137,7 @@ def span(
         status = _STATUS_UNSET if error is None else _status(error)
         tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
     else:
+        # Nearly every span: without events, links and error its tail is constant.
         tail = _PLAIN_TAIL
     return Pieces(
         [head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail)

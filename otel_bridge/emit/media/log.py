@@ -108,6 +108,7 @@ class MediaLog:
             semconv.MEDIA_PARTS: parts,
         }
         for part, start in enumerate(range(0, len(data), PART_BYTES)):
+            # The first part describes the items of all, so that the others carry bytes only.
             first: Mapping[str, Attribute] = {} if part else pairs
             yield {**first, **numbers, semconv.MEDIA_PART: part}, data[start : start + PART_BYTES]
 

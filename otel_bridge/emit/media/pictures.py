@@ -137,6 +137,7 @@ def _of_pil(image: Any, limit_bytes: int) -> bytes:
     width, height = image.size
     if not width or not height:
         raise MediaDropped("media_format")
+    # Before the conversion, which would take the memory of all pixels once more.
     if width * height * len(image.getbands()) > limit_bytes * _MAX_PIXEL_FACTOR:
         raise MediaDropped("media_too_large")
     if image.mode in _PIL_NUMBERS:

@@ -115,6 +115,7 @@ def _caller(
         parts.append(b'{"type":"text","content":%b}' % dumps(content_filter.text(content)))
     for entry in cast("Sequence[object]", tool_calls):
         call = _call(entry, content_filter)
+        # One call of another shape: the reader of all shapes takes the whole message.
         if call is None:
             return None
         calls.append(call)

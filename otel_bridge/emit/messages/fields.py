@@ -36,6 +36,7 @@ def fields_of(value: object) -> Mapping[str, Any] | None:
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+    # pydantic: the declared fields, and those that a model with `extra="allow"` keeps beside.
     if hasattr(kind, "model_fields") and hasattr(value, "__dict__"):
         return {**vars(value), **(getattr(value, "__pydantic_extra__", None) or {})}
     return _of_object(value)

@@ -297,6 +297,7 @@ class Parts:
             name = function if isinstance(function, str) else fields.get("type") or ""
         arguments = first(inner, shapes.ARGUMENT_KEYS)
         if isinstance(arguments, str):
+            # OpenAI gives arguments as JSON text, other libraries as an object.
             arguments = parsed(arguments)
         call = ToolCall(
             text_or_none(first(fields, shapes.CALL_ID_KEYS)),

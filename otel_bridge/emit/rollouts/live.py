@@ -178,6 +178,7 @@ class LiveRollout(Rollout):
             self._span = tracer.start_root(
                 int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else []
             )
+            # After the start: a rollout whose root cannot start makes no spans.
             self._tracer = tracer
             register(self)
         else:

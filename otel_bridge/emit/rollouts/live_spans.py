@@ -161,6 +161,7 @@ class LiveTracer:
     def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
         """End *span* with its additions."""
         if span.is_recording():
+            # Before the end, which hands the span with its additions to the appender.
             self._appender.extras[span.get_span_context().span_id] = extra
             span.end(end_unix_ns)
 

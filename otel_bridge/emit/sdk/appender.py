@@ -93,6 +93,7 @@ class SdkAppender:
 
     def _append(self, signal: int, request: Request) -> None:
         entries = _entries(request)
+        # A reader collects at intervals, also when nothing was measured.
         if not any(scopes for _, scopes in entries):
             return
         policy = self.run.rollout_options.limits.policy

@@ -73,6 +73,7 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
     try:
         yield
     finally:
+        # Children configure themselves by the variables that the user has set.
         hidden.restore()
 
 

@@ -73,6 +73,7 @@ class AppendingReader(PeriodicExportingMetricReader):
 
     def __init__(self, appender: SdkAppender | None) -> None:
         default_ms = None if environment().get(_INTERVAL) else _EVERY_MS
+        # For an infinite interval the SDK starts no thread (metrics/_internal/export, 1.45).
         interval = math.inf if appender is None else default_ms
         super().__init__(
             _Appending(appender),

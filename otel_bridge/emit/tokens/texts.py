@@ -46,6 +46,7 @@ class TokenTexts:
         if self._decoder is None or token_ids is None:
             return None
         for token_id in set(map(int, token_ids)).difference(self._texts):
+            # Bounds the memory of the cache; further tokens have an empty text.
             if len(self._texts) < _MAX_CACHED:
                 self._texts[token_id] = self._decoder.text([token_id])
         return [self._texts.get(int(token_id), "") for token_id in token_ids]

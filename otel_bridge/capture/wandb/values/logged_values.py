@@ -133,6 +133,7 @@ class LatestTexts:
 
     def note(self, texts: Mapping[str, str]) -> None:
         """Take the texts of one call."""
+        # Bounds the memory of ever-new keys.
         if len(self._recorded) + len(self._pending) < _MAX_KEYS:
             self._pending.update(texts)
         if time.monotonic() >= self._due:

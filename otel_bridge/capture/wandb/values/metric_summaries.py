@@ -32,6 +32,7 @@ class ShownSummaries:
         Returns:
             Kinds that trackers cannot show.
         """
+        # A definition after the program's own value counts again.
         self._set.discard(name)
         value = summary.get(name)
         if kinds and name not in self._keys and value is not None and not isinstance(value, dict):

@@ -106,6 +106,7 @@ def _histogram(value: Any) -> dict[str, Any] | None:
         return None
     numbers = sorted(float(number) for number in cast("Any", value).ravel().tolist())
     low = numbers[0]
+    # Equal numbers have a range of 0.
     size = (numbers[-1] - low) / _BINS or 1.0
     counts = [0] * _BINS
     for number in numbers:
