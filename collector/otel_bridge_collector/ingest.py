@@ -151,6 +151,7 @@ class Ingest:
         This counts the directory when that is due. No request does while a failing probe keeps all
         requests away.
         """
+        # The reason of a shutdown is reported elsewhere; here the question is space alone.
         with suppress(UnavailableError):
             await self._count_when_due()
         if self._quota.was_full:

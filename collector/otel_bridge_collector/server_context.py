@@ -41,6 +41,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
     try:
         return cast("Callable[[int], int]", ctypes.CDLL(None).malloc_trim)
     except (AttributeError, OSError):
+        # Not glibc (macOS, musl): its heap is left to itself.
         return None
 
 

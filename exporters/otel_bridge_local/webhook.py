@@ -270,7 +270,7 @@ class _Post:
                     data=self._body,
                     headers={"Content-Type": "application/json", "Connection": "close"},
                     timeout=TIMEOUT_S,
-                    # The address is a secret, and a redirect would post the alert to whom it names.
+                    # The address is a secret, and a redirect would send the alert elsewhere.
                     allow_redirects=False,
                     stream=True,
                 ) as answer,

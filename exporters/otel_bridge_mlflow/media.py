@@ -69,6 +69,7 @@ class MediaWriter:
         try:
             self._write(record)
         except (Refused, BlockedError) as exc:
+            # A dead letter, not a block: artifacts have a store of their own, and rows go on.
             raise PermanentError(f"media {record.key}: {exc}", position=record.position) from exc
         except OSError as exc:
             raise RetryableError(f"media {record.key}: {exc}", position=record.position) from exc
@@ -140,6 +141,7 @@ class MediaWriter:
             entry: Json = {"path": _table_path(record), "type": "table"}
             if entry not in listed:
                 listed.append(entry)
+                # The oldest leave the list first; their artifacts stay.
                 while len(json.dumps(listed)) > _MAX_TAG:
                     del listed[0]
                 self._set(_TABLES_TAG, json.dumps(listed))
@@ -154,6 +156,7 @@ class MediaWriter:
             try:
                 tables: object = json.loads(tag)
             except ValueError:
+                # Another program wrote the tag: the list begins anew, and the artifacts stay.
                 tables = []
             self._tables = cast("list[Json]", tables) if isinstance(tables, list) else []
         return self._tables

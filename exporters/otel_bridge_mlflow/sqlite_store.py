@@ -34,7 +34,7 @@ from otel_bridge.journal.machine import network_file_system
 from otel_bridge_mlflow.settings import MlflowSettings
 
 _log = logging.getLogger(__name__)
-# Creating a store takes MLflow about three seconds; after a minute the bridge tries again later.
+# Creating a store takes seconds; after a minute the bridge tries again later.
 _LOCK_WAIT_S: Final = 60.0
 # As in `connection`: while this waits, the bridge cannot stop.
 _SQLITE_WAIT_S: Final = 5.0
@@ -315,7 +315,7 @@ def _create(
         raise RetryableError(f"{path.parent}: {exc.strerror}") from exc
     try:
         template = aside / path.name
-        # Before the transaction: MLflow needs seconds, for which other programs must not wait.
+        # Before the transaction: MLflow creates tables in hundreds of commits, outside of any lock.
         make(f"sqlite:///{template}")
         with closing(_connected(path, create=True)) as database:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))

@@ -56,7 +56,7 @@ def beside(stored: Payload, ours: Payload, *, group: str | None, created: str) -
     }  # fmt: skip
     trackio_fields: Payload = {
         "_Group": group or stored.get("_Group"),
-        # The first creation stays: a resumed run keeps its place in Trackio's list.
+        # The first creation stays: a resumed run was not created again.
         "_Created": stored.get("_Created") or created,
         "_Username": stored.get("_Username"),
     }

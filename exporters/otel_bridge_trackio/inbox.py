@@ -81,7 +81,7 @@ class Inbox:
         refused: PermanentError | None = None
         for entry in entries:
             fields: Payload = {**self._fields, "timestamp": entry.timestamp}
-            # With the first line only: the importer takes one config for all records of a file.
+            # With the first line only: the importer takes one config for all records of a run.
             if config is not None and not lines:
                 fields["config"] = config
             try:
@@ -136,8 +136,8 @@ class Inbox:
                     help="make TRACKIO_DIR writable for this user",
                 ) from exc
             except OSError as exc:
-                # A full disk, mostly: the bridge repeats the call under a new name, so this part is
-                # deleted.
+                # A full disk, for instance: the bridge repeats the call under a new name, so this
+                # part is deleted.
                 with contextlib.suppress(OSError):
                     aside.unlink()
                 raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc

@@ -131,6 +131,7 @@ def _folder_finder(home: str) -> Callable[..., Path] | None:
     try:
         module = importlib.import_module(home)
     except ImportError:
+        # The other Trackios keep it in another module of the list.
         return None
     if not accepts(module, _FIND, "project", "run", "step"):
         return None

@@ -35,7 +35,7 @@ _HEADER: Final = "X-Trackio-Write-Token"
 _PAGE: Final = 500
 # Answers of a server, or of a proxy before it, that gave up on a slow request.
 _TIMED_OUT: Final = frozenset({408, 502, 504, 524})
-# Trackio 0.43 answers a missing token with 400 and one of these words.
+# Trackio 0.43 answers a missing token with 400, a Space with 500, and one of these words.
 _TOKEN_WORDS: Final = ("write_token", "hf_token", "oauth", "provide write access")
 _REFUSED_WORDS: Final = ("too large to convert", "exceeds 64-bit", "surrogates", "recursion limit")
 """Words in the server's errors about entries that it can never store."""
@@ -382,8 +382,7 @@ class RemoteStore:
                 files=files,
                 headers=None if files else {"Content-Type": "application/json"},
                 timeout=self._server.timeout_s,
-                # requests would repeat a redirected POST as GET, and send the write token to
-                # another host.
+                # requests would repeat a redirected POST as GET, which stores nothing.
                 allow_redirects=False,
             )
             answer = _json(response)

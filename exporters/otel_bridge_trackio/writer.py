@@ -229,7 +229,7 @@ class TrackioRunWriter:
         if put_file is None:
             self.left_out[NO_MEDIA] += len(with_items)
             return
-        # One call a record: an error has its position, so that the records before it are not sent again.
+        # One call a record: an error has its position, and those before it are not sent again.
         for record in with_items:
             step = 0 if record.step is None else record.step
             metrics: Payload = {}

@@ -98,4 +98,5 @@ def as_text(value: Json) -> str:
     try:
         return json.dumps(value)
     except RecursionError:
+        # One line in place of the value: the record that holds it must not be lost.
         return "[nested too deeply]"

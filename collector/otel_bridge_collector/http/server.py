@@ -142,6 +142,7 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = max(int(grace_s), 1)
         self._server.should_exit = True
         if self._task is not None:
+            # The event loop ends soon, and with it what uvicorn could not.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._task, grace_s + 2)
         self._socket.close()
@@ -300,6 +301,7 @@ class _Body:
     async def discard(self) -> None:
         """Read the rest of a refused body, because a client that still sends does not read the answer."""
         remaining_bytes = _DISCARD_BYTES
+        # A client that stops sending, or leaves, needs no more patience.
         with contextlib.suppress(asyncio.TimeoutError, InvalidRecordError):
             while remaining_bytes > 0 and not self._over:
                 remaining_bytes -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
