@@ -233,6 +233,7 @@ def _chosen(
         dead_letters = [letter for letter in of_run if exporter in {None, letter.exporter}]
         if dead_letters:
             selection.append(_RunDeadLetters(folder, dead_letters))
+    # Without folders that was printed already.
     if folders and not selection:
         echo("no dead letters", err=True)
     return selection
@@ -253,6 +254,7 @@ def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
 
     Return how many are left after *timeout_s*.
     """
+    # The chosen ones only: a record that is refused again has another id.
     ids = [dead_letter.id for dead_letter in letters.dead_letters]
     deadline = time.monotonic() + timeout_s
     # On stderr, so that JSON on stdout stays whole.
@@ -281,6 +283,7 @@ def _stuck(letters: _RunDeadLetters) -> bool:
 def _refused_again(letters: _RunDeadLetters) -> int:
     # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
+    # By record, because only its id is the same in the old dead letter and the new one.
     tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in letters.dead_letters}
     return sum(
         letter.id > last and (letter.exporter, letter.record_id) in tried

@@ -53,6 +53,7 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
 
     Records that a *hanging* exporter wrote count as undelivered until it confirms them.
     """
+    # Of a run that could not be served nothing else is known.
     if run.outcome is Outcome.GONE or run.reason:
         return [run.reason] if run.reason else []
     lines = ["not everything is read yet"] if run.unread else []
@@ -164,8 +165,10 @@ def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
         help_text = f"; {exporter.help}" if exporter.help else ""
         state = "which hangs" if name in hanging else exporter.state
         return f"{records_waiting(count)} for {name}, {state}{reason}{help_text}"
+    # All is written, but the tracker's run is still open.
     if not exporter.has_all(run.position):
         return f"{name} has not ended the run yet"
+    # A writer that hangs can no longer confirm what it wrote.
     if name in hanging and exporter.durable < exporter.written:
         unconfirmed = counted(exporter.written - exporter.durable, "record")
         return f"{name} did not confirm in time that it holds the last {unconfirmed}"

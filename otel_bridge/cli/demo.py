@@ -111,6 +111,7 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
     """
     inherited = settings.environment().items()
     return {
+        # The user's trackers, and a job that this shell may be part of, must not get the run.
         **{key: value for key, value in inherited if not key.startswith(_TRACKER_PREFIXES)},
         settings.DIR.name: str(directory / "runs"),
         settings.EXPORTERS.name: ",".join(exporters),
@@ -200,6 +201,7 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
             ):
                 return
             counts = [(tracker.state, tracker.written, tracker.durable) for tracker in trackers]
+            # Any change counts: a slow tracker is not a stopped one.
             if counts != delivered:
                 delivered = counts
                 last_progress_s = time.monotonic()
@@ -224,5 +226,6 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
     elif not report.ended:
         drain = command_line("drain", folder.path)
         console.print_line(f"not everything is delivered yet; to continue: {drain}")
+    # A demo that lost something has failed, even if all the rest was delivered.
     lost = [line for line in warnings(report) if line]
     return 0 if report.ended and not failures and not lost else 1

@@ -126,6 +126,7 @@ def _require_usable(exporters: Sequence[str], discarded: Sequence[str]) -> None:
         )
     for name in exporters:
         if name not in {OTLP, NONE}:
+            # Before any folder: a name that is not installed would fail in each of them.
             load(name)
 
 
@@ -138,6 +139,7 @@ def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> No
         click.ClickException: There is such a name.
     """
     for name in set(discarded) - set(available()):
+        # A typing error would seem to have discarded something.
         if not any(name in _names_in(folder) for folder in folders):
             raise click.ClickException(
                 f"--discard {name}: no run here names it, and {unknown(name)}"
@@ -195,6 +197,7 @@ class Drains:
     def _drain_one(self, folder: RunFolder) -> int:
         """Drain one folder in a thread of the pool; return the exit code of its process."""
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
+        # Lines come by a pipe, because only this process knows where its bars are.
         reads, writes = os.pipe()
         command = [
             sys.executable,
@@ -224,6 +227,7 @@ class Drains:
         if report is not None:
             show(self._console, folder.run_id, report)
         if process.returncode:
+            # A process that was killed sends no reason.
             reason = reason or f"exit code {process.returncode}"
             self._console.print_line(f"{folder.path}: not everything is delivered: {reason}")
         return process.returncode
@@ -387,6 +391,7 @@ def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: boo
     env = settings.environment()
     cwd = Path.cwd()
     job = BridgeOptions.read(bridge_environment(env), cwd)
+    # The default of a job is longer: there no person waits.
     retry_is_set = bool(env.get(settings.RETRY_AFTER_EXIT_S.name, "").strip())
     return dataclasses.replace(
         job,
@@ -395,6 +400,7 @@ def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: boo
         ),
         exporters=_named_here(exporters, env, cwd),
         retry_after_exit_s=job.retry_after_exit_s if retry_is_set else _RETRY_S,
+        # Nothing follows the last living process, so that incomplete data is released at once.
         closing=True,
         takeover=True,
         exclusive=_is_shared(folder),
@@ -408,6 +414,7 @@ def _named_here(
 
     It is ``None`` when the folder decides.
     """
+    # The call wins over the environment, and that over the folder.
     if exporters:
         return dict.fromkeys(SIGNALS, tuple(exporters))
     by_signal = choose(None, env, cwd).by_signal

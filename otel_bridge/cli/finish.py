@@ -47,6 +47,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     run. If no bridge runs, this command first delivers the remaining records. DIR holds run
     folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
+    # An empty name would match every id.
     if not run.strip():
         raise click.UsageError(
             "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
@@ -93,6 +94,7 @@ def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
                 and report.time_unix_ns > since_unix_ns
             ):
                 return True
+            # The request is still there and no bridge that would carry it out.
             if not is_taken and not probe(folder.lock_path):
                 return False
             display.show(lambda: {"the bridge's answer": Amount()})

@@ -111,6 +111,7 @@ def call_with_streams(command: Callable[[], object]) -> object:
         finally:
             output.flush()
     except OSError as exc:
+        # An error of the command itself, which is not about its output.
         if exc is not output.failure:
             raise
         sys.exit(1)

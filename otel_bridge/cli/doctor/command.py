@@ -205,6 +205,7 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
     lacking: dict[str, str] = {}
     for name in available:
         description, lack, error = _described(name, env)
+        # What an exporter that is not chosen lacks is not wrong.
         if name in chosen:
             lacking[name] = lack
             findings.wrong += filter(None, [error])
@@ -332,5 +333,6 @@ class _Table:
         lines = [self._columns, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for row in lines:
+            # Aligned and unfolded, so that a line of a pipe is one row.
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             console.print_line(line.rstrip())

@@ -194,6 +194,7 @@ class RolloutSource:
         """Yield the records of *kinds* that the ledger has, in their order."""
         position = 0
         while self._view is not None:
+            # In batches: a ledger may hold more than the memory of this machine.
             batch = self._view.records(position, kinds, limit=_BATCH, limit_bytes=_BATCH_BYTES)
             yield from batch.records
             # A page that does not move would be read for ever.

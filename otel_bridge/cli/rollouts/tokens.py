@@ -41,6 +41,7 @@ def write_page(
             of_folder = [rollout for rollout in source.rollouts().rollouts if takes(rollout)]
             matching += of_folder
             pages += source.token_pages(of_folder).values()
+    # A page shows one rollout.
     if len(pages) > 1:
         raise WrongCallError(f"{len(pages)} rollouts match; name one of them: --id ID")
     if not pages:
@@ -72,6 +73,7 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
         colored.append(printable(token, lines=True), style=_style(strength))
     terminal.print_line(f"  tokens by {overlay}, at most {highest:.4g}", style="bold")
     terminal.print(colored)
+    # By size, whatever the sign: a strongly negative advantage is as worth a look.
     ordered = sorted(numbers, key=lambda index: -abs(numbers[index]))
     for index in ordered[:_LARGEST]:
         terminal.print_line(

@@ -192,6 +192,7 @@ def _remarks(payload: Payload) -> Iterator[Text]:
     if payload.get("error"):
         yield Text(_one_line(f"  error: {payload['error']}"), style="red")
     for span in entries(payload.get("spans")):
+        # The error of the root is the rollout's own, which is shown above.
         if span.get("error") and span.get("parent_id") is not None:
             yield Text(_one_line(f"  {span.get('name')} failed: {span['error']}"), style="red")
     if payload.get("incomplete"):
@@ -205,6 +206,7 @@ def _remarks(payload: Payload) -> Iterator[Text]:
     if figures:
         yield Text(_one_line(f"  tokens: {figures}"))
     for evaluation in entries(payload.get("evaluations")):
+        # Figures of tokens have a line of their own.
         if not str(evaluation.get("name")).startswith(TOKENS):
             yield Text(_one_line(f"  later: {_evaluation(evaluation)}"), style="dim")
 
@@ -222,6 +224,7 @@ def _texts(message: Payload) -> Iterator[str]:
         yield f"(thinks) {message['reasoning_content']}"
     content = message.get("content")
     if isinstance(content, str):
+        # An answer that only calls tools has an empty content, and needs no line.
         if content or not message.get("tool_calls"):
             yield content
     elif content is not None:

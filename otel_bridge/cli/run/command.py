@@ -118,6 +118,7 @@ def command(
     records = bool(choice.names) or not choice.refused
     if records:  # else the directory would be left empty
         made(base)
+    # Before the command: only folders from now on are its own.
     runs = LaunchedRuns(base)
     collect_less_often()
     host = BridgeSupervisor(

@@ -53,6 +53,7 @@ def child_environment(
     receiver: LauncherReceiver,
 ) -> dict[str, str]:
     """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint."""
+    # Stock SDKs send to this receiver; the user's endpoint is that of the bridge.
     child = {
         name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
@@ -95,6 +96,7 @@ def _exporter_variables(choice: RequestedDestinations) -> dict[str, str]:
     """Return the variables by which the children get the launcher's exporters."""
     if choice.names:
         return launcher_environment(choice.by_signal)
+    # ``none`` is passed on, or a child's own variables would choose exporters.
     if choice.refused:
         return launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
     # Each child's own choice counts.

@@ -118,6 +118,7 @@ def earlier_runs_line(base: Path) -> str:
         report = read_report(folder)
         if report is None:
             names.append(folder.run_id)
+        # Also a run that had ended: a process may have appended after its bridge exited.
         elif not report.ended or unread_bytes(folder.segments(), report):
             names.append(f"{report.project}/{report.name}")
     if not names:
@@ -149,6 +150,7 @@ def _others_at_work() -> bool:
     An HTTP request that reads from a disk that hangs is such a thread.
     """
     until_s = time.monotonic() + _THREADS_S
+    # Daemon threads end with the interpreter; it waits for the others.
     threads = [
         thread
         for thread in threading.enumerate()
@@ -294,6 +296,7 @@ class _Service:
 
     def _signalled(self, number: int, _frame: object) -> None:
         del number
+        # The first signal lets it deliver what is stored, the second one stops that.
         self._asked += 1
         if self._asked > 1:
             self._host.request_stop(_STOP_S)

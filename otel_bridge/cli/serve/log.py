@@ -48,6 +48,7 @@ class ServiceLog(logging.Handler):
     def log_run_line(self, line: str) -> None:
         """Write a line of the bridge supervisor, which begins with the run's id."""
         run, colon, rest = line.partition(": ")
+        # An id has no space; other lines may have a colon too.
         if colon and " " not in run and self._as_json:
             self.log_line(rest, run=run)
         else:
@@ -65,6 +66,7 @@ class ServiceLog(logging.Handler):
         if self._as_json:
             logging.captureWarnings(capture=True)
             self._streams = streams = sys.stdout, sys.stderr
+            # What trackers print would otherwise stand between the objects of the log.
             sys.stdout, sys.stderr = (self._lines_of(stream) for stream in streams)
         return self
 

@@ -76,6 +76,7 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     returned.
     """
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    # The call names a run folder itself.
     if (base / "segments").is_dir():
         return [
             folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()

@@ -276,6 +276,7 @@ def state_line(state: RunState, *, here: bool) -> str:
         if report.alerts
         else ""
     )
+    # An ended run needs no bridge, so that its own status is shown.
     served = report.ended or state.bridge_alive
     status = report.status if served else _unserved(report, unseen_senders=state.unseen_senders)
     return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
@@ -542,5 +543,6 @@ def size(count: int) -> str:
     """Return a number of bytes as text, in its largest fitting unit."""
     if count < 1024:
         return f"{count} B"
+    # From the bits, which are exact: a logarithm may round to the next unit.
     power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS))
     return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

@@ -50,6 +50,7 @@ def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
     for event in events:
         if event.kind == "phase":
             of_host = delays.setdefault(host_of(event), [])
+            # Only what came through a receiver has two times to compare.
             if received_ns := event.facts.get("received_ns"):
                 of_host.append(received_ns - event.end_ns)
     return {host: _clock(host, sorted(of_host)) for host, of_host in delays.items()}
@@ -76,6 +77,7 @@ def aligned(
     shifted: list[TimelineStep] = []
     for step in steps:
         of_role = hosts[step.role]
+        # Of several machines it is unknown which one sent a rollout.
         role_shift_ns = clocks[next(iter(of_role))].shift_ns if len(of_role) == 1 else 0
         events: list[TimelineEvent] = []
         for event in step.events:
@@ -95,6 +97,7 @@ def _clock(host: str, delays: list[int]) -> MachineClock:
     if not delays:
         return MachineClock(host)
     shortest = delays[0]
+    # A shift that batches and the network explain is not corrected.
     if 0 <= shortest <= _PLAUSIBLE_NS:
         return MachineClock(host, error_ns=shortest)
     typical = delays[int(len(delays) * _TYPICAL)]

@@ -100,6 +100,7 @@ def _range(steps: str | None) -> tuple[int, int]:
     if match is None or (steps is not None and not steps.strip("- ")):
         raise WrongCallError(f"--steps {steps!r} is not a range, e.g. 7, 10-20 or 10-")
     first, dash, last = match.groups()
+    # From -1 on, under which rollouts without a step are stored.
     if first is None and dash is None:
         return -1, _NEVER
     begin = int(first or 0)

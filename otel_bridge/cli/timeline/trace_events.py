@@ -68,6 +68,7 @@ class _TraceWriter:
     def role(self, role: str, steps: Sequence[TimelineStep]) -> None:
         """Add the tracks of one role."""
         pid = self._process(role or "run")
+        # By process as well: a forked child and a restart have the rank of another one.
         by_rank: dict[tuple[int, str], list[_StepEvent]] = {}
         rollouts: list[_StepEvent] = []
         for step in steps:
@@ -95,6 +96,7 @@ class _TraceWriter:
                 tids.append(self._thread(pid, name if not lane else f"{name}, {lane + 1}"))
             track = pid, tids[lane]
             self._span(track, event, event.name, {"step": step})
+            # Across all tracks: rollouts after it were sampled by the new weights.
             if _SYNC.search(event.name.lower()):
                 self._instant(track, f"{event.name} done", event.end_ns, "g")
 
