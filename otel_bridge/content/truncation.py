@@ -43,7 +43,7 @@ def cut(text: str, limit: int) -> str:
         return as_text(cut_json(parsed, limit))
     if text.startswith("data:"):  # half an image is useless
         return f"[{len(text)} characters left out]"
-    # Only the end is searched: a mark within the text is the program's own.
+    # From near the end on, where alone a mark can be: the text may have megabytes.
     mark = _MARK.search(text, max(len(text) - _MARK_CHARS, 0))
     size = len(text) if mark is None else mark.start()
     # Cut before, to this length or less: the mark still counts all missing characters.

@@ -96,7 +96,7 @@ class ProcessSegment:
             notify(
                 f"{self._folder.path} was moved or deleted; continuing in a new folder", always=True
             )
-        # The caller counts the record; the next check tries again.
+        # The caller counts the record; the next one opens a segment.
         with contextlib.suppress(JournalError):
             self.open(forked=forked)
         return self.writer is not None

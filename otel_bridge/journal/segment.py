@@ -252,7 +252,7 @@ class SegmentWriter:
         try:
             self._open(header)
         except JournalError as exc:
-            # Disk or quota are full: the old segment goes on once there is space.
+            # The folder is there, e.g. on a full disk: the old segment goes on once there is space.
             if self.linked():
                 raise
             raise SegmentClosedError(f"{self._path} was moved or deleted; open another") from exc

@@ -133,7 +133,7 @@ class DeliveryWaiter:
         if not self._is_kept_open(report) and not report.exporters.keys() >= set(self._exporters):
             return False
         if self._position is None:
-            # Noted once: later records are those of other processes, and are not awaited.
+            # Noted once: what arrives later is not awaited.
             self._position = report.position
         if not self._is_written(report, mine, self._position):
             return False
