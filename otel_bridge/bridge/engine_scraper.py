@@ -159,8 +159,10 @@ class _Endpoint:
         try:
             body = self._body(session)
         except requests.RequestException as exc:
+            # The next reading tries again; the line of the minute names the endpoint.
             return f"{self._engine} cannot be read ({type(exc).__name__}); is the address in {SCRAPE.name} right?"
         except ValueError as exc:
+            # An answer that is not usable; the thread goes on to the next reading.
             return f"{self._engine}: {exc}"
         try:
             request = engine_request(

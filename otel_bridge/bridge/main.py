@@ -110,7 +110,7 @@ class _ServedFolders:
             log_line(f"{run_id}: the bridge {os.getpid()}{ending}")
         if host.hanging:
             log_line(f"{name}: the writers of {', '.join(host.hanging)} hang and are left")
-            # A normal exit waits for threads of the tracker, of which one hangs.
+            # A writer or a disk that hangs must not keep this process from exiting.
             os._exit(0)
         return 0
 

@@ -207,7 +207,7 @@ class RunBridge:
         if may_wait and no_writer_ready(self.workers, position, self.processes):
             self.reader.falls_behind()
             return True
-        # What every writer is past is dropped from memory; the ledger still has it.
+        # What every working writer is past is dropped from memory; the ledger still has it.
         self.ledger.recent.forget(min(self.workers.written(), default=position))
         is_late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
         return is_late and writers_saturated(self.workers, position)
@@ -299,7 +299,7 @@ class RunBridge:
 
     def _housekeeping(self) -> None:
         now_ns = time.time_ns()
-        # Another host judges this bridge by its age, and what follows may take long.
+        # Other hosts judge this bridge by the age of its last heartbeat; the rest may take long.
         self.lease.heartbeat()
         # Before exporters are chosen, since only living processes name them.
         if self.processes.check(now_ns):

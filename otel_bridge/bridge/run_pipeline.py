@@ -63,7 +63,6 @@ class RunPipeline:
         Raises:
             JournalError: The requests cannot be stored now.
         """
-        # First the exporters, which may refuse; the limits of text concern only records to come.
         self.selection.begin(header, alone=self.processes.is_alone(header))
         self.content.apply(header.message_content)
 

@@ -461,6 +461,7 @@ def _is_finite(values: Mapping[str, Value]) -> bool:
     try:
         return math.isfinite(sum(values.values()))  # type: ignore[arg-type]
     except (TypeError, OverflowError):
+        # A distribution cannot be added, and huge integers overflow: each value is looked at.
         return False
 
 

@@ -125,6 +125,7 @@ class _HttpClient:
                 allow_redirects=False,
             )
         except requests.exceptions.SSLError as exc:
+            # Before the general error: a certificate does not get better by waiting.
             raise BlockedError(
                 f"{self._endpoint.address}: TLS failed: {_cut(str(exc))}", help=_TLS_HELP
             ) from exc

@@ -117,6 +117,7 @@ class SignalLane:
         except BlockedError as exc:
             self._block(LaneFailure("blocked", shown(str(exc)), shown(exc.help)))
         except ConfigError as exc:
+            # Only a person can change the endpoint; the signal's data stays in the segments.
             self._block(LaneFailure("blocked", shown(str(exc))))
         else:
             self._backoff.succeeded()

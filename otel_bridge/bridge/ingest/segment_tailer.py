@@ -201,6 +201,7 @@ class SegmentCursor:
         try:
             header, scanned = read_segment(path, self.offset, limit_bytes=CHUNK_BYTES, final=final)
         except FormatVersionError:
+            # The reader leaves the segment as it is, and reports it.
             raise
         except JournalError:
             if path.exists():

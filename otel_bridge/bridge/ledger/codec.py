@@ -125,6 +125,7 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
         name, status, time_unix_ns = cast("list[Any]", _load(data))
         return End(name, Status(status), time_unix_ns, position)
     except (ValueError, TypeError, LookupError, struct.error) as exc:
+        # Damaged bytes may fail anywhere above; the caller sets this one record aside.
         raise InvalidRecordError(
             f"record {position} of kind {kind} in the ledger ({len(data)} bytes) cannot be decoded: {exc}"
         ) from exc
@@ -275,6 +276,7 @@ def _dump(value: object) -> bytes:
         try:
             return orjson.dumps(value, default=_mapping)
         except TypeError:
+            # Integers beyond 64 bits and lone surrogates: `json` writes them.
             pass
     return _STDLIB + json.dumps(value, default=_mapping, separators=(",", ":")).encode()
 

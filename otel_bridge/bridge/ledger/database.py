@@ -135,6 +135,7 @@ class Database:
         try:
             fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            # No WAL: everything committed is in the ledger itself, and was synced by a checkpoint.
             return
         except OSError as exc:
             raise JournalError(f"{self.path}-wal cannot be opened: {exc.strerror}") from exc

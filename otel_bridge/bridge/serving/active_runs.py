@@ -77,7 +77,6 @@ class HostRequests:
 
     def apply(self, run: RunBridge) -> None:
         """Give the requests to a run that was opened just now."""
-        # Before `finish`, which would end that process as well.
         run.shutdown.spare(self.spared_pid)
         if self.finish_as is not None:
             run.shutdown.finish(self.finish_as)

@@ -106,6 +106,7 @@ def _process_at(port: int) -> str:
             if one.laddr and one.laddr[1] == port and one.status == psutil.CONN_LISTEN and one.pid:
                 return f"taken by process {one.pid} ({psutil.Process(one.pid).name()})"
     except (psutil.Error, OSError):
+        # Not allowed to look, or the process has just ended: the port is taken all the same.
         pass
     return ""
 
@@ -179,4 +180,5 @@ def _skew_s(url: str) -> float:
         answer = HttpSession().head(url, timeout=_TIMEOUT_S, allow_redirects=False)
         return parsedate_to_datetime(answer.headers["Date"]).timestamp() - time.time()
     except (requests.RequestException, KeyError, ValueError, TypeError):
+        # Without an answer or its Date the clock is not judged.
         return 0.0

@@ -219,6 +219,7 @@ def _line_at(path: Path, offset: int) -> Payload | None:
             opened.seek(offset)
             return _parsed(opened.readline())
     except OSError:
+        # Deleted since it was listed.
         return None
 
 

@@ -132,6 +132,7 @@ def command(
     try:
         child = Child(cmd, child_env | table.environment)
     except NotStartedError:
+        # Nothing ran, so that a table would have nothing to show.
         table.remove()
         receiver.stop()
         host.stop()
@@ -199,4 +200,5 @@ def _notify(line: str) -> None:
     try:
         echo(f"otel-bridge: {line}", err=True)
     except (OSError, OtelBridgeError):
+        # Stderr cannot be written: the command and its delivery go on without the line.
         return

@@ -234,6 +234,7 @@ def run_state_from(raw: object) -> RunState | None:
             unseen_senders=bool(table.get("unseen_senders")),
         )
     except (TypeError, KeyError, ValueError, AttributeError):
+        # One state of another form is left out, and the other runs are shown.
         return None
 
 

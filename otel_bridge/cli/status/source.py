@@ -188,4 +188,5 @@ def _overview(url: str, body: bytes) -> Overview | None:
             here=False,
         )
     except (orjson.JSONDecodeError, TypeError, KeyError, ValueError):
+        # Another server, or a version with other fields: the caller names which.
         return None

@@ -191,6 +191,7 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
             elif tag != _SCOPE:
                 return None
     except (_OtherShapeError, IndexError):
+        # Another shape, or bytes that end early: protobuf reads the frame, or refuses it.
         return None
     is_complete = offsets.seq >= 0 and bool(offsets.values)
     return offsets if is_complete and len(offsets.steps) == len(offsets.times) else None
