@@ -364,7 +364,7 @@ def _rewards(
     ]
     if not with_reward:
         return None, {}
-    # The last one, as a reward may be computed again; the id decides between equal times.
+    # The id decides between equal times, so that every redelivery gives the same reward.
     last = max(with_reward, key=lambda span: (span.start_time_unix_nano, span.span_id))
     return _agent_lightning_rewards(mapping_of(last.attributes))
 
