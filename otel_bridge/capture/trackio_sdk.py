@@ -199,7 +199,7 @@ class TrackioRecording:
     def __init__(self, run: Run) -> None:
         counts.captured("trackio.init", run=run)
         self.run = run
-        self._texts = LatestTexts(run.summary)
+        self._texts = LatestTexts(run.summary, run.count_drop)
         self._traces = TraceReader()
         run.call_before_end(lambda _run: self._end())
         self.next_step = next_step(run)

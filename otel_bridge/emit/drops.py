@@ -104,6 +104,7 @@ MEANING: Mapping[str, str] = {
     "too_deep": "values nested deeper than 32",
     "too_large": "records above 64 MiB",
     "too_large_int": "integers beyond a double",
+    "too_many_texts": "texts of more than 10,000 keys that a captured program logs",
     "too_many_numbers": "distributions of more than 4,000,000 numbers, or of lists that hold one another very often",
     "trackio_media": (
         "Trackio objects: use those of otel_bridge (Image, Table, Text, Audio, Video), or a Trackio run of their own"

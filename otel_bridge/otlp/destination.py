@@ -110,7 +110,7 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
         headers=_headers(signal, env),
         gzip=_is_gzip(signal, env),
         timeout_s=_timeout_s(signal, env),
-        secure=_secure(signal, url, protocol, env),
+        secure=url.startswith("https://"),
         certificate=_file("CERTIFICATE", signal, env),
         client_certificate=_file("CLIENT_CERTIFICATE", signal, env),
         client_key=_file("CLIENT_KEY", signal, env),
@@ -320,12 +320,6 @@ def _timeout_s(signal: str, env: Mapping[str, str]) -> float:
         return settings.positive_seconds(raw)
     except ValueError as exc:
         raise ConfigError(f"{_variable('TIMEOUT', signal, env)}={raw!r}: {exc}") from exc
-
-
-def _secure(signal: str, url: str, protocol: Protocol, env: Mapping[str, str]) -> bool:
-    if protocol == "grpc" and _value("INSECURE", signal, env).lower() in {"1", "true"}:
-        return False
-    return url.startswith("https://")
 
 
 def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:

@@ -521,7 +521,6 @@ class Translator:
                     record.role, record.attempt, record.time_unix_ns
                 )
             with_restarts.append(record)
-        self._axes.restarted.clear()
         return with_restarts
 
     # --- the end ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otel_bridge.records import Distribution, Record, Row
+from otel_bridge.records import Config, Distribution, Record, Row
 from otel_bridge.translation.processes.producers import SegmentInfo
 from otel_bridge.translation.ranks import _joined
 from support.otlp.otlp_samples import Bench, end, metrics_request, resource, row, who
@@ -16,14 +16,15 @@ from support.otlp.otlp_samples import Bench, end, metrics_request, resource, row
 WORLD = 8
 
 
-def rank_of(number: int, world: int = WORLD) -> SegmentInfo:
+def rank_of(number: int, world: int = WORLD, instance: str = "i") -> SegmentInfo:
     attributes = {
-        **who(f"i{number}"),
+        **who(f"{instance}{number}"),
         "rl.rank": number,
         "rl.ranks": "merge",
         "rl.world_size": world,
     }
-    return SegmentInfo(f"i{number}", "process", resource(attributes).SerializeToString(), "trainer")
+    payload = resource(attributes).SerializeToString()
+    return SegmentInfo(f"{instance}{number}", "process", payload, "trainer")
 
 
 def started(world: int = WORLD) -> tuple[Bench, list[SegmentInfo]]:
@@ -175,3 +176,26 @@ def test_distributions_are_added_up() -> None:
     other = Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,))
 
     assert _joined(one, other) == Distribution(5, 9.0, 0.0, 4.0, (0.0, 2.0, 4.0), (3, 2))
+
+
+def test_the_config_names_a_further_attempt_before_its_first_merged_row() -> None:
+    bench, ranks = started(2)
+    for rank in ranks:
+        bench.metrics(rank, row(1, {"loss": 1.0}, step=1), row(2, {"loss": 1.0}, step=2))
+    bench.tick(1)
+    for rank in ranks:
+        bench.logs(rank, end("killed", 2, time_ns=bench.now_ns))
+    bench.tick(1)
+    again = [rank_of(number, 2, "again") for number in range(2)]
+    bench.open(*again)
+
+    for rank in again:
+        bench.metrics(rank, row(1, {"loss": 2.0}, step=2))
+    bench.close()
+
+    shown = [
+        record.config if isinstance(record, Config) else record.attempt
+        for record in bench.records
+        if isinstance(record, (Config, Row))
+    ]
+    assert shown == [1, 1, {"attempt": 2}, 2]

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
+from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -239,6 +240,7 @@ class DeadLetterQueue:
 
     def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
         self._ledger = context.ledger
+        self._limit = context.limit
         self._log_line = context.log_line
         self._requests = requests
         self._batch: DeadLetterBatch | None = None
@@ -312,10 +314,14 @@ class DeadLetterQueue:
         if not obstacle:
             try:
                 record = codec.decode(dead_letter.kind, dead_letter.data, 0)
-                # Its own position would move the exporter back behind what it has written.
-                return replace(record, position=state.written)
             except InvalidRecordError as exc:
                 obstacle = str(exc)
+            else:
+                # The limit may be stricter than at the first try.
+                limit = self._limit()
+                allowed = record if limit is None else truncate(record, limit)
+                # Its own position would move the exporter back behind what it has written.
+                return replace(allowed, position=state.written)
         self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")
         return None
 

@@ -65,7 +65,7 @@ class WandbRecording:
         self._began = time.time()
         self._tables = TableRecorder(run)
         self._sorter = ValueSorter(run.count_drop)
-        self._texts = LatestTexts(run.summary)
+        self._texts = LatestTexts(run.summary, run.count_drop)
         self._summaries = ShownSummaries()
         # Also at the exit of the process, where the program has not called finish().
         run.call_before_end(lambda _run: self._end())

@@ -11,6 +11,7 @@ from otel_bridge.bridge.delivery.content_limits import ContentLimits
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.errors import PermanentError
+from otel_bridge.journal.control import send_control
 from otel_bridge.journal.frames import Signal
 from otel_bridge.records import RolloutRecord
 from support.bridge.bridge_doubles import Process, Trackers, options, run_folder, served
@@ -145,3 +146,26 @@ def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path
     assert any(
         f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line for line in host.lines
     )  # type: ignore[attr-defined]
+
+
+def test_a_dead_letter_that_is_tried_again_has_no_more_text_than_the_limit_of_now(
+    tmp_path: Path,
+) -> None:
+    cloud = RecordingTracker()
+    cloud.fail(PermanentError("too odd"), kind="rollouts", times=None)
+    ended_run(tmp_path, "cloud")
+    served(tmp_path, options(("cloud", cloud)))
+    folder = run_folder(tmp_path)
+    with open_for_reading(folder.ledger_path).snapshot() as sql:
+        ids = [int(number) for (number,) in sql.execute("SELECT id FROM dead_letters")]
+    stricter = {"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "off"}
+    later = RecordingTracker()
+    how = options(("cloud", later))
+
+    send_control(folder, "retry", dead_letters={"cloud": ids})
+    served(
+        tmp_path,
+        options(exporter_env=ExporterEnvironment(stricter, Path(), how.exporter_env.load)),
+    )
+
+    assert (rollout_of(later).messages, len(ids)) == ([], 1)

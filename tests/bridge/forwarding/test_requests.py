@@ -47,6 +47,16 @@ def test_every_request_carries_the_resource_of_its_segment() -> None:
     assert part.resource.SerializeToString() == RESOURCE
 
 
+def test_an_https_endpoint_stays_encrypted_whatever_insecure_says() -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://all:4317",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+    }
+
+    assert endpoint_for("metrics", env).secure
+
+
 def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
     env = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "https://all:4318/base/",

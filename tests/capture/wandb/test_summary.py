@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.capture.wandb.values import logged_values
 from support.trainers.captured_wandb import captured, captured_points, captured_summary, offline
 from support.trainers.command_runs import report_of, runs
 
@@ -78,3 +79,21 @@ def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(tmp_pat
         (21, 1.0),
     ]
     assert (report_of(runs(tmp_path)).drops, "wandb.DataFrame" in output) == ({}, True)
+
+
+def test_texts_of_keys_beyond_the_limit_are_counted_and_known_keys_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logged_values, "_MAX_KEYS", 1)
+    recorded: list[dict[str, str]] = []
+    drops: list[tuple[str, int, str]] = []
+    texts = logged_values.LatestTexts(
+        lambda changed: recorded.append(dict(changed)),
+        lambda reason, number, key: drops.append((reason, number, key)),
+    )
+
+    texts.note({"a": "1"})
+    texts.note({"a": "2", "b": "2"})
+    texts.flush()
+
+    assert (recorded, drops) == ([{"a": "1"}, {"a": "2"}], [("too_many_texts", 1, "b")])

@@ -123,19 +123,25 @@ class LatestTexts:
 
     Args:
         record: Records last values.
+        drop: Counts the texts of keys beyond the limit.
     """
 
-    def __init__(self, record: Callable[[Mapping[str, str]], None]) -> None:
+    def __init__(self, record: Callable[[Mapping[str, str]], None], drop: CountKeyedDrop) -> None:
         self._record = record
+        self._drop = drop
         self._recorded: dict[str, str] = {}
         self._pending: dict[str, str] = {}
         self._due = 0.0
 
     def note(self, texts: Mapping[str, str]) -> None:
         """Take the texts of one call."""
-        # Bounds the memory of ever-new keys.
-        if len(self._recorded) + len(self._pending) < _MAX_KEYS:
-            self._pending.update(texts)
+        for key, text in texts.items():
+            is_known = key in self._pending or key in self._recorded
+            # Bounds the memory of ever-new keys; the known ones go on.
+            if is_known or len(self._recorded) + len(self._pending) < _MAX_KEYS:
+                self._pending[key] = text
+            else:
+                self._drop("too_many_texts", 1, key)
         if time.monotonic() >= self._due:
             self.flush()
 
