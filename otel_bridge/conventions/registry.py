@@ -49,11 +49,7 @@ def switch_of(scope: str) -> str:
 
     Empty when none is known.
     """
-    found = (
-        convention
-        for convention in CONVENTIONS
-        if scope.startswith(convention.scopes or (scope + "\0",))
-    )
+    found = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes))
     # "opentelemetry.instrumentation.langchain" is OpenLLMetry's, though a shorter prefix is
     # OpenTelemetry's.
     longest = max(found, key=lambda convention: _match(convention, scope), default=None)

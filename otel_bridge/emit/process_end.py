@@ -146,10 +146,7 @@ def status_after(error: BaseException | None) -> EndStatus:
 
 
 def status_now() -> EndStatus:
-    """Return the status of a run that a framework ends, e.g.
-
-    In a ``finally``: failed while an exception propagates.
-    """
+    """Return the status of a run that a framework ends in a ``finally``: failed while an exception propagates."""
     return status_after(sys.exc_info()[1])
 
 

@@ -210,7 +210,7 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
 
 
 def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:
-    """Return one row of `LATE_COLUMNS`."""
+    """Return one row of `EVALUATION_COLUMNS`."""
     cells: list[object] = [
         value.rollout_id,
         value.name,

@@ -66,7 +66,7 @@ class LineLedger:
 
     Args:
         memory: Memory of this destination.
-        held: Lines that the server held when the run was opened.
+        server_lines: Lines that the server held when the run was opened.
     """
 
     def __init__(self, memory: WriterMemory, server_lines: int) -> None:

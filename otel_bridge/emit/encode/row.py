@@ -65,9 +65,11 @@ def _attribute_head(key: str, digits: int) -> bytes:
 
 
 def _prefix(name: str, suffix_bytes: int) -> bytes:
-    """Return the bytes of a gauge with one point from the metric's tag to the time's.
+    """Return the bytes of a gauge with one point, from the metric's tag to the time's.
 
-    *suffix_bytes* of attributes.
+    Args:
+        name: Name of the metric.
+        suffix_bytes: Size of the point's attributes.
     """
     name_field = text(1, name)
     point = varint(18 + suffix_bytes)

@@ -19,7 +19,7 @@ class Column:
     """Reads one parallel list; a missing entry reads as ``None``.
 
     Args:
-        given: A list, tuple or array; ``None``; or one value for every sample.
+        value: A list, tuple or array; ``None``; or one value for every sample.
     """
 
     __slots__ = ("_one", "values")

@@ -78,7 +78,7 @@ class Generations:
 
     Args:
         run: The run, which counts unusable entries.
-        given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same),
+        arguments: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same),
             ``prompt_token_ids``, ``response_token_ids``, ``rewards`` (numbers, per-token lists, or
             ``{name: list}``), ``advantages``, ``finish_reasons``, ``groups``, ``trajectory_ids``,
             ``prompt_trajectory_ids``, ``samples_per_prompt`` (a number, or one a prompt),

@@ -33,7 +33,7 @@ class SampledOut:
         id: Id of the event, the same at every redelivery.
         rollouts: Number of rollouts.
         sums: Statistics of the rollouts, by group.
-        said_ns: Time of the event.
+        sender_ns: Time of the event.
         staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a
             version.
         trace_ids: Trace ids of the rollouts with ids given by users.

@@ -27,7 +27,7 @@ class SampledStep:
         number: Number of the step; ``None``: rollouts without a step.
         first_ns: Arrival time of the first rollout.
         last_ns: Arrival time of the last rollout.
-        said_ns: End of the last rollout by the senders' clocks: the time of the statistics.
+        sender_ns: End of the last rollout by the senders' clocks: the time of the statistics.
         kept: Number of seats taken.
         closed: Whether the step is sampled.
         changed_ns: Arrival time of a rollout after the statistics were sent; ``None``: no such
