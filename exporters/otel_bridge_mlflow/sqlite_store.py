@@ -222,7 +222,7 @@ def write_ahead(path: Path) -> None:
 
 
 def _look(path: Path) -> _Tables | None:
-    """Return the tables of the file, ``None`` when there is no file."""
+    """Return the tables of the file, ``None`` without a file."""
     if not path.exists():
         return None
     with closing(_connected(path)) as database:

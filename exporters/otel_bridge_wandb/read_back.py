@@ -25,7 +25,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
     Raises:
         RetryableError: The server did not answer.
-        BlockedError: No key, no access, or there is no such run.
+        BlockedError: No key, no access, or W&B does not have the run.
     """
     chosen = cast("WandbSettings", settings)
     if chosen.offline:

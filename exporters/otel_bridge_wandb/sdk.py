@@ -112,7 +112,7 @@ def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
 
 
 def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
-    """Raise `BlockedError` when there is no key."""
+    """Raise `BlockedError` without a key."""
     if credentials_missing(wandb, settings):
         raise BlockedError(
             "W&B has no key for this server and none is asked for here", help=LOGIN_HELP

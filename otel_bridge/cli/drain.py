@@ -350,7 +350,7 @@ def _drain_folder(
 
 
 def _other_server(folder: RunFolder) -> str:
-    """Return who else delivers *folder*, and what to do; empty when nobody does."""
+    """Return who else delivers *folder*, and what to do; empty if no process does."""
     holder = _remote_holder(folder)
     if holder:
         return (

@@ -80,7 +80,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
 def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
     """Wait until the folder's bridge has ended the run.
 
-    Return ``False`` when there is no bridge to do it.
+    Return ``False`` when no bridge can do it.
     """
     deadline = time.monotonic() + _WAIT_S
     with console.wait_display() as display:

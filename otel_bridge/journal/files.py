@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 SMALL_BYTES: Final = 1 << 20
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a write for which there is no space: on the disk, in the quota, by the limit of a file."""
+"""Errors of a write without space: on the disk, in the quota, by the limit of a file."""
 _HIGH_NUMBERS: Final = (960, 192)
 """Lowest numbers to try, below the usual limits of 1,024 and 256: the kernel's table grows with the highest number."""
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY

@@ -165,7 +165,7 @@ class SegmentHeader:
 def announced_bytes(data: bytes) -> int:
     """Return the length that the header at the start of *data* announces.
 
-    0 when there is no header.
+    0 without a header.
     """
     if len(data) < _PREFIX.size:
         return 0

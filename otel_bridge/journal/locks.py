@@ -195,7 +195,7 @@ def probe(path: Path) -> bool:
 
 
 def content(path: Path) -> bytes:
-    """Return the content that a lock's holder wrote; empty when there is no such file."""
+    """Return the content that a lock's holder wrote; empty without such a file."""
     with _mutex:
         file_identity = _identity_at(path)
         holder = None if file_identity is None else _registry.get(file_identity)

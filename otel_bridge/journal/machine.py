@@ -33,7 +33,7 @@ def this_host() -> Machine:
 def start_ticks(pid: int) -> int:
     """Return when *pid* started, in clock ticks since boot.
 
-    0 when there is no such process, or only its zombie.
+    0 when the process is gone, or only its zombie is left.
     """
     if sys.platform != "linux":
         return _start_ticks_elsewhere(pid)
@@ -58,7 +58,7 @@ def _boot_id() -> str:
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
-        import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
+        import psutil  # noqa: PLC0415  # costs 15 ms, and only where /proc is missing
 
         return f"{os.uname().nodename}-{int(psutil.boot_time())}"
 
@@ -131,7 +131,7 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
 def _mounts() -> list[tuple[str, str]]:
     with contextlib.suppress(OSError):
         return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
-    import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
+    import psutil  # noqa: PLC0415  # costs 15 ms, and only where /proc is missing
 
     return [
         (partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)

@@ -424,7 +424,7 @@ def end_of_log(log: Path) -> str:
     """Return the last line of the log at *log* with the log's path; empty when nothing was written.
 
     Raises:
-        OSError: There is no log, or it cannot be read.
+        OSError: The log is missing, or cannot be read.
     """
     with open(open_regular(log), "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _LOG_END_BYTES, 0))

@@ -169,7 +169,7 @@ class ServerProgress:
     Attributes:
         lines: Its line count.
         committed: Table key to times of its committed increments.
-        error: Why there is no newer answer, when the last query failed.
+        error: Why a newer answer is missing, when the last query failed.
     """
 
     lines: int

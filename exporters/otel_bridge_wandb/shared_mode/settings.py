@@ -59,7 +59,7 @@ class Sharing:
         """Read the settings from *env*; ``None`` when sharing is not requested.
 
         Raises:
-            ConfigError: There is no list of roles, or two of its axes could be confused.
+            ConfigError: The list of roles is missing, or two of its axes could be confused.
         """
         if not SHARED.read(env):
             return None

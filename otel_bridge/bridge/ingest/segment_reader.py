@@ -132,8 +132,8 @@ class SegmentReader:
         self._log_line = log_line
         self._listing = SegmentListing(folder)
         self._view = ledger.view()
-        # What a run that nobody has read yet has sent waited for no other bridge: a short job is over before its
-        # service opens the folder.
+        # A run without a read position has waited for no other bridge: a short job is over before
+        # its service opens the folder.
         opened_unix_ns = time.time_ns() if self._view.sources() else 0
         self._new_translator = partial(
             Translator, options=options, other_traces=other_traces, opened_unix_ns=opened_unix_ns

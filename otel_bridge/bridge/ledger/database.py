@@ -212,7 +212,7 @@ def open_for_reading(path: Path) -> DatabaseReader:
     """Return a read connection to the ledger at *path*, for commands that change nothing.
 
     Raises:
-        JournalError: There is no ledger.
+        JournalError: The ledger is missing.
         FormatVersionError: A newer version wrote the ledger.
         LedgerDamagedError: The ledger is damaged.
     """

@@ -32,7 +32,7 @@ def write_page(
 
     Raises:
         WrongCallError: More than one rollout with tokens matches.
-        click.ClickException: There is no page, or the file cannot be written.
+        click.ClickException: The rollout has no page, or the file cannot be written.
     """
     matching: list[StoredRollout] = []
     pages: list[str] = []

@@ -89,7 +89,7 @@ def start_bridge(
             `RunFolder.companions_dir`.
 
     Raises:
-        JournalError: There is no interpreter to start, or the system refused.
+        JournalError: No interpreter can be started, or the system refused.
     """
     executable = python or interpreter()
     if executable is None:

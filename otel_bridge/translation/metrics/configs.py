@@ -85,7 +85,7 @@ def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json
 def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
     """Note the maps of *event* among *leaves*, and forget the older leaves below them.
 
-    A map for which there is no room is not noted; its leaves are counted where they are merged.
+    A map beyond the limit is not noted; its leaves are counted where they are merged.
     """
     origin = event.origin
     below: dict[str, list[str]] = {}  # read once: maps times leaves took minutes

@@ -131,7 +131,7 @@ class Statistics:
         whole = self._whole()
         if whole.count:
             mean = whole.sum / whole.count
-            # Rounding may give a tiny negative number, of which there is no root.
+            # Rounding may give a tiny negative number, which has no root.
             variance = max(whole.sum_squares / whole.count - mean * mean, 0.0)
             values[f"{prefix}/reward/mean"] = mean
             # Equal rewards have no deviation, whatever rounding leaves of it.
