@@ -72,8 +72,11 @@ class BridgeStarter:
         """Return the process that continues to deliver after this one ends: ``launcher``, ``bridge``, or ``None``.
 
         A bridge that was started here and is still loading counts. A bridge that has written to its
-        log without holding the lock has ended.
+        log without holding the lock has ended. A process that refuses the run's ledger delivers
+        nothing, even while it holds the lock.
         """
+        if self._folder.ledger_problem():
+            return None
         deadline = time.monotonic() + _LOCK_S
         while (
             by := self.delivered_by()
