@@ -9,6 +9,7 @@ from rich.text import Text
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.text.printable import shown
+from otel_bridge.translation.phases.slow_rank import slow_rank_of
 from otel_bridge.translation.phases.step_times import (
     PREFIX,
     STEP,
@@ -20,8 +21,6 @@ from otel_bridge.translation.phases.step_times import (
 _FILLS: Final = ("█", "▓", "▒", "░", "▚", "▞", "▟", "▙")
 _STYLES: Final = ("blue", "green", "yellow", "magenta", "cyan", "red", "white", "bright_blue")
 _IDLE: Final = "·"
-_SLOW: Final = 1.5
-"""Ratio of the slowest rank to the others from which on it is named."""
 
 
 def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
@@ -44,7 +43,7 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         line = Text(f"{number:>8} {of_step[PREFIX + STEP]:>9.3f} s  ")
         line.append_text(_bar(of_step, names, columns))
         line.append(" " * (width - columns))
-        line.append(_slow_rank(of_step, names))
+        line.append(_slow_rank(of_step))
         lines.append(line)
     return lines
 
@@ -103,13 +102,7 @@ def _legend(names: Sequence[str]) -> Text:
     return legend
 
 
-def _slow_rank(values: dict[str, float | int], names: Sequence[str]) -> str:
-    """Return the slowest rank of the phase in which it is furthest behind the others.
-
-    It is empty if none is far behind.
-    """
-    ratios = {name: values.get(f"{PREFIX}slowest_ratio/{name}", 0.0) for name in names}
-    name = max(ratios, key=lambda phase: ratios[phase], default="")
-    if not name or ratios[name] < _SLOW:
-        return ""
-    return f"  rank {values[f'{PREFIX}slowest_rank/{name}']}: {ratios[name]:.1f}x in {shown(name)}"
+def _slow_rank(values: dict[str, float | int]) -> str:
+    """Return the slow rank of a step; empty without one."""
+    slow = slow_rank_of(values)
+    return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}" if slow else ""

@@ -62,8 +62,10 @@ def command(
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
         clocks = clocks_of(event for step in timeline_steps for event in step.events)
+        # Of unaligned machines the times would name a rank that does not hold up the others.
+        timeline_steps = aligned(timeline_steps, clocks)
         if output is not None:
-            write_file(output, orjson.dumps(trace_of(aligned(timeline_steps, clocks))))
+            write_file(output, orjson.dumps(trace_of(timeline_steps)))
             echo(
                 f"{output}: {len(timeline_steps)} steps; open it in https://ui.perfetto.dev",
                 err=True,

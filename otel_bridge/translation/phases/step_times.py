@@ -31,6 +31,20 @@ class PhaseTime(NamedTuple):
     end_ns: int
 
 
+class PhaseTotal(NamedTuple):
+    """Holds all phases of one name on one rank, of which there is at least one.
+
+    Attributes:
+        seconds: Time during which at least one was open.
+        parts: Number of them.
+        mean_end_s: Mean of their ends, in Unix seconds.
+    """
+
+    seconds: float
+    parts: int
+    mean_end_s: float
+
+
 @dataclass(slots=True)
 class RankTimes:
     """Holds the phases of one step on one rank.
@@ -44,17 +58,15 @@ class RankTimes:
     forked: bool
     phases: set[PhaseTime] = field(default_factory=set[PhaseTime])
 
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase, and of the step under `STEP`, in the order of their first start."""
+    def totals(self) -> dict[str, PhaseTotal]:
+        """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
         by_name: dict[str, list[Interval]] = {}
         # Of phases that begin together the outer one first, which is the longer.
         for phase in sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)):
             by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
-        seconds = {name: length(intervals) / _NS for name, intervals in by_name.items()}
         # Without a phase of that name the step is all from the first start to the last end.
-        if STEP not in seconds:
-            seconds[STEP] = length([self._extent()]) / _NS
-        return seconds
+        by_name.setdefault(STEP, [self._extent()])
+        return {name: _total(intervals) for name, intervals in by_name.items()}
 
     def idle_and_overlap(self) -> tuple[float, float]:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
@@ -90,6 +102,11 @@ class RankTimes:
         )
 
 
+def _total(intervals: Collection[Interval]) -> PhaseTotal:
+    mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS
+    return PhaseTotal(length(intervals) / _NS, len(intervals), mean_end_s)
+
+
 def length(intervals: Iterable[Interval]) -> int:
     """Return the length of the union of *intervals*, in ns."""
     total_ns = 0
@@ -108,11 +125,11 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     """
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     leading = [rank for rank in ordered if not rank.forked] or ordered
-    seconds = _seconds_by_phase(ordered, leading)
+    totals = _totals_by_phase(ordered, leading)
     numbers = [rank.rank for rank in ordered]
-    step_s = fmean(seconds[STEP].values())
+    step_s = fmean(total.seconds for total in totals[STEP].values())
     values: dict[str, float | int] = {}
-    for name, by_rank in seconds.items():
+    for name, by_rank in totals.items():
         values |= _phase_values(name, by_rank, numbers, step_s)
     idle = [rank.idle_and_overlap() for rank in leading]
     values[f"{PREFIX}idle"] = fmean(idle_s for idle_s, _ in idle)
@@ -121,47 +138,63 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     return values
 
 
-def _seconds_by_phase(
+def _totals_by_phase(
     ranks: list[RankTimes], leading: list[RankTimes]
-) -> dict[str, dict[int, float]]:
-    """Return the seconds of each phase by index of the rank.
+) -> dict[str, dict[int, PhaseTotal]]:
+    """Return the total of each phase by index of the rank.
 
     The whole step only of the *leading* ranks.
     """
-    seconds: dict[str, dict[int, float]] = {}
+    totals: dict[str, dict[int, PhaseTotal]] = {}
     for index, rank in enumerate(ranks):
-        of_rank = rank.seconds()
+        of_rank = rank.totals()
         # The extent of a forked child is not that of its step.
         if rank.forked and len(leading) < len(ranks):
             del of_rank[STEP]
-        for name, phase_s in of_rank.items():
-            seconds.setdefault(name, {})[index] = phase_s
-    return seconds
+        for name, total in of_rank.items():
+            totals.setdefault(name, {})[index] = total
+    return totals
 
 
 def _phase_values(
-    name: str, by_rank: Mapping[int, float], numbers: list[int], step_s: float
+    name: str, by_rank: Mapping[int, PhaseTotal], numbers: list[int], step_s: float
 ) -> dict[str, float | int]:
     """Return the values of one phase over the ranks that had it.
 
     Args:
         name: Name of the phase.
-        by_rank: Index of a rank to its seconds.
+        by_rank: Index of a rank to its total.
         numbers: Index of a rank to its number.
         step_s: Seconds of the step.
     """
-    mean_s = fmean(by_rank.values())
-    slowest = max(by_rank, key=lambda index: by_rank[index])
+    mean_s = fmean(total.seconds for total in by_rank.values())
     values: dict[str, float | int] = {
         f"{PREFIX}{name}": mean_s,
-        f"{PREFIX}max/{name}": by_rank[slowest],
+        f"{PREFIX}max/{name}": max(total.seconds for total in by_rank.values()),
     }
     if name != STEP and step_s > 0:
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
     if len(by_rank) > 1:
+        slowest, ratio = _slowest(by_rank)
         values[f"{PREFIX}slowest_rank/{name}"] = numbers[slowest]
-        # The median, so that a second slow rank does not hide the first.
-        others_s = median(taken_s for index, taken_s in by_rank.items() if index != slowest)
-        if others_s > 0:
-            values[f"{PREFIX}slowest_ratio/{name}"] = by_rank[slowest] / others_s
+        if ratio is not None:
+            values[f"{PREFIX}slowest_ratio/{name}"] = ratio
     return values
+
+
+def _slowest(by_rank: Mapping[int, PhaseTotal]) -> tuple[int, float | None]:
+    """Return the index of the slowest of several ranks, and how many times as long it took as the others.
+
+    The ratio is ``None`` if the others took no time.
+    """
+    ordered = sorted(by_rank, key=lambda index: by_rank[index].seconds)
+    longest = by_rank[ordered[-1]]
+    shorter = [by_rank[index] for index in ordered[:-1]]
+    # The median, so that a second slow rank does not hide the first.
+    others_s = median(total.seconds for total in shorter)
+    later_s = longest.parts * (longest.mean_end_s - median(total.mean_end_s for total in shorter))
+    # It began before the others rather than ended after them: it waits, as all do, for the rank
+    # that comes last, which is the one that has to wait least.
+    if later_s < (longest.seconds - others_s) / 2:
+        return ordered[0], 1.0
+    return ordered[-1], longest.seconds / others_s if others_s > 0 else None

@@ -12,11 +12,10 @@ from typing import Final, NamedTuple, cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import PHASES_ID, Alert, Row
+from otel_bridge.translation.phases.slow_rank import RANK, RATIO
 from otel_bridge.translation.state import TranslationState
 
 _SPACE: Final = "alert/straggler/"
-_RATIO: Final = "time/slowest_ratio/"
-_RANK: Final = "time/slowest_rank/"
 _MAX_CAUSES: Final = 1_000
 
 
@@ -50,12 +49,12 @@ class StragglerCauses:
         if not self._rules or not row.id.startswith(PHASES_ID) or row.step is None:
             return []
         alerts: list[Alert] = []
-        prefix = f"{row.role}/{_RATIO}" if row.role else _RATIO
+        prefix = f"{row.role}/{RATIO}" if row.role else RATIO
         for key, ratio in row.values.items():
             if not key.startswith(prefix) or not isinstance(ratio, (int, float)):
                 continue
             phase = key.removeprefix(prefix)
-            rank = row.values.get(key.replace(_RATIO, _RANK, 1))
+            rank = row.values.get(key.replace(RATIO, RANK, 1))
             for rule in self._rules:
                 if isinstance(rank, int) and rule.watches_role(row.role):
                     alerts += self._judged(rule, row, phase, rank, float(ratio))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,30 @@ JOB = """
             pass
         run.log({"tokens_per_s": 100.0 + step}, step=step)
     run.finish()
+"""
+
+RANKS = """
+    import multiprocessing
+    import time
+    import otel_bridge
+
+    def work(rank, barrier):
+        run = otel_bridge.init("maths", "ppo", role="trainer", rank=rank)
+        for step in range(3):
+            with run.phase("forward", step=step):
+                time.sleep(0.7 if rank == 1 else 0.4)
+            with run.phase("all_reduce", step=step):
+                barrier.wait()
+        run.finish()
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(3)
+        ranks = [context.Process(target=work, args=(rank, barrier)) for rank in range(3)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
 """
 
 
@@ -53,6 +78,21 @@ def test_the_last_steps_are_bars(folder: Path) -> None:
         int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()
     ]
     assert steps == [*range(10, 30)]
+
+
+def test_the_rank_that_the_others_wait_for_is_named_and_not_those_that_wait(tmp_path: Path) -> None:
+    done = call(
+        [sys.executable, program(tmp_path, "ranks.py", RANKS)],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
+    )
+    assert done.returncode == 0, done.stderr
+    ended(tmp_path / ".otel-bridge")
+
+    bars = timeline(tmp_path, "--steps", "1-2").stdout.splitlines()[2:]
+
+    names = [re.findall(r"rank (\d+): .* in (\w+)", bar) for bar in bars]
+    assert names == [[("1", "forward")]] * 2
 
 
 def test_a_folder_in_place_of_the_run_is_searched_as_by_other_commands(folder: Path) -> None:

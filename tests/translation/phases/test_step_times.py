@@ -114,3 +114,43 @@ def test_the_length_of_intervals_is_the_number_of_points_that_any_of_them_covers
 
 def test_phases_named_by_ended_ones_that_never_ended_are_unclosed() -> None:
     assert rank(0, ("forward", "train", 0, 1), ("load", "", 0, 1)).unclosed() == {"train"}
+
+
+def slowest(values: dict[str, float | int], name: str) -> tuple[float, float]:
+    return values[f"time/slowest_rank/{name}"], values[f"time/slowest_ratio/{name}"]
+
+
+def test_a_rank_that_waits_for_the_slow_one_is_not_the_slowest() -> None:
+    values = step_values(
+        [
+            rank(number, ("generate", "", 0, arrival), ("barrier", "", arrival, 6.01))
+            for number, arrival in enumerate((2, 2.1, 6))
+        ]
+    )
+
+    assert slowest(values, "generate") == (2, pytest.approx(6 / 2.05))
+    assert slowest(values, "barrier") == (2, 1.0)
+    assert slowest(values, "step")[1] == pytest.approx(1.0)
+    assert values["time/max/barrier"] == pytest.approx(4.01)
+
+
+def test_a_wait_before_each_of_several_parts_of_a_step_does_not_hide_the_slow_rank() -> None:
+    def parts(forward_s: float) -> list[tuple[str, str, float, float]]:
+        ends = [(part * 3, part * 3 + forward_s, part * 3 + 3) for part in range(4)]
+        forward = [("forward", "", begin, end) for begin, end, _ in ends]
+        return forward + [("all_reduce", "", end, last) for _, end, last in ends]
+
+    values = step_values([rank(0, *parts(1)), rank(1, *parts(2.5)), rank(2, *parts(1))])
+
+    assert slowest(values, "forward") == (1, 2.5)
+    assert slowest(values, "all_reduce") == (1, 1.0)
+
+
+def test_a_rank_that_began_late_and_takes_longer_is_the_slowest() -> None:
+    ranks = [
+        rank(0, ("train", "", 0, 1)),
+        rank(1, ("train", "", 5, 8)),
+        rank(2, ("train", "", 0, 1)),
+    ]
+
+    assert slowest(step_values(ranks), "train") == (1, 3.0)
