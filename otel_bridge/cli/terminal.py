@@ -6,6 +6,8 @@ reason stays text. JSON is escaped by the rules of JSON.
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 from rich.console import Console
 from rich.text import Text
@@ -13,27 +15,28 @@ from rich.text import Text
 from otel_bridge.text.printable import shown
 from otel_bridge.text.wait_display import WaitDisplay
 
+_PIPE_COLUMNS: Final = 500
+"""A pipe and a log have no width: a line on a problem stays one line, so that it can be searched for."""
+
 
 class Terminal(Console):
     """Prints lines that may hold text of users, jobs and trackers.
 
     Args:
         stderr: Write to stderr.
-        width: Columns; ``None`` for the width of the terminal.
         soft_wrap: Do not break long lines.
     """
 
-    def __init__(
-        self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False
-    ) -> None:
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(
             highlight=False,
             markup=False,
             emoji=False,
             stderr=stderr,
-            width=width,
             soft_wrap=soft_wrap,
         )
+        if not self.is_terminal:
+            self.width = _PIPE_COLUMNS
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print *text* unwrapped, so that a command in it can be copied."""

@@ -371,13 +371,15 @@ def links_of(name: str, *, view: str, url: str | None = None, upload: str = "") 
     Args:
         name: The exporter.
         view: Command, address or folder that shows the run.
-        url: Address of the run, in place of another address; after the command that serves it.
+        url: Address of the run, in place of another address; after the command that serves it,
+            as the *page* of the exporter.
         upload: Command that uploads the run.
     """
-    replaced = bool(url) and "://" in view.partition(" ")[0]
+    is_address = "://" in view.partition(" ")[0]
+    served_first = bool(view) and not is_address
     links = [
-        Link(name, "" if replaced else view),
-        Link(name, url or ""),
+        Link(name, "" if url and is_address else view),
+        Link(f"{name} page" if served_first else name, url or ""),
         Link(f"{name} upload", upload),
     ]
     return [Link(label, runnable(text)) for label, text in links if text]

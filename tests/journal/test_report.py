@@ -176,7 +176,7 @@ def test_a_command_goes_before_the_address_that_it_serves_and_what_has_neither_i
 
     assert view_links(Report(exporters=exporters)) == [
         ("mlflow", "mlflow ui"),
-        ("mlflow", "http://127.0.0.1:5000/#/runs/1"),
+        ("mlflow page", "http://127.0.0.1:5000/#/runs/1"),
         ("wandb", "https://w/ada/maths/runs/1"),
         ("offline", "/w/wandb"),
         ("offline upload", f"'{environment_folder}/trackio' sync /w/wandb"),

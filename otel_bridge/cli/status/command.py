@@ -37,7 +37,6 @@ from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.printable import printable_json, shown
 
 _EVERY_S: Final = 1.0
-_PIPE_COLUMNS: Final = 240
 
 
 @click.command("status", epilog="Example: otel-bridge status --watch")
@@ -85,8 +84,7 @@ def _print(overview: Overview, *, as_json: bool) -> None:
         for state in overview.runs:
             sys.stdout.write(_json(state))
         return
-    # Wide in a pipe, where no terminal folds the columns.
-    console = Terminal(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    console = Terminal()
     for number, state in enumerate(overview.runs):
         if number:
             console.print()
