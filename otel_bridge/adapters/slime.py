@@ -1,25 +1,36 @@
-"""Records rollouts of slime and miles, by their two functions for logging rollouts.
+"""Records rollouts of slime and miles, by their two functions for logging rollouts, and what the trainer makes of them.
 
 .. code-block:: sh
 
     --custom-rollout-log-function-path otel_bridge.adapters.slime.log_rollouts
     --custom-eval-rollout-log-function-path otel_bridge.adapters.slime.log_eval_rollouts
+    --rollout-data-postprocess-path otel_bridge.adapters.slime.annotate_rollouts
 
-Metrics arrive by ``otel-bridge run --capture wandb``. Both functions return ``False``, so that the default logging
-continues.
+Metrics arrive by ``otel-bridge run --capture wandb``. The first two functions return ``False``, so that the default
+logging continues; the third one changes nothing.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
+from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 
 ROLE: Final = "rollout"
 """Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""
+_MEGATRON: Final = "megatron.core.parallel_state"
+_STREAMS: Final = {
+    "trainer_logprobs": "log_probs",
+    "entropies": "entropy",
+    "advantages": "advantages",
+}
+"""Stream to its name in the trainer's data."""
 _FINISH_REASONS: Final = {"completed": "stop", "truncated": "length"}
 _lock = threading.Lock()
 _recordings: list[FrameworkRun] = []
@@ -48,17 +59,25 @@ def log_eval_rollouts(
     return False
 
 
+def annotate_rollouts(args: Any, rollout_id: Any = None, rollout_data: Any = None) -> None:
+    """Record log-probabilities, entropies and advantages that the trainer computed, in each data-parallel rank."""
+    _annotate(args, rollout_id, rollout_data)
+
+
 @guarded
 def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
-    if (run := _recording(args).begin()) is not None:
+    if (run := _recording(args, ROLE).begin()) is not None:
         rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
+        ids = _shared_ids(args, rollout_id, [rollout["sample"] for rollout in rollouts])
+        for rollout, shared_id in zip(rollouts, ids, strict=True):
+            rollout["id"] = shared_id
         log_training_batch(run, rollouts, _step(args, rollout_id), run.role or ROLE)
 
 
 @guarded
 def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
     reward_key = getattr(args, "eval_reward_key", None) or getattr(args, "reward_key", None)
-    if (run := _recording(args).begin()) is not None:
+    if (run := _recording(args, ROLE).begin()) is not None:
         for dataset, of_dataset in data.items():
             rollouts = [
                 {**one, "dataset": dataset}
@@ -69,14 +88,54 @@ def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, 
             )
 
 
-def _recording(args: Any) -> FrameworkRun:
+@guarded
+def _annotate(args: Any, rollout_id: Any, rollout_data: Any) -> None:
+    """Record the streams that the trainer has computed; nothing in a stage of a pipeline that computes none."""
+    if rollout_data is None:  # miles gives the hook only the arguments of the job
+        rollout_id = calling_argument("rollout_id")
+        rollout_data = calling_argument("rollout_data")
+    streams = {
+        name: rollout_data[column] for name, column in _STREAMS.items() if column in rollout_data
+    }
+    if not streams or not _has_whole_samples():
+        return
+    # Its role is not that of the rollouts: their bridge would wait for this process.
+    run = _recording(args, None).begin()
+    if run is not None:
+        ids = _shared_ids(args, rollout_id, rollout_data["sample_indices"])
+        step = _step(args, rollout_id)
+        mask = rollout_data["loss_masks"]
+        run.annotate(ids, step=step, role=run.role or ROLE, loss_mask=mask, **streams)
+
+
+def _has_whole_samples() -> bool:
+    """Return whether this process is the one of its data-parallel rank that records.
+
+    Tensor-parallel ranks have the same samples. Context-parallel ones have parts of each, so none of them records.
+    """
+    state: Any = sys.modules[_MEGATRON]
+    is_first = state.get_tensor_model_parallel_rank() == 0
+    return bool(is_first and state.get_context_parallel_world_size() == 1)
+
+
+def _shared_ids(args: Any, rollout_id: int, indices: Sequence[Any]) -> list[str | None]:
+    """Return the ids by which both processes know the samples; ``None`` for one whose index is not its own."""
+    # W&B's id differs after a restart, in which rollouts have the numbers of earlier ones.
+    prefix = f"{getattr(args, 'wandb_run_id', None)}-{rollout_id}"
+    uses = Counter(indices)
+    return [
+        f"{prefix}-{index}" if index is not None and uses[index] == 1 else None for index in indices
+    ]
+
+
+def _recording(args: Any, role: str | None) -> FrameworkRun:
     """Return the run of this process; captured metrics or the program may have begun it."""
     with _lock:
         if not _recordings:
             names = RunNames(
                 getattr(args, "wandb_project", None),
                 getattr(args, "wandb_group", None),
-                ROLE,
+                role,
                 default_project="slime",
             )
             _recordings.append(FrameworkRun("slime", names))

@@ -97,3 +97,92 @@ assert log_eval_rollouts(0, None, {"gsm8k": None}, None) is False
     done = run_program(tmp_path, SLIME + code)
 
     assert "adapter_failed" in done.stderr, done.stderr
+
+
+TRAINER = """
+import json, os, subprocess, sys
+from types import ModuleType
+from otel_bridge.adapters.slime import annotate_rollouts
+
+ARGS = SimpleNamespace(wandb_project="math", wandb_group="one", wandb_run_id="w1")
+# Of the 4 ranks two have each sample: tensor parallelism is 2.
+INDICES = {0: [0, 2], 1: [0, 2], 2: [1], 3: [1]}
+ENGINE = {0: [-0.5, -1.0, -2.0], 1: [-1.0, -3.0], 2: [-0.25]}
+TRAINER = {0: [-0.75, -9.0, -2.5], 1: [-1.5, -3.0], 2: [-0.25]}
+MASK = {0: [1, 0, 1], 1: [1, 1], 2: [1]}
+
+class Actor:
+    def train_actor(self, rollout_id, rollout_data, external_data=None):
+        if FRAMEWORK == "slime":
+            annotate_rollouts(ARGS, rollout_id, rollout_data)
+        else:
+            annotate_rollouts(ARGS)
+
+def data_of(indices):
+    columns = {"log_probs": TRAINER, "loss_masks": MASK, "advantages": MASK}
+    return {"sample_indices": indices, **{name: [rows[i] for i in indices] for name, rows in columns.items()}}
+
+if "RANK" in os.environ:
+    rank = int(os.environ["RANK"])
+    state = ModuleType("megatron.core.parallel_state")
+    state.get_tensor_model_parallel_rank = lambda: rank % 2
+    state.get_context_parallel_world_size = lambda: CONTEXT_PARALLEL
+    sys.modules["megatron.core.parallel_state"] = state
+    Actor().train_actor(7, data_of(INDICES[rank]))
+    Actor().train_actor(8, {"sample_indices": INDICES[rank]})  # another stage of a pipeline
+else:
+    samples = [
+        Sample(index=index, tokens=[1, *range(len(row))], response_length=len(row), reward=1.0)
+        for index, row in ENGINE.items()
+    ]
+    for sample in samples:
+        sample.rollout_log_probs = ENGINE[sample.index]
+        sample.loss_mask = MASK[sample.index]
+    log_rollouts(7, ARGS, samples)
+    ranks = [
+        subprocess.Popen([sys.executable, __file__], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "4"})
+        for rank in range(4)
+    ]
+    assert [process.wait() for process in ranks] == [0, 0, 0, 0]
+"""
+
+
+@pytest.mark.parametrize("framework", ["slime", "miles"])
+def test_each_data_parallel_rank_adds_what_the_trainer_computed_of_its_samples_once(
+    tmp_path: Path, framework: str
+) -> None:
+    code = f"FRAMEWORK = '{framework}'\nCONTEXT_PARALLEL = 1\n"
+
+    run_program(tmp_path, SLIME + code + TRAINER)
+
+    found = recorded(tmp_path)
+    rollouts = sorted(rollouts_in(found), key=lambda rollout: rollout["sample"])
+    means = [rollout["rewards"]["tokens/mismatch/mean"] for rollout in rollouts]
+    # Their mean is what slime and miles report as train_rollout_logprob_abs_diff.
+    assert means == [0.375, 0.25, 0.0]
+    keys = ("mismatch/mean", "logprob/trainer", "advantage", "count")
+    assert rows_of(found, *(f"rollout/tokens/{key}" for key in keys)) == [(7, 0.25, -1.6, 1.0, 5)]
+    assert report_of(runs(tmp_path)).drops == {}
+
+
+def test_ranks_with_parts_of_a_sample_record_none_of_it(tmp_path: Path) -> None:
+    code = "FRAMEWORK = 'slime'\nCONTEXT_PARALLEL = 2\n"
+
+    run_program(tmp_path, SLIME + code + TRAINER)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "rollout/tokens/logprob/trainer") == []
+    assert rows_of(found, "rollout/tokens/logprob/engine") == [(7, -1.35)]
+    assert report_of(runs(tmp_path)).drops == {}
+
+
+def test_samples_that_share_an_index_stay_rollouts_of_their_own(tmp_path: Path) -> None:
+    code = """
+siblings = [Sample(index=3, reward=0.0), Sample(index=3, reward=1.0), Sample(index=4, reward=2.0)]
+log_rollouts(7, SimpleNamespace(), siblings)
+"""
+    run_program(tmp_path, SLIME + code)
+
+    found = recorded(tmp_path)
+    assert [rollout["reward"] for rollout in rollouts_in(found)] == [0.0, 1.0, 2.0]
+    assert rows_of(found, "rollout/lineage/consumed") == [(7, 3)]

@@ -53,16 +53,20 @@ def log_training_batch(
 
     Args:
         run: The run.
-        rollouts: Rollouts without ids, which this gives them.
+        rollouts: Rollouts; those without an id get one.
         step: The training step.
         role: Another role than the run's own.
     """
-    ids = [new_rollout_id() for _ in rollouts]
-    for rollout, rollout_id in zip(rollouts, ids, strict=True):
-        if isinstance(rollout, dict):
-            rollout["id"] = rollout_id
-        else:
-            rollout.id = rollout_id
+    ids = [_with_id(rollout) for rollout in rollouts]
     run.log_rollouts(rollouts, step=step, split="train", role=role)
     run.train_on(step, ids, role=role)
     return ids
+
+
+def _with_id(rollout: dict[str, Any] | Rollout) -> str:
+    """Return the id of *rollout*, which gets one if it has none."""
+    if isinstance(rollout, dict):
+        rollout["id"] = rollout.get("id") or new_rollout_id()
+        return str(rollout["id"])
+    rollout.id = rollout.id or new_rollout_id()
+    return rollout.id
