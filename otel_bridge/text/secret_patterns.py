@@ -52,8 +52,10 @@ _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za
 _IN_URL: Final = re.compile(r"(?<=://)(?:[^/\s:@]*:[^/\s@]+|[A-Za-z0-9_.~%-]{16,})(?=@)")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
 _ASSIGNED: Final = re.compile(
-    r"(?i)(\b[a-z_]{0,40}(?:api[_-]?key|token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*[\"']?)([^\s&\"',;]{6,})"
+    r"(?i)((?:\b[a-z_]{0,40}(?:api[_-]?key|token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*"
+    r"|--[a-z_-]{0,40}(?:api[_-]key|token|password|secret)[ ]+)[\"']?)([^\s&\"',;]{6,})"
 )
+"""What follows the name of a secret and ``=`` or ``:``, or an option of a command line (``--api-key``)."""
 
 _LINKED: Final = ("Key=", "-Signature=", "hooks.slack.com/")
 _IN_LINK: Final = re.compile(

@@ -45,11 +45,12 @@ class TokenTexts:
         """Return the text of each token; ``None`` without ids, or without a decoder."""
         if self._decoder is None or token_ids is None:
             return None
-        for token_id in set(map(int, token_ids)).difference(self._texts):
-            # Bounds the memory of the cache; further tokens have an empty text.
-            if len(self._texts) < _MAX_CACHED:
-                self._texts[token_id] = self._decoder.text([token_id])
-        return [self._texts.get(int(token_id), "") for token_id in token_ids]
+        ids = [int(token_id) for token_id in token_ids]
+        if len(self._texts) > _MAX_CACHED:
+            self._texts.clear()
+        for token_id in set(ids).difference(self._texts):
+            self._texts[token_id] = self._decoder.text([token_id])
+        return [self._texts[token_id] for token_id in ids]
 
     def allowed(self, texts: Sequence[str]) -> list[str] | None:
         """Return the texts that may leave: those within the limit, all or none of them.
