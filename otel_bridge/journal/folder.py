@@ -215,9 +215,9 @@ class RunFolder:
         try:
             with open(open_regular(self.ledger_path), "rb") as ledger:
                 head = ledger.read(_SQLITE_HEAD_BYTES)
-            if len(head) == _SQLITE_HEAD_BYTES:
-                # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at
-                # offset 60.
+            # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at offset
+            # 60. The bridge replaces a file of another format by a new ledger.
+            if len(head) == _SQLITE_HEAD_BYTES and head.startswith(b"SQLite format 3\0"):
                 refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
         except FormatVersionError as exc:
             return str(exc)

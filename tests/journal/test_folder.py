@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Generator, Iterator
@@ -401,3 +403,17 @@ def test_a_base_folder_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
     RunFolder(tmp_path / "base", "run").create()
 
     assert (tmp_path / "disk" / "run" / "segments").is_dir()
+
+
+def test_a_ledger_of_another_version_is_a_problem_and_a_damaged_one_is_for_the_bridge(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    assert folder.ledger_problem() == ""
+    with contextlib.closing(sqlite3.connect(folder.ledger_path)) as ledger:
+        ledger.execute("PRAGMA user_version = 99")
+    assert "ledger of format 99" in folder.ledger_problem()
+
+    folder.ledger_path.write_bytes(b"\xff" * 4096)
+
+    assert folder.ledger_problem() == ""
