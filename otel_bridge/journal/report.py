@@ -158,6 +158,8 @@ class Report:
         alerts: Number of alerts so far.
         awaited_ranks: Role to the rank that all others of the role wait for: ``rank``, ``phase``,
             ``step``, ``since_unix_ns`` and the number of ``others``.
+        slow_ranks: Role to the rank that is slow in most of its last steps: ``rank``, ``phase``,
+            ``ratio`` to the others, ``slow_steps`` and ``steps``, of which these are.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
         featured: The keys that are watched, each to its last values.
     """
@@ -196,6 +198,9 @@ class Report:
     alerts: int = 0
     awaited_ranks: dict[str, dict[str, str | int]] = field(
         default_factory=dict[str, "dict[str, str | int]"]
+    )
+    slow_ranks: dict[str, dict[str, str | int | float]] = field(
+        default_factory=dict[str, "dict[str, str | int | float]"]
     )
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
     featured: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])

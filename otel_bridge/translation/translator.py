@@ -43,6 +43,7 @@ from otel_bridge.translation.metrics.third_party_points import ReceivedMetrics, 
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.phases.pipeline import PhasePipeline
+from otel_bridge.translation.phases.slow_rank import SlowRankOfSteps
 from otel_bridge.translation.phases.span import split_phases
 from otel_bridge.translation.phases.stragglers import StragglerCauses
 from otel_bridge.translation.phases.timeline import TimelinePhase
@@ -285,6 +286,10 @@ class Translator:
     def awaited_ranks(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
         """Return the rank that the others of its role wait for, by role."""
         return self._phases.awaited(now_unix_ns)
+
+    def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
+        """Return the rank that is slow in most of the last steps of its role, by role."""
+        return self._phases.slow_ranks()
 
     def take_phases(self) -> list[TimelinePhase]:
         """Return the phases since the last call, for the timeline."""

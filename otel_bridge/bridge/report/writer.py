@@ -191,9 +191,9 @@ class ReportWriter:
             launcher=self._launcher,
             media=_int(state.get(COUNTED)),
             alerts=_int(state.get(RAISED)),
-            awaited_ranks={
-                role: _awaited(rank)
-                for role, rank in translator.awaited_ranks(time.time_ns()).items()
+            awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
+            slow_ranks={
+                role: dataclasses.asdict(rank) for role, rank in translator.slow_ranks().items()
             },
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
@@ -270,10 +270,13 @@ def _former(
     )
 
 
-def _awaited(rank: AwaitedRank) -> dict[str, str | int]:
+def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]]:
     return {
-        "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,
-        "others": rank.others,
+        role: {
+            "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,
+            "others": rank.others,
+        }
+        for role, rank in ranks.items()
     }  # fmt: skip
 
 

@@ -78,7 +78,8 @@ def run_table(
         for line in (*_derived(report), *_media(report), *_degraded(report), *_former(report))
     ]
     parts += [
-        Text(line, style="yellow") for line in (*_awaited(report, now_ns), *_alerts(report, now_ns))
+        Text(line, style="yellow")
+        for line in (*_awaited(report, now_ns), *_slow_ranks(report), *_alerts(report, now_ns))
     ]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
@@ -482,6 +483,15 @@ def _awaited(report: Report, now_ns: int) -> Sequence[str]:
                 f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
             )
     return lines
+
+
+def _slow_ranks(report: Report) -> Sequence[str]:
+    """Return one line for each role with a rank that makes the others wait in most steps."""
+    return [
+        f"{role or 'the run'}: the others wait for rank {rank['rank']}, which takes {rank['ratio']:.1f} times as long "
+        f"in {shown(str(rank['phase']))}, in {rank['slow_steps']} of the last {rank['steps']} steps"
+        for role, rank in sorted(report.slow_ranks.items())
+    ]
 
 
 def _derived(report: Report) -> Sequence[str]:

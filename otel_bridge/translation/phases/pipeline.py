@@ -20,6 +20,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Record, Row, axis_of
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.phases.awaited import AwaitedRank, awaited_rank
+from otel_bridge.translation.phases.slow_rank import SlowRankOfSteps, SlowRanks
 from otel_bridge.translation.phases.span import PhaseSpan, read_phase
 from otel_bridge.translation.phases.step import PhaseStep
 from otel_bridge.translation.phases.step_times import RankTimes, step_values
@@ -70,6 +71,7 @@ class PhasePipeline:
         self._phases = _phases_of(self._steps)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
+        self._slow_ranks = SlowRanks()
 
     def take(
         self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int, *, received_ns: int
@@ -136,6 +138,10 @@ class PhasePipeline:
             if rank is not None:
                 awaited[role] = rank
         return awaited
+
+    def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
+        """Return the rank that is slow in most of the last steps of its role, by role."""
+        return self._slow_ranks.by_role()
 
     @property
     def waiting(self) -> int:
@@ -233,10 +239,13 @@ class PhasePipeline:
 
         Further rows of the step have other ids.
         """
+        values = step_values(self._latest_ranks(step))
+        # A corrected row is of a step that is counted.
         if not step.closed:
             self._count_unclosed(step)
+            self._slow_ranks.note(step.track[0], values)
         self._open.pop(step.key, None)
-        return self._steps.row(step, step_values(self._latest_ranks(step)))
+        return self._steps.row(step, values)
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
         """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""

@@ -1,9 +1,11 @@
-"""Values of a step -> the rank that the others of its role wait for. Pure."""
+"""Values of steps -> the rank that the others of its role wait for. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from otel_bridge.translation.phases.step_times import PREFIX, STEP
@@ -12,6 +14,8 @@ RATIO: Final = f"{PREFIX}slowest_ratio/"
 RANK: Final = f"{PREFIX}slowest_rank/"
 SLOW: Final = 1.5
 """Ratio of the slowest rank to the others from which on it is named."""
+_LAST: Final = 8
+"""Number of steps of a role among which a rank must be slow in at least half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +48,51 @@ def slow_rank_of(values: Mapping[str, float | int]) -> SlowRank | None:
 def _cost_s(values: Mapping[str, float | int], key: str) -> float:
     """Return the seconds that the slowest rank of a phase took more than the others."""
     return values[f"{PREFIX}max/{key.removeprefix(RATIO)}"] * (1 - 1 / values[key])
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRankOfSteps:
+    """Holds a rank that is slow in at least half of the last *steps* of its role.
+
+    Attributes:
+        ratio: Median over the steps in which it is slow.
+        slow_steps: Number of those.
+    """
+
+    rank: int
+    phase: str
+    ratio: float
+    slow_steps: int
+    steps: int
+
+
+class SlowRanks:
+    """Remembers the last steps of each role, in memory: the next bridge begins anew."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, deque[SlowRank | None]] = {}
+
+    def note(self, role: str, values: Mapping[str, float | int]) -> None:
+        """Note a step of *role* by the result of `step_values`."""
+        self._steps.setdefault(role, deque(maxlen=_LAST)).append(slow_rank_of(values))
+
+    def by_role(self) -> dict[str, SlowRankOfSteps]:
+        """Return the slow rank of each role that has one."""
+        slow_ranks: dict[str, SlowRankOfSteps] = {}
+        for role, steps in self._steps.items():
+            slow_rank = _slow_rank_of_steps(steps)
+            if slow_rank is not None:
+                slow_ranks[role] = slow_rank
+        return slow_ranks
+
+
+def _slow_rank_of_steps(steps: Collection[SlowRank | None]) -> SlowRankOfSteps | None:
+    ratios: dict[tuple[int, str], list[float]] = {}
+    for slow in steps:
+        if slow is not None:
+            # With the phase: a rank that is slow here and there has no cause that one could name.
+            ratios.setdefault((slow.rank, slow.phase), []).append(slow.ratio)
+    for (rank, phase), of_phase in ratios.items():
+        if 2 * len(of_phase) >= _LAST:
+            return SlowRankOfSteps(rank, phase, median(of_phase), len(of_phase), len(steps))
+    return None

@@ -249,6 +249,19 @@ def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None
     assert lines == ["trainer: 7 ranks wait for rank 3 for 42 s: generate of step 12"]
 
 
+def test_the_rank_that_is_slow_in_most_steps_is_named() -> None:
+    slow: dict[str, str | int | float] = {
+        "rank": 1, "phase": "generate", "ratio": 1.96, "slow_steps": 7, "steps": 8,
+    }  # fmt: skip
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    console.print(run_table("9f2c", Report(slow_ranks={"explorer": slow, "": slow}), live=True))
+
+    rest = "the others wait for rank 1, which takes 2.0 times as long in generate, in 7 of the last 8 steps"
+    lines = [line.strip() for line in console.export_text().splitlines() if "wait for" in line]
+    assert lines == [f"the run: {rest}", f"explorer: {rest}"]
+
+
 def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None:
     report = Report(steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)})
     console = Console(width=200, record=True, file=io.StringIO())

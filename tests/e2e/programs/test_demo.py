@@ -271,6 +271,14 @@ def test_the_phases_of_both_explorers_are_one_row_a_step_and_a_bar_of_the_timeli
     assert re.search(r"^explorer\n +█ generate", shown.stdout, re.MULTILINE), shown.stdout
 
 
+def test_status_names_the_explorer_that_the_other_one_waits_for(demo: Demo) -> None:
+    status = otel_bridge("status", str(demo.directory), cwd=demo.root, env=environment(demo.root))
+
+    line = r"^explorer: the others wait for rank 1, which takes [1-9.]+ times as long in generate"
+    assert re.search(line, status.stdout, re.MULTILINE), status.stdout
+    assert re.search(line, demo.output, re.MULTILINE), demo.output
+
+
 def test_each_rollout_with_tokens_has_a_view_in_every_tracker(demo: Demo) -> None:
     folders = [demo.directory / "wandb", demo.directory / "mlruns", demo.directory / "trackio"]
 
