@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
 from support.browser.browser_job import do_job, mlflow_places, mlflow_ui
 from support.browser.browser_page import CHROMIUM, Page, open_page
 
@@ -24,10 +26,11 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Shown:
-    """Where the run and its first rollout are shown."""
+    """Where the run and its first rollout are shown, and the address of the run that is printed."""
 
     run: str
     rollout: str
+    printed: str
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,17 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     _, database = do_job(folder)
     run, rollout = mlflow_places(database)
     with mlflow_ui(database, folder / "ui") as address:
-        yield Shown(address + run, address + rollout)
+        yield Shown(address + run, address + rollout, printed_address(folder, address))
+
+
+def printed_address(folder: Path, server: str) -> str:
+    """Return the address that `finish` and `status` print, at the *server* of this test."""
+    (run_folder,) = run_folders(folder / ".otel-bridge")
+    report = read_report(run_folder)
+    assert report is not None
+    default, separator, path = (report.exporters["mlflow"].url or "").partition("/#/")
+    assert default == "http://127.0.0.1:5000", "where `mlflow ui` serves a database"
+    return f"{server}{separator}{path}"
 
 
 @pytest.fixture
@@ -89,8 +102,10 @@ def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(
     assert said[said.index("Assess") + 1] == "3"
 
 
-def test_each_role_has_its_section_of_charts_over_its_own_steps(shown: Shown, page: Page) -> None:
-    page.go(f"{shown.run}/model-metrics")
+def test_the_printed_address_opens_a_section_of_charts_for_each_role_over_its_own_steps(
+    shown: Shown, page: Page
+) -> None:
+    page.go(shown.printed)
     page.until("document.querySelectorAll('.js-plotly-plot').length >= 2", "charts")
 
     said = lines(page, "ppo-7b (trainer/loss)")
