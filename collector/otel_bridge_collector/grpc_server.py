@@ -9,6 +9,7 @@ its message is read.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +47,7 @@ _IDLE_MS: Final = 120_000
 themselves."""
 _SILENCE_MS: Final = 60_000
 """Time after which a silent client is pinged; its connection is closed when it does not answer."""
+_PROBE_S: Final = 0.5
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -79,6 +81,7 @@ class GrpcServer:
             ]
         )
         self._server.add_generic_rpc_handlers((_GrpcHandler(serving),))  # pyright: ignore[reportUnknownMemberType]  # stubs
+        self._host = address.rpartition(":")[0].strip("[]")
         if tls is None:
             self.port = self._server.add_insecure_port(address)
         else:
@@ -87,6 +90,21 @@ class GrpcServer:
     async def start(self) -> None:
         """Begin to answer."""
         await self._server.start()
+
+    def is_full(self) -> bool:
+        """Return whether a new client is turned away, because all connections are taken.
+
+        Blocks for at most `_PROBE_S`, so not for the event loop.
+        """
+        # gRPC does not count its connections for others (1.76), but it closes those above the limit
+        # at once. Below the limit it sends its settings, or waits for the client's part of TLS.
+        try:
+            with socket.create_connection((self._host, self.port), _PROBE_S) as probe:
+                return probe.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
 
     async def stop(self, grace_s: float) -> None:
         """Accept no new request and wait for running ones, at most *grace_s*."""

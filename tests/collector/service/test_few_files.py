@@ -17,6 +17,7 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge_collector import Receiver, ReceiverSettings
+from otel_bridge_collector.limits import max_connections
 from support.bridge.bridge_doubles import until
 from support.collector.service_process import service
 from support.collector.service_senders import Sender
@@ -108,6 +109,32 @@ def test_a_receiver_that_can_open_no_file_is_not_ready_and_logs_one_line(
     in_use = "all 512 files that this process may open are in use; raise that limit (`ulimit -n`)"
     assert [ready, unready, again] == [(200, "ready"), (503, in_use), (200, "ready")]
     assert caplog.messages == [f"no connection can be accepted: {in_use}"]
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_receiver_whose_connections_of_grpc_are_all_taken_is_not_ready(tmp_path: Path) -> None:
+    receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path))
+    port = int(receiver.grpc_endpoint.rpartition(":")[2])
+    silent: list[socket.socket] = []
+    try:
+        ready = receiver.unready()
+        for _ in range(max_connections()):
+            client = socket.create_connection(("127.0.0.1", port))
+            assert client.recv(1), "the settings of HTTP/2"
+            silent.append(client)
+        unready = receiver.unready()
+        for client in silent:
+            client.close()
+        until(lambda: receiver.unready() == [])
+    finally:
+        for client in silent:
+            client.close()
+        receiver.stop()
+
+    assert ready == []
+    assert unready == [
+        "all 128 connections of gRPC are taken; silent ones are closed after two minutes"
+    ]
 
 
 @pytest.mark.usefixtures("limited")
