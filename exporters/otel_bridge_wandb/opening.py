@@ -32,6 +32,7 @@ from otel_bridge_wandb.online.refused_files import RefusedFiles
 from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
 from otel_bridge_wandb.online.uploads import Server, ServerRun, Stored, Uploads
+from otel_bridge_wandb.saved_view import save_view
 from otel_bridge_wandb.sdk import leave_open
 from otel_bridge_wandb.settings import (
     UploadLimits,
@@ -223,6 +224,7 @@ def _open_online(
         )
         if alone and ownership.first:
             writer.found = _existing_lines(run_id, line_count)
+        save_view(wandb, str(opened.entity), str(opened.project), settings, memory)
         return writer
     except BaseException:
         # A failure of the opening is not the end of the run: W&B goes on showing it as running.

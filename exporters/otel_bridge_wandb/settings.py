@@ -19,7 +19,7 @@ from urllib.parse import quote
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.settings import Setting, one_of, positive_int, positive_seconds, seconds
+from otel_bridge.settings import FEATURED, Setting, one_of, positive_int, positive_seconds, seconds
 from otel_bridge.text.addresses import without_credentials
 from otel_bridge_wandb.shared_mode import settings as shared_mode
 from otel_bridge_wandb.shared_mode.settings import Sharing
@@ -127,6 +127,7 @@ class WandbSettings:
         sharing: Sharing of the run with other machines; ``None`` when it has one writer.
         unshared: Whether sharing was requested and is not possible, so that each machine has its
             own run, in one group.
+        featured: Keys of the saved view.
     """
 
     offline: bool = False
@@ -137,6 +138,7 @@ class WandbSettings:
     limits: UploadLimits = UploadLimits()
     sharing: Sharing | None = None
     unshared: bool = False
+    featured: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WandbSettings:
@@ -162,6 +164,7 @@ class WandbSettings:
             # wandb's mode is one setting: an offline writer cannot share.
             sharing=None if offline else shared,
             unshared=offline and shared is not None,
+            featured=FEATURED.read(env),
         )
 
     @property

@@ -37,6 +37,11 @@ _PREFIX: Final = "0_featured/"
 _MAX_VALUES: Final = 40
 
 
+def section_prefix(place: int) -> str:
+    """Return the beginning of the keys in the section that match the pattern at *place*, from 0 on."""
+    return f"{_PREFIX}{place + 1:02} "
+
+
 class FeaturedKeys:
     """Holds the featured keys of one run.
 
@@ -78,7 +83,7 @@ class FeaturedKeys:
             place = self._place(key)
             if place is None:
                 continue
-            section[f"{_PREFIX}{place + 1:02} {key}"] = value
+            section[section_prefix(place) + key] = value
             # A curve of a terminal has no place for NaN; the section shows the value anyway.
             if isinstance(value, int | float) and math.isfinite(value):
                 curve = self._curves.setdefault(key, [])

@@ -9,8 +9,8 @@
         server.answer(503, what="filestream", times=3)
 
 It uses what wandb 0.31 asks: upserts, resume, viewer, filestream, run files, artifacts (incremental tables
-included), sweeps and their agents, and the run queries of ``wandb.Api()``. It is not a W&B:
-nothing is computed, nobody is refused.
+included), sweeps and their agents, the run queries of ``wandb.Api()``, and the saved views of
+wandb-workspaces. It is not a W&B: nothing is computed, nobody is refused.
 """
 
 from __future__ import annotations

@@ -196,6 +196,8 @@ class WandbStore:
         """Storage key to what was uploaded there."""
         self.expected: dict[str, tuple[str, str]] = {}
         """Storage key of a run's file to (run id, file name)."""
+        self.views: dict[tuple[str, str, str], dict[str, str]] = {}
+        """Entity, project and name of a saved view to its ``displayName`` and ``spec``."""
 
     def find(self, entity: str, project: str, run_id: str) -> WandbRun | None:
         """Return a run, ``None`` when there is none."""
