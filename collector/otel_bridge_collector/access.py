@@ -185,7 +185,9 @@ def _is_own_name(host: str) -> bool:
 def _bearer(authorization: str) -> bytes | None:
     """Return the token of a header, ``None`` when it is of another scheme."""
     scheme, _, token = authorization.strip().partition(" ")
-    return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else None
+    if scheme.lower() == "bearer":
+        return token.strip().encode("utf-8", "surrogateescape")
+    return None
 
 
 def is_loopback(host: str) -> bool:

@@ -95,11 +95,9 @@ class ErrorResponse:
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
         """Return the gRPC trailers that carry the details, for both kinds of client."""
         details = (("grpc-status-details-bin", self.status().SerializeToString()),)
-        return (
-            (*details, ("google.rpc.retryinfo-bin", retry_info().SerializeToString()))
-            if self.retry
-            else details
-        )
+        if self.retry:
+            return (*details, ("google.rpc.retryinfo-bin", retry_info().SerializeToString()))
+        return details
 
 
 # Kind of error, reason, gRPC code, HTTP status, may be retried. The first row that fits counts.

@@ -228,7 +228,9 @@ def partial_success_json(signal: Signal, items: int, reason: str) -> dict[str, o
 
 def _points(metric: Metric) -> int:
     kind = metric.WhichOneof("data")
-    return 0 if kind is None else len(getattr(metric, kind).data_points)
+    if kind is None:
+        return 0
+    return len(getattr(metric, kind).data_points)
 
 
 # Checks that bytes are a serialized protobuf message, in pieces, so that memory stays small

@@ -146,7 +146,9 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
             raise  # for the type checker: refusing ends the call
         # Sent with the status, not before the response: one operation less for each request.
         context.set_trailing_metadata(self._trailers)
-        return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
+        if rejected is None:
+            return b""
+        return partial_success(signal, rejected.items, rejected.reason)
 
     async def _store(
         self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]

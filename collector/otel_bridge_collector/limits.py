@@ -24,9 +24,9 @@ _FEWEST: Final = 8
 def max_connections() -> int:
     """Return how many connections a server may have: a quarter of the descriptors, `CONNECTIONS` at most."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(soft // 4, _FEWEST))
-    )
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return min(CONNECTIONS, max(soft // 4, _FEWEST))
 
 
 @dataclass(frozen=True, slots=True)

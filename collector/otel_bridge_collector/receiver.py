@@ -169,12 +169,16 @@ class Receiver:
 
         Empty without gRPC.
         """
-        return self._endpoint(self.host, self._grpc.port) if self._grpc is not None else ""
+        if self._grpc is not None:
+            return self._endpoint(self.host, self._grpc.port)
+        return ""
 
     @property
     def http_endpoint(self) -> str:
         """Return ``http://host:port`` of HTTP; empty without HTTP."""
-        return self._endpoint(self.http_host, self._http.port) if self._http is not None else ""
+        if self._http is not None:
+            return self._endpoint(self.http_host, self._http.port)
+        return ""
 
     @property
     def open_runs(self) -> int:

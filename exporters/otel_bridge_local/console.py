@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
@@ -35,6 +35,9 @@ from otel_bridge.records import (
 )
 from otel_bridge.settings import LAUNCHER
 from otel_bridge.text.printable import printable
+
+_WIDTH: Final = 80
+"""Most characters of a text on a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +239,16 @@ class ConsoleRunWriter:
 def _shown(value: Value) -> str:
     if isinstance(value, Distribution):
         return f"[{value.count} values, {value.min:.6g} to {value.max:.6g}]"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
-def _clipped(text: Json, width: int = 80) -> str:
-    one_line = " ".join(str(text if text is not None else "").split())
-    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"
+def _clipped(text: Json) -> str:
+    """Return the beginning of *text* on one line; nothing of ``None``."""
+    if text is None:
+        return ""
+    one_line = " ".join(str(text).split())
+    if len(one_line) <= _WIDTH:
+        return one_line
+    return one_line[: _WIDTH - 1] + "…"

@@ -204,7 +204,9 @@ class FileRunWriter:
 
     def _lines_limit_bytes(self) -> int:
         """Return the limit of the files of lines: half of the whole once there are media."""
-        return self._limit_bytes // 2 if (self._folder / "media").exists() else self._limit_bytes
+        if (self._folder / "media").exists():
+            return self._limit_bytes // 2
+        return self._limit_bytes
 
     def _write_whole(self, data: bytes, size_bytes: int) -> None:
         view = memoryview(data)

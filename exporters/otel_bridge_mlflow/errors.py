@@ -180,7 +180,9 @@ def _line(exc: Exception) -> str:
         return f"the server cannot be reached: {reason}"
     # MLflow's text includes the address it called, with user and password.
     text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))
-    return text if len(text) <= 500 else f"{redact_and_cut(text, 500)}…"
+    if len(text) <= 500:
+        return text
+    return f"{redact_and_cut(text, 500)}…"
 
 
 def _connection_error(exc: BaseException | None) -> str | None:

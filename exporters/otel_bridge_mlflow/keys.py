@@ -108,7 +108,9 @@ class Names:
         """Return the name of a part of *key*, ``<name>/<part>``."""
         identity = f"{key}\0{part}"
         name = self._names.get(identity)
-        return self._add(identity, f"{key}/{part}") if name is None else name
+        if name is None:
+            return self._add(identity, f"{key}/{part}")
+        return name
 
     def store(self) -> None:
         """Store the new names in memory. Call it before data is sent under these names."""

@@ -118,7 +118,9 @@ class MetricWriter:
             if len(batch) == 1:
                 # Held: this very point is stored, and MLflow up to 3.15 refuses a NaN that comes
                 # again.
-                return None if is_held(exc) else (batch[0], str(exc))
+                if is_held(exc):
+                    return None
+                return (batch[0], str(exc))
             # MLflow refuses a batch as a whole, and names no metric that a program could rely on.
             middle = len(batch) // 2
             return self._write_batch(batch[:middle]) or self._write_batch(batch[middle:])
@@ -181,7 +183,9 @@ class MetricWriter:
         return encoded
 
     def _values_of(self, row: Row) -> Mapping[str, Value]:
-        return row.values if self._all_series else row.charted_values
+        if self._all_series:
+            return row.values
+        return row.charted_values
 
     def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
         """Return the numbers of one value by their names in MLflow.
@@ -191,7 +195,9 @@ class MetricWriter:
         if isinstance(value, Distribution):
             return [(self._names.part(key, part), number) for part, number in parts(value)]
         number = _number(value)
-        return None if number is None else [(self._names.name(key), number)]
+        if number is None:
+            return None
+        return [(self._names.name(key), number)]
 
 
 def parts(distribution: Distribution) -> list[tuple[str, float]]:

@@ -128,13 +128,17 @@ def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
 def experiment_name(run: RunInfo, limit: int) -> str:
     """Return the experiment of *run*: the producer's ``MLFLOW_EXPERIMENT_NAME``, else its project."""
     name = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project or "default"
-    return name if len(name) <= limit else f"{name[: limit - 9]}-{_digits(name)}"
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - 9]}-{_digits(name)}"
 
 
 def run_name(run: RunInfo, limit: int) -> str:
     """Return the display name of *run*, which must not be empty, because MLflow would generate one."""
     name = run.name or run.id
-    return name if len(name) <= limit else f"{name[: limit - 9]}-{_digits(name)}"
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - 9]}-{_digits(name)}"
 
 
 def quoted(text: str) -> tuple[str, str]:
@@ -297,7 +301,9 @@ def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError
 def _artifacts(connection: Connection, name: str) -> str | None:
     """Return where artifacts of other programs are stored: beside the database, not in the bridge's working folder."""
     database = connection.settings.database
-    return None if database is None else (database.parent / "mlruns" / _digits(name)).as_uri()
+    if database is None:
+        return None
+    return (database.parent / "mlruns" / _digits(name)).as_uri()
 
 
 def _digits(text: str) -> str:

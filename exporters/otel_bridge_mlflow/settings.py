@@ -99,7 +99,9 @@ class MlflowSettings:
     def view(self, run: RunInfo) -> str:  # noqa: ARG002  # the UI finds the run by its experiment
         """Return the address of the server, or the command that opens the UI on the database."""
         address = without_credentials(self.uri)
-        return address if self.remote else f"mlflow ui --backend-store-uri {shlex.quote(address)}"
+        if self.remote:
+            return address
+        return f"mlflow ui --backend-store-uri {shlex.quote(address)}"
 
 
 def mlflow_settings(settings: ExporterSettings) -> MlflowSettings:

@@ -77,9 +77,9 @@ def _storable(value: Json) -> Json:
         return str(value)
     if isinstance(value, list):
         return [_storable(item) for item in value]
-    return (
-        {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {key: _storable(item) for key, item in value.items()}
+    return value
 
 
 def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, Json]]:

@@ -55,7 +55,9 @@ def encoded(entry: StoreEntry, fields: Payload) -> bytes:
 def _dumped(record: Payload) -> bytes:
     data = orjson.dumps(record)
     # orjson writes null for non-finite numbers; only then is the record searched for them.
-    return orjson.dumps(_with_named_numbers(record)) if b"null" in data else data
+    if b"null" in data:
+        return orjson.dumps(_with_named_numbers(record))
+    return data
 
 
 def _with_named_numbers(value: Json) -> Json:

@@ -272,7 +272,9 @@ def _usage(span: Span) -> Payload:
 
 
 def _finite(value: Value, otherwise: float) -> float:
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else otherwise
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return value
+    return otherwise
 
 
 def encodable(payload: Payload) -> Payload:

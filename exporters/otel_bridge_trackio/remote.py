@@ -97,7 +97,9 @@ class RemoteStore:
             BlockedError: The server refuses access.
         """
         rows = self._select(f"config FROM configs WHERE run_id = {_quoted(self._run_id)}")
-        return cast("Payload", json.loads(_text(rows[0]["config"]))) if rows else {}
+        if rows:
+            return cast("Payload", json.loads(_text(rows[0]["config"])))
+        return {}
 
     def name_held(self) -> str:
         """Return the name of the run's rows on the server, empty when it has none.
@@ -203,9 +205,9 @@ class RemoteStore:
         folder: object = None
         if isinstance(server_settings, dict):
             folder = cast("dict[str, object]", server_settings).get("media_dir")
-        return (
-            remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
-        )
+        if folder:
+            return remote_put(self, self._fields, str(folder), self._server.hf_token)
+        return None
 
     def upload(self, name: str, data: bytes) -> Payload:
         """Send a file to the server's folder of uploads; return what names it in a call.
@@ -365,7 +367,9 @@ class RemoteStore:
 
     def _post(self, name: str, body: bytes) -> object:
         answer = self._answer("POST", f"api/{name}", body)
-        return cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
+        if isinstance(answer, dict):
+            return cast("dict[str, object]", answer).get("data")
+        return None
 
     def _answer(
         self,
@@ -468,7 +472,9 @@ def _json(response: requests.Response) -> object:
 def _text(stored: object) -> str:
     """Return a JSON column as text; servers before 0.37 return it in hex."""
     text = str(stored)
-    return text if text.lstrip().startswith("{") else bytes.fromhex(text).decode()
+    if text.lstrip().startswith("{"):
+        return text
+    return bytes.fromhex(text).decode()
 
 
 def _short(exc: Exception) -> str:

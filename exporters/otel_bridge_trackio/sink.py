@@ -84,4 +84,6 @@ def abilities_of(settings: TrackioSettings) -> TrackioAbilities:
     """
     if settings.remote is not None:
         return abilities_at(settings.remote)
-    return of_inbox() if settings.inbox else abilities_in(settings.directory)
+    if settings.inbox:
+        return of_inbox()
+    return abilities_in(settings.directory)

@@ -104,7 +104,9 @@ class LocalStore:
         """
         path = self._database()
         try:
-            return "" if path is None else listed_name(path, self._run_id)
+            if path is None:
+                return ""
+            return listed_name(path, self._run_id)
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
 

@@ -189,7 +189,9 @@ def _last_refusal(log: Path) -> str:
         with log.open("rb") as opened:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
             lines = _LINE.findall(opened.read().decode("utf-8", "replace"))
-        return str(orjson.loads(lines[-1]).get("error", "")) if lines else ""
+        if lines:
+            return str(orjson.loads(lines[-1]).get("error", ""))
+        return ""
     except (OSError, orjson.JSONDecodeError):
         # Without its log the refusal stays without a reason; the help names where it may stand.
         return ""

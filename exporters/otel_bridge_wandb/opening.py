@@ -243,7 +243,9 @@ def _existing_lines(run_id: str, line_count: int) -> str:
 def _shared_lines(existing: ServerRun | None, memory: WriterMemory) -> int:
     """Return how many lines the shared run has: at the server, or sent before and still on the way."""
     # The server's number of a writer's own lines may lag, and never runs ahead.
-    return 0 if existing is None else max(existing.lines, held_before(memory))
+    if existing is None:
+        return 0
+    return max(existing.lines, held_before(memory))
 
 
 def _upload_limits(settings: WandbSettings) -> UploadLimits:
@@ -303,7 +305,9 @@ def _server(
 
 def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
     """Return where wandb keeps its copies of an online run, ``None`` when that folder is the user's."""
-    return settings.root(run) / "wandb" if settings.directory is None else None
+    if settings.directory is None:
+        return settings.root(run) / "wandb"
+    return None
 
 
 def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
@@ -401,7 +405,9 @@ def _writer(
 
 
 def _url(opened: Any, settings: WandbSettings) -> str | None:
-    return None if settings.offline else str(opened.url or "") or None
+    if settings.offline:
+        return None
+    return str(opened.url or "") or None
 
 
 def _log_file(opened: Any) -> Path:

@@ -194,7 +194,9 @@ def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:
     # Offline it is unknown whether the server has the run. A name that is only the id would
     # replace, with `wandb sync`, the name that the offline directory of another process gives.
     may_exist = exists or (settings.offline and run.name == run.id)
-    return None if run.name_generated and may_exist else run.name or None
+    if run.name_generated and may_exist:
+        return None
+    return run.name or None
 
 
 def _tags_of(run: RunInfo) -> tuple[str, ...]:

@@ -254,7 +254,9 @@ def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
     Each further machine has its own.
     """
     run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
-    return f"{run_id}-n{run.node_rank}" if is_other_node(run, settings) else run_id
+    if is_other_node(run, settings):
+        return f"{run_id}-n{run.node_rank}"
+    return run_id
 
 
 def group_of(run: RunInfo, settings: WandbSettings) -> str | None:

@@ -77,7 +77,9 @@ def other_traces(names: Names) -> OtherTraces:
     ]
     if not any(takes_traces):
         return OtherTraces.COUNTED
-    return OtherTraces.SHOWN if all(takes_traces) else OtherTraces.SHOWN_AND_COUNTED
+    if all(takes_traces):
+        return OtherTraces.SHOWN
+    return OtherTraces.SHOWN_AND_COUNTED
 
 
 @lru_cache(maxsize=64)

@@ -69,7 +69,9 @@ def _name_in(line: str) -> str:
     if not line.startswith("#"):
         return line
     words = line.split(maxsplit=2)
-    return words[2] if len(words) == 3 and words[1] in {"TYPE", "HELP"} else ""
+    if len(words) == 3 and words[1] in {"TYPE", "HELP"}:
+        return words[2]
+    return ""
 
 
 def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:

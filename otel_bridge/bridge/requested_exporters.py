@@ -253,7 +253,9 @@ class RequestedExporters:
 
     def _through(self, name: str, signal: str) -> Position:
         through = self._signals[name].get(signal, 0)
-        return self._ledger.position if through == _OPEN else through
+        if through == _OPEN:
+            return self._ledger.position
+        return through
 
     def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
         if signals != self._signals:

@@ -161,7 +161,9 @@ def _planted_by(path: Path) -> int | None:
         return None
     # With the sticky bit (/tmp) or without: there others may even replace what is there.
     everybody = bool(above.st_mode & stat.S_IWOTH) and path.parent != path
-    return owner if everybody and owner not in {os.geteuid(), 0} else None
+    if everybody and owner not in {os.geteuid(), 0}:
+        return owner
+    return None
 
 
 def _gives_all_to(owner: int, path: Path) -> bool:

@@ -27,14 +27,14 @@ _HIGH_NUMBERS: Final = (960, 192)
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
-def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file and return its descriptor, without waiting or following a link at the last name.
 
     Raises:
         OSError: The file cannot be opened, or is not a regular file.
     """
     try:
-        descriptor = os.open(path, flags | _FLAGS, mode)
+        descriptor = os.open(path, flags | _FLAGS, 0o600)
     except OSError as exc:
         # By the flags: a link (ELOOP), a FIFO without a reader (ENXIO), a folder (EISDIR).
         if exc.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:

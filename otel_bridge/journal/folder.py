@@ -408,7 +408,9 @@ def _facts_of(path: Path) -> dict[str, object]:
         facts: object = orjson.loads(read_regular(path / "folder.json"))
     except (OSError, orjson.JSONDecodeError):
         return {}
-    return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}
+    if isinstance(facts, dict):
+        return cast("dict[str, object]", facts)
+    return {}
 
 
 def _utf8(text: str) -> str:

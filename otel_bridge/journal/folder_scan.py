@@ -89,4 +89,6 @@ def _bytes_at(path: str) -> int:
         status = os.lstat(path)
     except OSError:
         return 0
-    return bytes_below(path) if stat.S_ISDIR(status.st_mode) else status.st_size
+    if stat.S_ISDIR(status.st_mode):
+        return bytes_below(path)
+    return status.st_size

@@ -279,7 +279,9 @@ def _head(buffer: bytes, position: int, stream: int | None) -> _Head | None:
         return None
     if length > MAX_RECORD_BYTES or signal >= len(_SIGNALS) or flags > _WHOLE:
         return None
-    return head if crc32(buffer[position : position + _CHECKED_BYTES]) == crc else None
+    if crc32(buffer[position : position + _CHECKED_BYTES]) == crc:
+        return head
+    return None
 
 
 def _next_candidate(buffer: bytes, position: int, stream: int | None) -> int:

@@ -170,7 +170,9 @@ def announced_bytes(data: bytes) -> int:
     if len(data) < _PREFIX.size:
         return 0
     magic, _, length, _ = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
-    return _PREFIX.size + length if magic == HEADER_MAGIC and length <= MAX_HEADER_BYTES else 0
+    if magic == HEADER_MAGIC and length <= MAX_HEADER_BYTES:
+        return _PREFIX.size + length
+    return 0
 
 
 def header_end(data: bytes) -> int | None:

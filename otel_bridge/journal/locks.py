@@ -15,7 +15,6 @@ import os
 import struct
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Final, cast
 
@@ -28,7 +27,6 @@ _UNSUPPORTED: Final = frozenset(
     {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 )
 _REPLACED_TRIES: Final = 8
-_WAIT_S: Final = 0.02
 
 _Identity = tuple[int, int]
 _registry: dict[_Identity, RecordLock] = {}
@@ -57,23 +55,26 @@ class RecordLock:
         self._identity: _Identity | None = None
         self._pid = 0
 
-    def acquire(self, blocking: bool = False) -> bool:
+    def acquire(self) -> bool:
         """Take the lock.
 
         Return ``False`` when another holder has it, ``True`` also when this object already had it.
-
-        Args:
-            blocking: Whether to wait for the lock.
 
         Raises:
             LockUnsupportedError: The file system has no record locks.
             JournalError: The file cannot be created or opened.
         """
-        is_held = self._take()
-        while blocking and not is_held:
-            time.sleep(_WAIT_S)  # not in lockf, which would block every other lock of this process
-            is_held = self._take()
-        return is_held
+        with _mutex:
+            if self.held():
+                return True
+            self._unlock()
+            for _ in range(_REPLACED_TRIES):
+                is_held = self._try()
+                if is_held is not None:
+                    return is_held
+        raise JournalError(
+            f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?"
+        )
 
     def held(self) -> bool:
         """Return whether this process holds the lock and the file at the path is still the locked one."""
@@ -114,28 +115,14 @@ class RecordLock:
         """Drop the lock in a forked child, which does not own it. The parent's lock stays held."""
         self.release()
 
-    def _take(self) -> bool:
-        with _mutex:
-            if self.held():
-                return True
-            self._unlock()
-            for _ in range(_REPLACED_TRIES):
-                is_held = self._try()
-                if is_held is not None:
-                    return is_held
-        raise JournalError(
-            f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?"
-        )
-
     def _try(self) -> bool | None:
         """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
         file_identity = _identity_at(self.path)
         # Opening the file and closing it again would drop the lock that this process holds.
         if file_identity is not None and file_identity in _registry:
             return False
-        fd = to_high_number(
-            _open(self.path, os.O_RDWR | os.O_CREAT)
-        )  # before it is locked: closing the old number later would release the lock
+        # Before it is locked: closing the old number later would release the lock.
+        fd = to_high_number(_open(self.path, os.O_RDWR | os.O_CREAT))
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         try:
@@ -163,9 +150,8 @@ class RecordLock:
         fd = self._fd
         self._fd = -1
         with contextlib.suppress(OSError):
-            status = os.fstat(
-                fd
-            )  # after a program closed all descriptors, the number may belong to another file
+            # After a program closed all descriptors, the number may belong to another file.
+            status = os.fstat(fd)
             if (status.st_dev, status.st_ino) == identity:
                 os.close(fd)
 

@@ -43,7 +43,9 @@ def start_ticks(pid: int) -> int:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return 0
-    return 0 if fields[0].decode() in _DEAD_STATES else int(fields[19])
+    if fields[0].decode() in _DEAD_STATES:
+        return 0
+    return int(fields[19])
 
 
 def pid_namespace() -> int:
@@ -68,7 +70,9 @@ def _start_ticks_elsewhere(pid: int) -> int:
 
     try:
         process = psutil.Process(pid)
-        return 0 if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 100)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return 0
+        return int(process.create_time() * 100)
     except psutil.Error:
         return 0
 

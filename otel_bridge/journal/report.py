@@ -323,13 +323,10 @@ class ReportCache:
     """Reads reports and caches those that do not change. Thread-safe.
 
     A returned report is shared: do not change it.
-
-    Args:
-        limit_bytes: Sizes of the report files whose content is kept.
     """
 
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
-        self._kept = StampedCache[Path, Report | None](limit_bytes)
+    def __init__(self) -> None:
+        self._kept = StampedCache[Path, Report | None](_LIMIT_BYTES)
 
     def read(self, folder: RunFolder) -> Report | None:
         """Return the report of *folder* as `read_report` does."""
@@ -436,7 +433,9 @@ def end_of_log(log: Path) -> str:
     with open(open_regular(log), "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _LOG_END_BYTES, 0))
         lines = file.read(_LOG_END_BYTES).decode("utf-8", "replace").strip().splitlines()
-    return f"{shown(lines[-1].strip())} (the end of {log})" if lines else ""
+    if lines:
+        return f"{shown(lines[-1].strip())} (the end of {log})"
+    return ""
 
 
 def reason_of_end(log: Path) -> str:

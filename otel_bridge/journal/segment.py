@@ -73,7 +73,9 @@ def parsed_segment_name(name: str) -> tuple[str, int] | None:
         return None
     instance_id = match[1]
     number = int(match[2])
-    return (instance_id, number) if f"{segment_name(instance_id, number)}{SUFFIX}" == name else None
+    if f"{segment_name(instance_id, number)}{SUFFIX}" == name:
+        return (instance_id, number)
+    return None
 
 
 class SegmentWriter:
@@ -118,7 +120,9 @@ class SegmentWriter:
         """Return the offset of the next frame, if it does not begin a new segment."""
         # The kernel keeps it, so that a signal handler that raises right after the write cannot
         # make it wrong.
-        return os.lseek(self._fd, 0, os.SEEK_CUR) if self._fd >= 0 else self._closed_at
+        if self._fd >= 0:
+            return os.lseek(self._fd, 0, os.SEEK_CUR)
+        return self._closed_at
 
     @property
     def path(self) -> Path:

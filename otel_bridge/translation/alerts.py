@@ -468,7 +468,9 @@ def _is_finite(values: Mapping[str, Value]) -> bool:
 def _number(value: Value, rule: AlertRule) -> float:
     """Return the number that *rule* judges: of a distribution the mean, and for a finite one the sum."""
     if isinstance(value, Distribution):
-        return value.mean if rule.kind is AlertKind.BOUND else value.sum
+        if rule.kind is AlertKind.BOUND:
+            return value.mean
+        return value.sum
     try:
         return float(value)
     except OverflowError:
@@ -480,7 +482,9 @@ def _source(row_id: str) -> str:
 
     Empty for rows of several processes.
     """
-    return row_id.split(":", 2)[1] if row_id.startswith("m:") else ""
+    if row_id.startswith("m:"):
+        return row_id.split(":", 2)[1]
+    return ""
 
 
 def _digest(*parts: str) -> str:

@@ -84,19 +84,17 @@ class GeneratedRollout:
 
 
 class GeneratedRollouts:
-    """Remembers the last *limit* rollouts by trace id.
+    """Remembers the last rollouts by trace id; beyond the limit the oldest chunk is forgotten first.
 
     Args:
         state: Key space ``lineage/rollouts/``.
-        limit: Most rollouts; the oldest chunk is forgotten first.
 
     Attributes:
         awaited: Trace ids that a training step named before their rollouts arrived.
     """
 
-    def __init__(self, state: TranslationState, limit: int = _LIMIT) -> None:
+    def __init__(self, state: TranslationState) -> None:
         self._state = state
-        self._limit = limit
         self._rollouts: dict[str, GeneratedRollout] = {}
         self._chunk_of: dict[str, int] = {}
         self._chunks: dict[int, list[str]] = {}
@@ -124,7 +122,7 @@ class GeneratedRollouts:
         if trace_id in self.awaited:
             self.awaited.discard(trace_id)
             self._arrived[trace_id] = None
-        while len(self._rollouts) > self._limit:
+        while len(self._rollouts) > _LIMIT:
             # A whole chunk, not one rollout: one deleted key in place of many rewritten ones.
             self._forget(next(iter(self._chunks)))
 

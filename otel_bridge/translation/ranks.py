@@ -215,7 +215,9 @@ class RankMerge:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows of steps that have waited long enough, or whose missing ranks have ended."""
-        return self._due(now_unix_ns) if self._steps.begin_check(now_unix_ns) else []
+        if self._steps.begin_check(now_unix_ns):
+            return self._due(now_unix_ns)
+        return []
 
     def close(self) -> list[Record]:
         """Return the rows of all open steps, since no more rows will arrive."""

@@ -326,7 +326,9 @@ class Translator:
 
     def status(self) -> str:
         """Return ``running``, or the status of the run after its end."""
-        return self._lifecycle.status().value if self._lifecycle.ended else "running"
+        if self._lifecycle.ended:
+            return self._lifecycle.status().value
+        return "running"
 
     def processes_by_role(self) -> dict[str, tuple[int, int]]:
         """Return, by role, how many processes are open, and how many there are.
@@ -512,7 +514,9 @@ class Translator:
         records = self._featured.rows(self._with_restarts(records))
         if self._defined.defined:
             records = self._defined.rows(records)
-        return records if self._alerts is None else self._alerts.rows(records, now_unix_ns)
+        if self._alerts is None:
+            return records
+        return self._alerts.rows(records, now_unix_ns)
 
     def _with_restarts(self, records: list[Record]) -> list[Record]:
         """Put the config that names a role's further attempt before the first row of that attempt."""

@@ -46,7 +46,7 @@ def test_a_lock_shuts_out_other_processes_until_it_is_released(tmp_path: Path) -
 
     with python(HOLD + WAIT, path) as process:
         assert line_of(process) == "True"
-        while_held = (probe(path), RecordLock(path).acquire(blocking=False))
+        while_held = (probe(path), RecordLock(path).acquire())
         process.communicate("\n")
         after = (probe(path), RecordLock(path).acquire())
 
@@ -215,22 +215,6 @@ def test_a_lock_whose_file_was_deleted_is_not_held_any_more(tmp_path: Path) -> N
     lock.release()
     assert probed_elsewhere(path)
     other.release()
-
-
-def test_a_blocking_acquire_waits_for_its_turn(tmp_path: Path) -> None:
-    path = tmp_path / "x.lock"
-
-    with python(HOLD + WAIT, path) as process:
-        assert line_of(process) == "True"
-        lock = RecordLock(path)
-        waiter = threading.Thread(target=lock.acquire, args=(True,))
-        waiter.start()
-        before = lock.held()
-        process.communicate("\n")
-        waiter.join()
-
-    assert (before, lock.held()) == (False, True)
-    lock.release()
 
 
 def test_a_program_that_closes_every_descriptor_loses_no_file_to_a_release(tmp_path: Path) -> None:

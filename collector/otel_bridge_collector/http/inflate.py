@@ -55,7 +55,9 @@ def inflated_message(body: bytes, limit_bytes: int) -> bytes:
     """
     if body[:2] == _GZIP_MAGIC:
         return inflated(body, "gzip", limit_bytes)
-    return inflated(body, "deflate", limit_bytes) if body[:1] == b"x" else body
+    if body[:1] == b"x":
+        return inflated(body, "deflate", limit_bytes)
+    return body
 
 
 def _inflated(body: bytes, wbits: int, encoding: str, limit_bytes: int) -> bytes:

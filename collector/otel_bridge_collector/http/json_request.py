@@ -109,7 +109,9 @@ def _reader(field: FieldDescriptor) -> _Convert:
 def _is_repeated(field: FieldDescriptor) -> bool:
     # From protobuf 6.31 on; `label` goes away.
     is_repeated = cast("bool | None", getattr(field, "is_repeated", None))
-    return bool(getattr(field, "label", 0) == 3) if is_repeated is None else is_repeated
+    if is_repeated is None:
+        return bool(getattr(field, "label", 0) == 3)
+    return is_repeated
 
 
 def _reader_of_one(field: FieldDescriptor) -> _Convert:
@@ -253,7 +255,9 @@ def _shown(value: object) -> str:
     if isinstance(value, (list, dict)):
         return f"an {'array' if isinstance(value, list) else 'object'} of {len(cast('list[object]', value))}"
     text = repr(value[:_SHOWN] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[: _SHOWN - 1]}…"
 
 
 _SCALARS: Final[Mapping[int, _Convert]] = {

@@ -201,7 +201,9 @@ def _text(key: str, value: str) -> common_pb2.KeyValue:
 
 
 def _plain(value: Json) -> str:
-    return clean_text(value) if isinstance(value, str) else _json(value)
+    if isinstance(value, str):
+        return clean_text(value)
+    return _json(value)
 
 
 def _json(value: Json) -> str:

@@ -142,7 +142,9 @@ class WandbMedia:
         return self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)
 
     def _cell(self, cell: object, folder: Path) -> object:
-        return self._file(cell, folder) if isinstance(cell, MediaItem) else cell
+        if isinstance(cell, MediaItem):
+            return self._file(cell, folder)
+        return cell
 
 
 def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:

@@ -73,7 +73,9 @@ def _require_size(line: Mapping[str, object], bins: int, position: int) -> None:
 
 def shown_key(key: str, axis: str | None) -> str:
     """Return the key under which W&B shows *key*: its own, unless that is the axis or one of wandb's own names."""
-    return f"{key}_value" if key == axis or key in _RESERVED else key
+    if key == axis or key in _RESERVED:
+        return f"{key}_value"
+    return key
 
 
 def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:

@@ -254,4 +254,6 @@ def _content(message: Mapping[str, Json]) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str) if value else ""
+    if value:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return ""

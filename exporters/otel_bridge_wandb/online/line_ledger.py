@@ -107,7 +107,9 @@ class LineLedger:
         waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
         if waiting:
             return min(min(waiting) - 1, self._position)
-        return max(self._position, self._tail) if self.outstanding <= 0 else self._position
+        if self.outstanding <= 0:
+            return max(self._position, self._tail)
+        return self._position
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return the positions of *positions* that were neither confirmed at open nor logged since."""

@@ -259,4 +259,6 @@ def _value(item: object) -> Any:
     if not isinstance(item, dict):
         return item
     entry = cast("dict[str, Any]", item)
-    return entry["value"] if "value" in entry and entry.keys() <= {"value", "desc"} else entry
+    if "value" in entry and entry.keys() <= {"value", "desc"}:
+        return entry["value"]
+    return entry

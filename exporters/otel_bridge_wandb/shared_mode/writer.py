@@ -190,7 +190,9 @@ def _by_role(records: Sequence[R]) -> Iterator[tuple[str | None, list[R]]]:
 
 def _unlisted(memory: WriterMemory) -> list[str | None]:
     stored = memory.get(_UNLISTED)
-    return list(dict.fromkeys(json.loads(stored))) if stored else []
+    if stored:
+        return list(dict.fromkeys(json.loads(stored)))
+    return []
 
 
 class PrefixedMemory:

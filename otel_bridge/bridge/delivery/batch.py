@@ -295,7 +295,9 @@ class DeadLetterQueue:
 
         ``None`` when no end is owed.
         """
-        return None if self._owed_end is None else Batch(deque(), state.written, self._owed_end)
+        if self._owed_end is None:
+            return None
+        return Batch(deque(), state.written, self._owed_end)
 
     def ended(self) -> None:
         """Mark the end of the run as written again, or as cancelled by later records."""
@@ -329,4 +331,6 @@ class DeadLetterQueue:
 def _retry_obstacle(dead_letter: StoredDeadLetter, state: ExporterState) -> str:
     if dead_letter.destination_id != state.id:
         return "it belongs to another destination of this exporter"
-    return "" if dead_letter.data else "its content was released, there were too many"
+    if dead_letter.data:
+        return ""
+    return "its content was released, there were too many"

@@ -85,7 +85,9 @@ class Delivery:
         """Return the state of the exporter, up to where its records are requested."""
         state = self._position.state
         last = self.requests.final_position
-        return state if last is None else dataclasses.replace(state, final_position=last.position)
+        if last is None:
+            return state
+        return dataclasses.replace(state, final_position=last.position)
 
     @property
     def requested_wait_s(self) -> float:
@@ -282,7 +284,9 @@ class Delivery:
                 limit_bytes=BATCH_BYTES,
             )
             if kinds == self._kinds:
-                return page if final is None else page.up_to(max(final.position, state.written))
+                if final is None:
+                    return page
+                return page.up_to(max(final.position, state.written))
 
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
@@ -416,7 +420,9 @@ def _end_of(page: RecordPage, final: FinalPosition | None) -> End | None:
     """Return the end that closes *page*; a later record for the exporter cancels the end."""
     last = page.records[-1] if page.records else None
     last_position = page.last if final is None else max(final.position, page.through)
-    return last if isinstance(last, End) and last.position == last_position else None
+    if isinstance(last, End) and last.position == last_position:
+        return last
+    return None
 
 
 def _owed_end(
@@ -432,4 +438,6 @@ def _owed_end(
     if final is None or page.through < final.position:
         return None
     is_ended = state.ended and not needs_writer(state, records, None)
-    return None if is_ended else End("", final.status, 0, page.through)
+    if is_ended:
+        return None
+    return End("", final.status, 0, page.through)

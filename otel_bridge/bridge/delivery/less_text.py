@@ -44,7 +44,9 @@ def truncate(record: Record, limit: int) -> Record:
     if isinstance(record, PlainTrace):
         spans = [_span(span, limit) for span in record.spans]
         return replace(record, name=_name(record, spans), spans=spans)
-    return limited_media(record, _policy(limit)) if isinstance(record, MediaRecord) else record
+    if isinstance(record, MediaRecord):
+        return limited_media(record, _policy(limit))
+    return record
 
 
 def _policy(limit: int) -> ContentPolicy:
@@ -154,4 +156,6 @@ def _size(value: Json) -> int:
         return len(value)
     if isinstance(value, list):
         return sum(map(_size, value))
-    return sum(map(_size, value.values())) if isinstance(value, dict) else 0
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return 0

@@ -73,7 +73,9 @@ class RetryPolicy:
 
         A person may call it earlier.
         """
-        return 0.0 if self._position.state.state == "blocked" else self._backoff.requested_s
+        if self._position.state.state == "blocked":
+            return 0.0
+        return self._backoff.requested_s
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
         """Show that a person must act; return the seconds until the next try."""
@@ -147,17 +149,14 @@ class RetryPolicy:
 class Backoff:
     """Counts failures in a row. One thread.
 
-    Args:
-        chance: Source of jitter; by default its own, so that no seeded generator of the trainer is
-            used.
-
     Attributes:
         failures: Number of failures in a row.
         requested_s: Seconds of the wait after the last failure that the other end requested.
     """
 
-    def __init__(self, chance: random.Random | None = None) -> None:
-        self._chance = chance or random.SystemRandom()
+    def __init__(self) -> None:
+        # Not the global generator: a trainer in this process may have seeded it.
+        self._random = random.SystemRandom()
         self.failures = 0
         self.requested_s = 0.0
 
@@ -170,7 +169,7 @@ class Backoff:
         # The exponent is bounded, because a float overflows after a thousand failures.
         longest = min(FIRST_S * 2.0 ** min(self.failures - 1, 20), LONGEST_S)
         self.requested_s = min(retry_after_s or 0.0, ASKED_LONGEST_S)
-        return max(longest * self._chance.uniform(0.5, 1.0), self.requested_s)
+        return max(longest * self._random.uniform(0.5, 1.0), self.requested_s)
 
     def succeeded(self) -> None:
         """Reset the count."""

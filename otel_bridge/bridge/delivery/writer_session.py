@@ -416,4 +416,6 @@ class Throttle:
         """
         pause_s = min(self._wrote_s * PAUSE_FACTOR, LONGEST_PAUSE_S)
         self._wrote_s = 0.0
-        return pause_s if allowed and pause_s >= SHORTEST_PAUSE_S else 0.0
+        if allowed and pause_s >= SHORTEST_PAUSE_S:
+            return pause_s
+        return 0.0

@@ -97,7 +97,9 @@ class Reply:
 
 def client_for(endpoint: Endpoint) -> Client:
     """Return a client for *endpoint*; it connects with its first request."""
-    return _GrpcClient(endpoint) if endpoint.protocol == "grpc" else _HttpClient(endpoint)
+    if endpoint.protocol == "grpc":
+        return _GrpcClient(endpoint)
+    return _HttpClient(endpoint)
 
 
 class _HttpClient:

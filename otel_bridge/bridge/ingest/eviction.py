@@ -152,4 +152,6 @@ def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
 
 
 def _half(oldest: int, through: int) -> int:
-    return 0 if through < oldest else oldest + (through - oldest) // 2
+    if through < oldest:
+        return 0
+    return oldest + (through - oldest) // 2

@@ -87,7 +87,9 @@ class ProcessMonitor:
         if facts is None:
             return Status.FINISHED
         status = facts.get("status")
-        return Status.KILLED if status is None else Status(str(status))
+        if status is None:
+            return Status.KILLED
+        return Status(str(status))
 
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""

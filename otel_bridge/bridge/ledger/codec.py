@@ -151,7 +151,9 @@ def _row_fields(row: Row, values: object) -> tuple[object, ...]:
 
 
 def _plain_value(value: Value) -> Json:
-    return {_DISTRIBUTION: packed_distribution(value)} if isinstance(value, Distribution) else value
+    if isinstance(value, Distribution):
+        return {_DISTRIBUTION: packed_distribution(value)}
+    return value
 
 
 def _decode_row(data: bytes, position: Position) -> Row:
@@ -303,6 +305,8 @@ def _is_exact(value: object) -> bool:
 
 def _load(data: bytes) -> Any:
     try:
-        return json.loads(data[1:]) if data[:1] == _STDLIB else orjson.loads(data)
+        if data[:1] == _STDLIB:
+            return json.loads(data[1:])
+        return orjson.loads(data)
     except ValueError as exc:
         raise InvalidRecordError(f"{len(data)} bytes in the ledger are not JSON: {exc}") from exc

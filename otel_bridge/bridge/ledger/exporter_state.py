@@ -66,7 +66,9 @@ class ExporterState(ExporterReport):
     @property
     def delivered(self) -> Position:
         """Return the position up to which no record must be written again."""
-        return self.written if self.settled else min(self.durable, self.written)
+        if self.settled:
+            return self.written
+        return min(self.durable, self.written)
 
     def lacks(self, position: Position) -> int:
         """Return the number of records up to *position* that the exporter still has to write."""

@@ -102,7 +102,9 @@ class LedgerView:
             oldest = cast(
                 "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
             )
-            return position_of(sql) + 1 if oldest is None else oldest
+            if oldest is None:
+                return position_of(sql) + 1
+            return oldest
 
     def state(self, *prefixes: str) -> tuple[Position, dict[str, object]]:
         """Return the last position and the state under *prefixes*, both of one moment."""

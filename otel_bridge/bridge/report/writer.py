@@ -281,7 +281,9 @@ def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]
 
 
 def _last_alert(value: object) -> dict[str, str | int]:
-    return dict(cast("dict[str, str | int]", value)) if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return dict(cast("dict[str, str | int]", value))
+    return {}
 
 
 def _counts(items: Iterable[tuple[str, object]], prefix: str) -> dict[str, int]:

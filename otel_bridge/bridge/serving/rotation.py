@@ -76,7 +76,9 @@ class Rotation:
             first = next(iter(self.waiting.values()), None)
         except RuntimeError:  # the queue changes just now
             return 0.0
-        return 0.0 if first is None else time.monotonic() - first[1]
+        if first is None:
+            return 0.0
+        return time.monotonic() - first[1]
 
     def wait(self, folder: RunFolder, *, first: bool = False) -> None:
         """Put *folder* at the end of the queue, or at its beginning.

@@ -52,7 +52,9 @@ def text_in(attributes: Mapping[str, object], key: str) -> str:
     value = attributes.get(key)
     if isinstance(value, str):
         return value
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return ""
 
 
 def int_in(attributes: Mapping[str, object], key: str) -> int | None:

@@ -135,7 +135,9 @@ def _around(edge: float) -> tuple[float, float]:
     Drawing a bucket needs some width.
     """
     above = edge + max(abs(edge), 1.0) * NARROW
-    return (edge, above) if math.isfinite(above) else (math.nextafter(edge, 0.0), edge)
+    if math.isfinite(above):
+        return (edge, above)
+    return (math.nextafter(edge, 0.0), edge)
 
 
 def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:

@@ -119,7 +119,9 @@ def system_message(value: Json) -> Message | None:
     """Read ``gen_ai.system_instructions``: a list of parts, or a text."""
     parsed = parsed_json(value)
     if isinstance(parsed, str):
-        return {"role": "system", "content": parsed} if parsed else None
+        if parsed:
+            return {"role": "system", "content": parsed}
+        return None
     if not isinstance(parsed, list) or not parsed:
         return None
     messages = _from_parts("system", parsed, {})
@@ -177,7 +179,9 @@ def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
         "arguments": as_text(arguments),
     }
     call: dict[str, Json] = {"type": "function", "function": function}
-    return {"id": call_id, **call} if isinstance(call_id, str) else call
+    if isinstance(call_id, str):
+        return {"id": call_id, **call}
+    return call
 
 
 def _choice(entry: Json) -> Json:
@@ -194,7 +198,9 @@ def _choice(entry: Json) -> Json:
 def _content(value: Json) -> Json:
     if value is None or isinstance(value, str):
         return value
-    return value if isinstance(value, list) and not too_deep(value) else as_text(value)
+    if isinstance(value, list) and not too_deep(value):
+        return value
+    return as_text(value)
 
 
 def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:

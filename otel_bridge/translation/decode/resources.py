@@ -173,7 +173,9 @@ def _rank(attributes: Mapping[str, object], *, third_party: bool) -> int:
 
 def _service_role(attributes: Mapping[str, object]) -> str | None:
     name = text_in(attributes, semconv.SERVICE_NAME)
-    return None if not name or name.startswith(_UNKNOWN_SERVICE) else name
+    if not name or name.startswith(_UNKNOWN_SERVICE):
+        return None
+    return name
 
 
 def _is_anonymous(attributes: Mapping[str, object]) -> bool:

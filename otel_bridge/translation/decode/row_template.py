@@ -194,7 +194,9 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
         # Another shape, or bytes that end early: protobuf reads the frame, or refuses it.
         return None
     is_complete = offsets.seq >= 0 and bool(offsets.values)
-    return offsets if is_complete and len(offsets.steps) == len(offsets.times) else None
+    if is_complete and len(offsets.steps) == len(offsets.times):
+        return offsets
+    return None
 
 
 def _field(payload: bytes, position: int, end: int) -> tuple[int, int, int]:

@@ -105,7 +105,9 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
         return metric.gauge.data_points
     if kind == "histogram":
         return metric.histogram.data_points
-    return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
+    if kind == "exponential_histogram":
+        return metric.exponential_histogram.data_points
+    return ()
 
 
 def _header(point: _Point, role: str | None) -> _Header | None:
@@ -127,7 +129,9 @@ def _header(point: _Point, role: str | None) -> _Header | None:
             seq = max(pair.value.int_value, 0)
         elif key == semconv.ROW_TIME:
             own_ns = max(pair.value.int_value, 0)
-    return None if step is None or not time_ns else (time_ns, role, step, seq, own_ns)
+    if step is None or not time_ns:
+        return None
+    return (time_ns, role, step, seq, own_ns)
 
 
 def _add_point(

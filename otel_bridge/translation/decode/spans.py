@@ -183,7 +183,9 @@ def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
         kind_name = attributes.get(key)
         if isinstance(kind_name, str):
             return kinds.get(kind_name.strip('"').lower(), SPAN)
-    return _NAMED_KINDS.get(name.partition(" ")[0], SPAN) if " " in name else SPAN
+    if " " in name:
+        return _NAMED_KINDS.get(name.partition(" ")[0], SPAN)
+    return SPAN
 
 
 _NAMED_KINDS: Final[Mapping[str, str]] = {
@@ -260,7 +262,9 @@ def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
         return None
     call_id = as_name(first_of(span.attributes, _CALL_IDS))
     result = first_of(span.attributes, _RESULTS)
-    return (call_id, result) if call_id is not None and result is not None else None
+    if call_id is not None and result is not None:
+        return (call_id, result)
+    return None
 
 
 def _else(value: Json, default: Json) -> Json:
@@ -305,7 +309,9 @@ def as_float(value: Json) -> float | None:
             return math.inf if value > 0 else -math.inf
     try:
         # A longer text is not a number, and is not worth the parse.
-        return float(value) if isinstance(value, str) and len(value) < 64 else None
+        if isinstance(value, str) and len(value) < 64:
+            return float(value)
+        return None
     except ValueError:
         return None
 
@@ -317,7 +323,9 @@ def as_name(value: Json) -> str | None:
     """
     if isinstance(value, str):
         return value or None
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return None
 
 
 def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:

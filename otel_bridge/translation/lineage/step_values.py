@@ -105,7 +105,9 @@ def _histogram(numbers: Sequence[int]) -> Distribution:
 
 def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, Value]:
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    return {f"{PREFIX}reward/{name}": fmean(rewards)} if rewards else {}
+    if rewards:
+        return {f"{PREFIX}reward/{name}": fmean(rewards)}
+    return {}
 
 
 def _composition(consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:

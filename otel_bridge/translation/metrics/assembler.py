@@ -346,7 +346,9 @@ def _from_state(value: object) -> PendingRow:
 
 
 def _packed(value: Value) -> object:
-    return packed_distribution(value) if isinstance(value, Distribution) else value
+    if isinstance(value, Distribution):
+        return packed_distribution(value)
+    return value
 
 
 def _unpacked(value: object) -> Value:

@@ -136,4 +136,6 @@ class DefinedSummaries:
         changed = {
             key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)
         }
-        return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)] if changed else []
+        if changed:
+            return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)]
+        return []

@@ -90,7 +90,9 @@ def _text(value: object) -> str:
 def _legal(text: str) -> str:
     legal = _ILLEGAL.sub("_", text)
     # Two texts that differ in replaced characters only must not become one series.
-    return legal if legal == text and text else f"{legal}-{short_hash(text, 3)}"
+    if legal == text and text:
+        return legal
+    return f"{legal}-{short_hash(text, 3)}"
 
 
 def address_part(address: str) -> str:

@@ -298,7 +298,9 @@ class PhasePipeline:
         for step in closed:
             if steps_of_role[step.role] > _KEPT_STEPS:
                 return step
-        return closed[0] if has_many or phases > _MAX_PHASES else None
+        if has_many or phases > _MAX_PHASES:
+            return closed[0]
+        return None
 
 
 def _timeline_phase(

@@ -81,7 +81,9 @@ class StragglerCauses:
         if cause is not None or len(self._causes) < _MAX_CAUSES:
             self._causes[name] = _Cause(rank, steps, row.attempt, step)
             self._state.set(name, [*self._causes[name]])
-        return [_alert(rule, row, phase, rank, ratio)] if steps == rule.steps else []
+        if steps == rule.steps:
+            return [_alert(rule, row, phase, rank, ratio)]
+        return []
 
 
 def _alert(rule: AlertRule, row: Row, phase: str, rank: int, ratio: float) -> Alert:

@@ -135,7 +135,9 @@ class RunLifecycle:
         if start.boot_id not in self._boots and len(self._boots) < _MAX_BOOTS:
             self._boots[start.boot_id] = start.unix_ns - start.monotonic_ns
         booted_ns = self._boots.get(start.boot_id)
-        return start.unix_ns if booted_ns is None else booted_ns + start.monotonic_ns
+        if booted_ns is None:
+            return start.unix_ns
+        return booted_ns + start.monotonic_ns
 
     def on_frame(self, process: Process, now_unix_ns: int) -> None:
         """Note that a frame of *process* was read; a process that only timed out is reopened."""
@@ -292,7 +294,9 @@ class RunLifecycle:
         if not (process.waiting or process.tail_missing):
             return 0
         wait_ns = self._options.row_wait_ns
-        return self._receive_clock.due(since_ns, wait_ns) if process.remote else since_ns + wait_ns
+        if process.remote:
+            return self._receive_clock.due(since_ns, wait_ns)
+        return since_ns + wait_ns
 
     def run_end(self) -> End:
         """End the run and return its end record."""

@@ -226,7 +226,9 @@ class Process:
     @property
     def tail_missing(self) -> int:
         """Return the number of rows that the end event reports and that were not received."""
-        return max(self.last_seq - self.rows.high, 0) if self.status is not None else 0
+        if self.status is not None:
+            return max(self.last_seq - self.rows.high, 0)
+        return 0
 
     def mark_changed(self) -> None:
         """Note that the state of the process must be stored."""

@@ -68,7 +68,9 @@ class ProducerRegistry:
     def known(self, source: SegmentInfo) -> ProducerContext | None:
         """Return the cached producer of a segment, when this very `SegmentInfo` was looked up before."""
         context = self._of_segments.get(source.instance_id)
-        return context if context is not None and context.source is source else None
+        if context is not None and context.source is source:
+            return context
+        return None
 
     def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
         """Return the producer of a segment; ``None``: the segment belongs to another run.

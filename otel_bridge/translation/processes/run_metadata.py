@@ -164,4 +164,6 @@ def _source(attributes: Mapping[str, object], name: str, generated: str) -> str:
     if not text_in(attributes, name):
         return _DERIVED
     # OTEL_RESOURCE_ATTRIBUTES, by which a launcher names the run to stock SDKs, holds texts only.
-    return GENERATED if attributes.get(generated) in {True, "true"} else GIVEN
+    if attributes.get(generated) in {True, "true"}:
+        return GENERATED
+    return GIVEN

@@ -52,7 +52,9 @@ class ForgottenEnds:
     @property
     def owner_status(self) -> Status | None:
         """Return the status of the last process of the owner role; ``None`` without one."""
-        return Status(cast("str", self._stored[_OWNER][1])) if _OWNER in self._stored else None
+        if _OWNER in self._stored:
+            return Status(cast("str", self._stored[_OWNER][1]))
+        return None
 
     @property
     def generation(self) -> int:
@@ -60,16 +62,18 @@ class ForgottenEnds:
 
         -1 without one.
         """
-        return cast("int", self._stored[_WORST][0]) if _WORST in self._stored else -1
+        if _WORST in self._stored:
+            return cast("int", self._stored[_WORST][0])
+        return -1
 
     def worst_of(self, generation: int) -> list[Status]:
         """Return the worst status among the processes of *generation*.
 
         Nothing without such a process.
         """
-        return (
-            [Status(cast("str", self._stored[_WORST][1]))] if self.generation == generation else []
-        )
+        if self.generation == generation:
+            return [Status(cast("str", self._stored[_WORST][1]))]
+        return []
 
     def add(self, process: Process, owner_role: str) -> None:
         """Remember the part of *process*, which has ended and is forgotten."""

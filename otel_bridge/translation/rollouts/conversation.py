@@ -36,7 +36,9 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
             continue  # the same call recorded twice, e.g. by two instrumentations
         messages.extend(new)
         marks.extend(_mark(message) for message in new)
-    return _with_results(messages, tool_results) if tool_results else messages
+    if tool_results:
+        return _with_results(messages, tool_results)
+    return messages
 
 
 def in_order(
@@ -82,7 +84,9 @@ def _call_ids(messages: Sequence[Message]) -> list[str]:
 
 def _calls(message: Message) -> list[dict[str, Json]]:
     calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if isinstance(calls, list):
+        return [call for call in calls if isinstance(call, dict)]
+    return []
 
 
 def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[Message]:

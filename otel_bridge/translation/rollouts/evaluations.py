@@ -200,7 +200,9 @@ class Evaluations:
         key = f"{evaluation.trace_id}{_SPAN}{evaluation.span_id}"
         spans = self._of_spans.get(evaluation.trace_id, {})
         has_room = key in spans or len(spans) < _MAX_SPANS
-        return replace(evaluation, trace_id=key) if has_room else evaluation
+        if has_room:
+            return replace(evaluation, trace_id=key)
+        return evaluation
 
     def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
         """Assign values about spans of a trace to their rollouts.

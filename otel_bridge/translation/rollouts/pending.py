@@ -96,7 +96,9 @@ class PendingTraces:
         return self._first(self._undecided)
 
     def _first(self, trace_ids: Mapping[str, None]) -> PendingTrace | None:
-        return self._traces[next(iter(trace_ids))] if trace_ids else None
+        if trace_ids:
+            return self._traces[next(iter(trace_ids))]
+        return None
 
     def _due_ns(self, trace: PendingTrace) -> int:
         if trace.root_ns is not None:

@@ -138,7 +138,9 @@ class StepSampler:
             return SamplingDecision.WAIT
         has_seat = step.seat(facts, cap)
         self._touched(step, now_unix_ns)
-        return SamplingDecision.KEEP if has_seat else SamplingDecision.LEAVE_OUT
+        if has_seat:
+            return SamplingDecision.KEEP
+        return SamplingDecision.LEAVE_OUT
 
     def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
         """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
@@ -345,7 +347,9 @@ class StepSampler:
     def cap(self, split: str) -> int:
         """Return the number of seats of a step of *split*."""
         eval_cap = self._options.max_rollouts_eval
-        return eval_cap if split == EVAL and eval_cap is not None else self._options.max_rollouts
+        if split == EVAL and eval_cap is not None:
+            return eval_cap
+        return self._options.max_rollouts
 
     def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
         """Return the open or closed step of this number, or a new open one."""

@@ -179,4 +179,6 @@ def _sums(value: Json) -> Sums | None:
     if count is None or count <= 0 or count > 1 << 53:
         return None
     finite = [number for number in numbers if number is not None and math.isfinite(number)]
-    return Sums(count, *finite) if len(finite) == len(numbers) else None
+    if len(finite) == len(numbers):
+        return Sums(count, *finite)
+    return None

@@ -107,7 +107,9 @@ class StepWorkers:
     def attempt(self, instance: str, axis: str) -> int | None:
         """Return the attempt of the role of *axis* that a process belongs to, ``None`` while unknown."""
         process = self._processes.get(instance)
-        return process.attempts.get(axis) if process is not None else None
+        if process is not None:
+            return process.attempts.get(axis)
+        return None
 
     def rooted(self, instance: str, trace_id: str, step: int) -> None:
         """Note that the root of a rollout arrived, while its other spans are still awaited."""

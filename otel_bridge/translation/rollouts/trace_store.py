@@ -305,7 +305,9 @@ class CompletedTrace:
     @property
     def remembered_ids(self) -> frozenset[bytes]:
         """Return every remembered span id."""
-        return self.marks if self.span_ids is None else self.span_ids
+        if self.span_ids is None:
+            return self.marks
+        return self.span_ids
 
 
 class CompletedTraces:

@@ -109,7 +109,9 @@ def _blob(pair: KeyValue) -> bytes:
 
 def _number(entry: AnyValue) -> float | int:
     """Return an entry of an array; some SDKs send a double without a fraction as an integer (JavaScript 2.12)."""
-    return entry.int_value if entry.HasField("int_value") else entry.double_value
+    if entry.HasField("int_value"):
+        return entry.int_value
+    return entry.double_value
 
 
 def _type_of_numbers(key: str) -> str:
@@ -128,7 +130,9 @@ def _rollouts(span: Span) -> tuple[str, ...]:
     """
     trace_ids = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
     # The numbers follow the order of the links: one that is left out would shift all others.
-    return trace_ids if len(set(trace_ids)) == len(span.links) else ()
+    if len(set(trace_ids)) == len(span.links):
+        return trace_ids
+    return ()
 
 
 def _named(blobs: Mapping[str, bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
