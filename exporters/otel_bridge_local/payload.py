@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, cast
 import orjson
 
 from otel_bridge.media_files import file_name
-from otel_bridge.otlp.json_text import number_or_name
+from otel_bridge.otlp.json_text import number_or_name, utf8_leaf, with_leaves
 from otel_bridge.records import (
     Alert,
     Distribution,
@@ -36,8 +36,11 @@ def row_payload(row: Row) -> Payload:
     names = ("position", "id", "role", "step", "axis", "time_unix_ns", "attempt")
     values: dict[str, Json] = {}
     for key, value in row.values.items():
-        # Raises for what is not a number, which makes the row a dead letter.
-        values[key] = plain(value) if isinstance(value, Distribution) else number_or_name(value)
+        if isinstance(value, Distribution):
+            values[key] = plain(value)
+        else:
+            # Raises for what is not a number, which makes the row a dead letter.
+            values[key] = number_or_name(value)
     return {"kind": "row", **_fields(row, names), "values": values}
 
 
@@ -156,16 +159,4 @@ def json_line(payload: Payload) -> bytes:
         return orjson.dumps(payload) + b"\n"
     except TypeError:
         # orjson refuses a text with a lone surrogate; a value that is not JSON raises again below.
-        return orjson.dumps(_encodable(payload)) + b"\n"
-
-
-def _encodable(value: Json) -> Json:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {
-            key.encode("utf-8", "replace").decode(): _encodable(item) for key, item in value.items()
-        }
-    return value
+        return orjson.dumps(with_leaves(payload, utf8_leaf)) + b"\n"

@@ -33,6 +33,7 @@ from otel_bridge.errors import (
     RetryableError,
 )
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.otlp.json_text import utf8
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.records import Alert, Evaluation, Json, Position, RolloutRecord, Row, Status
 from otel_bridge.settings import ALERT_WEBHOOK
@@ -211,9 +212,7 @@ def message(run: RunInfo, alert: Alert) -> bytes:
         _escaped(text),
         _escaped(" · ".join(fact for fact in facts if fact)),
     ]
-    return orjson.dumps(
-        {"text": "\n".join(line for line in lines if line).encode("utf-8", "replace").decode()}
-    )
+    return orjson.dumps({"text": utf8("\n".join(line for line in lines if line))})
 
 
 def _escaped(text: str) -> str:

@@ -9,22 +9,93 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from time import monotonic
+from typing import Final, TypeAlias, cast
 
+from otel_bridge.otlp.json_text import sound_leaf, with_leaves
 from otel_bridge.records import Json, Scalar
-from otel_bridge_trackio.payload import Payload, encodable
+from otel_bridge_trackio.payload import Payload
 
 _Path: TypeAlias = "tuple[str | None, ...]"
 """A role and the keys below it."""
 # Two keys of one run whose hashes agree too get a longer text to hash, so few digits are enough.
 _HASH_DIGITS: Final = 8
 _SUMMARY: Final = "summary"
-_NO_SUMMARY: Final[Mapping[str, Scalar]] = {}
+_MAX_REPAIRS: Final = 3
+"""Most times that one config is stored again; a later Trackio may keep other keys than it is
+given."""
+_CHECK_S: Final = 2.0
+"""Seconds before the config is checked: a bridge that read the store before our write has then
+written its own."""
+
+
+class RunConfig:
+    """Holds the config of one run with its summary, and decides when the store is to get it.
+
+    Args:
+        stored: Returns the config that the store has; empty when there is none or it cannot be read.
+        group: Group of the run.
+
+    Attributes:
+        due: Whether the store lacks it; the next record brings it.
+    """
+
+    def __init__(self, stored: Callable[[], Payload], group: str | None) -> None:
+        self._stored = stored
+        self._group = group
+        self._configs: dict[str | None, Mapping[str, Json]] = {}
+        self._summary: dict[str, Scalar] = {}
+        self._check_s: float | None = None
+        self._repairs = 0
+        self.due = False
+
+    def set(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Replace the config of *role*."""
+        self._configs[role] = config
+        self.require()
+
+    def summarize(self, values: Mapping[str, Scalar]) -> None:
+        """Set entries of the summary."""
+        self._summary |= values
+        self.require()
+
+    def require(self) -> None:
+        """Make the config due."""
+        self.due = True
+        self._repairs = 0
+
+    def payload(self, created: str) -> Payload:
+        """Return the config to store, with what others have stored of the run, which was *created* then."""
+        return beside(self._stored(), self._own(), group=self._group, created=created)
+
+    def written(self) -> None:
+        """Note that the store has the config."""
+        self.due = False
+        self._check_s = monotonic() + _CHECK_S
+
+    def check(self, *, now: bool = False) -> None:
+        """Make the config due if another bridge replaced it, after some time or *now*.
+
+        Raises:
+            ExporterError: The store cannot be read.
+        """
+        if self._check_s is None or not (now or monotonic() >= self._check_s):
+            return
+        self._check_s = None
+        stored_config = self._stored()
+        # Empty is what a store returns that cannot be read.
+        is_replaced = bool(stored_config) and not self._own().keys() <= stored_config.keys()
+        if is_replaced and self._repairs < _MAX_REPAIRS:
+            self._repairs += 1
+            self.due = True
+
+    def _own(self) -> Payload:
+        return config_payload(self._configs, self._summary)
 
 
 def config_payload(
-    configs: Mapping[str | None, Mapping[str, Json]], summary: Mapping[str, Scalar] = _NO_SUMMARY
+    configs: Mapping[str | None, Mapping[str, Json]], summary: Mapping[str, Scalar]
 ) -> Payload:
     """Return all configs as one flat config, ``<role>/<key>``, with *summary* as ``summary/<key>``.
 
@@ -42,8 +113,9 @@ def config_payload(
         for path, value in entries[1:]:
             # Only now that all plain names are in: a hashed name must not take that of another key.
             flat[_other_name(name, path, flat)] = value
-    # A config that cannot be stored would also prevent its row from being stored.
-    return {key: _storable(value) for key, value in encodable(flat).items()}
+    # A config that cannot be stored would also prevent its row from being stored. orjson, with which
+    # Trackio writes configs, raises for integers of more than 64 bits.
+    return cast("Payload", with_leaves(flat, sound_leaf))
 
 
 def beside(stored: Payload, ours: Payload, *, group: str | None, created: str) -> Payload:
@@ -70,18 +142,6 @@ def _above(keys: Iterable[str]) -> Iterable[str]:
         yield from ("/".join(parts[:count]) for count in range(1, len(parts)))
 
 
-def _storable(value: Json) -> Json:
-    """Return *value* with integers of more than 64 bits as text."""
-    # orjson, with which Trackio writes configs, raises for integers outside of this range.
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        return str(value)
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _storable(item) for key, item in value.items()}
-    return value
-
-
 def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, Json]]:
     for key, value in config.items():
         if isinstance(value, dict) and value:
@@ -92,9 +152,13 @@ def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, J
 
 def _name(path: _Path) -> str:
     role, *keys = path
-    name = "/".join([role, *map(str, keys)] if role else map(str, keys))
+    name = "/".join(map(str, keys))
+    if role:
+        name = f"{role}/{name}"
     # Such keys are Trackio's own fields; its Run raises for them, bulk_log would replace the field.
-    return f"config{name}" if name.startswith("_") else name
+    if name.startswith("_"):
+        return f"config{name}"
+    return name
 
 
 def _other_name(name: str, path: _Path, used_names: Container[str]) -> str:

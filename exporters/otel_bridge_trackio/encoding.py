@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from otel_bridge.errors import PermanentError
-from otel_bridge.otlp.json_text import number_or_name
+from otel_bridge.otlp.json_text import number_or_name, with_leaves
 from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
 from otel_bridge_trackio.store import StoreEntry
@@ -56,15 +56,11 @@ def _dumped(record: Payload) -> bytes:
     data = orjson.dumps(record)
     # orjson writes null for non-finite numbers; only then is the record searched for them.
     if b"null" in data:
-        return orjson.dumps(_with_named_numbers(record))
+        return orjson.dumps(with_leaves(record, _named_number))
     return data
 
 
-def _with_named_numbers(value: Json) -> Json:
+def _named_number(value: Json) -> Json:
     if isinstance(value, float):
         return number_or_name(value)
-    if isinstance(value, list):
-        return [_with_named_numbers(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _with_named_numbers(item) for key, item in value.items()}
     return value

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
+from otel_bridge.otlp.json_text import utf8_leaf, with_leaves
 from otel_bridge.records import (
     AXIS,
     Distribution,
@@ -65,9 +66,11 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         return cast("Payload", {**axes, **values})
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
-        metrics[_stored_key(key, row)] = (
-            histogram(value) if isinstance(value, Distribution) else value
-        )
+        stored_key = _stored_key(key, row)
+        if isinstance(value, Distribution):
+            metrics[stored_key] = histogram(value)
+        else:
+            metrics[stored_key] = value
     return metrics
 
 
@@ -75,8 +78,9 @@ def _stored_key(key: str, row: Row) -> str:
     """Return the name of a value: with ``__`` in front if it is Trackio's own name, or that of an axis."""
     # A key with the name of an axis is stored beside the axis, under the same name where no axis is
     # written; others are renamed as Trackio's own log() does.
-    is_taken = key in RESERVED or key.startswith("__") or key in row.steps
-    return f"__{key}" if is_taken else key
+    if key in RESERVED or key.startswith("__") or key in row.steps:
+        return f"__{key}"
+    return key
 
 
 @lru_cache(maxsize=256)
@@ -128,10 +132,13 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
     """
     previewed: list[Json] = [*messages]
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    contents = [messages[index].get("content") for index in turns]
-    answers = [content for content in contents if isinstance(content, str) and content]
-    if answers and not contents[0]:
-        part: Payload = {"type": "preview_of_the_answer", "text": answers[-1][:_PREVIEW_CHARS]}
+    answer = ""
+    for index in turns:
+        content = messages[index].get("content")
+        if isinstance(content, str):
+            answer = content or answer
+    if answer and not messages[turns[0]].get("content"):
+        part: Payload = {"type": "preview_of_the_answer", "text": answer[:_PREVIEW_CHARS]}
         previewed[turns[0]] = {**messages[turns[0]], "content": [part]}
     return previewed
 
@@ -145,7 +152,8 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
             outcome += f" ({evaluation.label})"
     status = f"{evaluation.name} {outcome}"
     text = f"{evaluation.name} = {outcome} for rollout {evaluation.rollout_id}"
-    content = f"{text}: {evaluation.explanation}" if evaluation.explanation else text
+    if evaluation.explanation:
+        text += f": {evaluation.explanation}"
     metadata: Payload = {
         "rollout_id": evaluation.rollout_id,
         "name": evaluation.name,
@@ -158,7 +166,7 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
     return {
         "_type": "trackio.trace",
         # A message of another role would be "(no user message)" in the list.
-        "messages": [{"role": "user", "content": content}],
+        "messages": [{"role": "user", "content": text}],
         "metadata": metadata,
         "spans": [],
     }
@@ -225,8 +233,12 @@ def _status(rollout: RolloutRecord) -> str | None:
     """
     if rollout.error:
         return "error"
-    reward = None if rollout.reward is None else f"reward {rollout.reward:.4g}"
-    return " · ".join(part for part in (rollout.role, reward) if part) or None
+    parts: list[str] = []
+    if rollout.role:
+        parts.append(rollout.role)
+    if rollout.reward is not None:
+        parts.append(f"reward {rollout.reward:.4g}")
+    return " · ".join(parts) or None
 
 
 def _staleness(rollout: RolloutRecord) -> int | None:
@@ -279,16 +291,4 @@ def _finite(value: Value, otherwise: float) -> float:
 
 def encodable(payload: Payload) -> Payload:
     """Return *payload* with every text valid as UTF-8: a lone surrogate becomes ``?``."""
-    return {_text(key): _encodable(value) for key, value in payload.items()}
-
-
-def _encodable(value: Json) -> Json:
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    return encodable(value) if isinstance(value, dict) else value
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+    return cast("Payload", with_leaves(payload, utf8_leaf))

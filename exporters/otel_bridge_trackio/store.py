@@ -11,7 +11,8 @@ import importlib
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +25,10 @@ from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.versions import INSTALL, Storage, TrackioAbilities, storage_of, unusable
 
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
+_REFUSALS: Final = (
+    sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError,
+)  # fmt: skip
+"""SQLite's errors about a record, which it never stores."""
 _import_lock = threading.Lock()
 
 
@@ -69,14 +74,10 @@ class LocalStore:
         """
         if not accepts(self._storage, "get_log_count", "project", "run", "run_id"):
             return 0
-        try:
-            return int(
-                self._storage.get_log_count(
-                    project=self._project, run=self._name, run_id=self._run_id
-                )
+        with _as_bridge_errors():
+            return self._storage.get_log_count(
+                project=self._project, run=self._name, run_id=self._run_id
             )
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, 0) from exc
 
     def config(self) -> Payload:
         """Return the run's config as it is stored, empty when there is none.
@@ -87,12 +88,10 @@ class LocalStore:
         """
         if not accepts(self._storage, "get_run_config", "project", "run", "run_id"):
             return {}
-        try:
-            stored_config: Payload | None = self._storage.get_run_config(
+        with _as_bridge_errors():
+            stored_config = self._storage.get_run_config(
                 project=self._project, run=self._name, run_id=self._run_id
             )
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, 0) from exc
         return stored_config or {}
 
     def name_held(self) -> str:
@@ -103,12 +102,10 @@ class LocalStore:
             BlockedError: The store cannot be read.
         """
         path = self._database()
-        try:
-            if path is None:
-                return ""
+        if path is None:
+            return ""
+        with _as_bridge_errors():
             return listed_name(path, self._run_id)
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, 0) from exc
 
     def rename(self, name: str) -> bool:
         """Give the run's rows another name.
@@ -120,10 +117,8 @@ class LocalStore:
         path = self._database()
         if path is None:
             return False
-        try:
+        with _as_bridge_errors():
             rename_rows(path, self._run_id, name)
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, 0) from exc
         return True
 
     def _database(self) -> Path | None:
@@ -144,11 +139,9 @@ class LocalStore:
             PermanentError: One entry can never be stored; the entries before it are stored.
         """
         try:
-            self._write(entries, config)
-        except (OSError, sqlite3.Error) as exc:
-            error = _as_bridge_error(exc, entries[0].position)
-            if not isinstance(error, PermanentError):
-                raise error from exc
+            with _as_bridge_errors(entries[0].position):
+                self._write(entries, config)
+        except PermanentError:
             self._write_one_by_one(entries, config)
         except (TypeError, ValueError, OverflowError) as exc:
             _raise_if_unusable(exc)
@@ -166,7 +159,7 @@ class LocalStore:
         """
         if not accepts(self._storage, "bulk_alert", "alert_ids", "run_id"):
             return False
-        try:
+        with _as_bridge_errors(alerts[0].position):
             self._storage.bulk_alert(
                 project=self._project,
                 run=self._name,
@@ -178,8 +171,6 @@ class LocalStore:
                 alert_ids=[f"{self._run_id}:{alert.id}" for alert in alerts],
                 run_id=self._run_id,
             )
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, alerts[0].position) from exc
         return True
 
     def media(self) -> Put | None:
@@ -190,8 +181,10 @@ class LocalStore:
         """Do nothing: the store keeps nothing open between calls."""
 
     def _write_one_by_one(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
+        """Store each of *entries* alone, so that an error names the one that Trackio refuses."""
         for entry in entries:
-            self._write_alone(entry, config)
+            with _as_bridge_errors(entry.position):
+                self._write_alone(entry, config)
 
     def _write_alone(self, entry: StoreEntry, config: Payload | None) -> None:
         try:
@@ -199,8 +192,6 @@ class LocalStore:
                 self._write([entry], config)
             except (TypeError, ValueError):  # a text has a lone surrogate, which JSON cannot hold
                 self._write([entry._replace(metrics=encodable(entry.metrics))], config)
-        except (OSError, sqlite3.Error) as exc:
-            raise _as_bridge_error(exc, entry.position) from exc
         except (TypeError, ValueError, OverflowError) as exc:
             raise PermanentError(
                 f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position
@@ -233,12 +224,10 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
         )
     rows = storage.get_logs(project=project, run=name, run_id=run_id)
     traces = storage.get_traces(project=project, run_id=run_id)
-    numbers = sum(
-        isinstance(value, (int, float))
-        for row in rows
-        for key, value in row.items()
-        if key != "step"
-    )
+    numbers = 0
+    for row in rows:
+        values = [value for key, value in row.items() if key != "step"]
+        numbers += sum(isinstance(value, (int, float)) for value in values)
     return numbers, len(traces)
 
 
@@ -288,26 +277,27 @@ def _raise_if_unusable(exc: Exception) -> None:
         raise blocked from exc
 
 
+@contextmanager
+def _as_bridge_errors(position: Position = 0) -> Generator[None]:
+    """Raise errors of the file system and of SQLite as those of a writer, for the record at *position*."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as exc:
+        raise _as_bridge_error(exc, position) from exc
+
+
 def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:
     message = f"Trackio's store: {exc}"
     if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
         return BlockedError(
             message, position=position, help="make TRACKIO_DIR writable for this user"
         )
-    if isinstance(exc, OSError) or (
-        isinstance(exc, sqlite3.OperationalError)
-        and any(word in str(exc).lower() for word in _BUSY)
-    ):
+    if isinstance(exc, OSError):
         return RetryableError(message, position=position)
-    if isinstance(
-        exc,
-        (
-            sqlite3.InterfaceError,
-            sqlite3.IntegrityError,
-            sqlite3.DataError,
-            sqlite3.ProgrammingError,
-        ),
-    ):
+    is_busy = any(word in str(exc).lower() for word in _BUSY)
+    if isinstance(exc, sqlite3.OperationalError) and is_busy:
+        return RetryableError(message, position=position)
+    if isinstance(exc, _REFUSALS):
         return PermanentError(message, position=position)
     return BlockedError(
         message,

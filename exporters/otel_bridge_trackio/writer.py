@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +35,7 @@ from otel_bridge.records import (
     Status,
 )
 from otel_bridge.text.counts import counted
-from otel_bridge_trackio.config import beside, config_payload
+from otel_bridge_trackio.config import RunConfig
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
 from otel_bridge_trackio.payload import (
@@ -48,7 +47,7 @@ from otel_bridge_trackio.payload import (
     timestamp,
 )
 from otel_bridge_trackio.remote import count_remote
-from otel_bridge_trackio.settings import TrackioSettings, project_of
+from otel_bridge_trackio.settings import TrackioSettings, project_of, trackio_settings
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
 from otel_bridge_trackio.store import StoreEntry, count
 
@@ -58,12 +57,6 @@ WRITABLE: Final = "make TRACKIO_DIR writable for this user"
 _LAST: Final = "last"
 _CREATED: Final = "created"
 _COUNT: Final = "count/"
-_MAX_REPAIRS: Final = 3
-"""Most times that one config is stored again; a later Trackio may keep other keys than it is
-given."""
-_CHECK_S: Final = 2.0
-"""Seconds before the config is checked: a bridge that read the store before our write has then
-written its own."""
 
 
 def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
@@ -72,19 +65,17 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) 
     Raises:
         BlockedError: The store cannot be used in its present state.
     """
-    if not isinstance(settings, TrackioSettings):
-        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
-    return TrackioRunWriter(run, settings, memory)
+    return TrackioRunWriter(run, trackio_settings(settings), memory)
 
 
-def _stored_media(record: MediaRecord, put_file: Put, step: int) -> Payload:
+def _stored_media(record: MediaRecord, put_file: Put) -> Payload:
     """Store the files of *record* and return the metrics that name them.
 
     Raises:
         ExporterError: The files cannot be stored; it has the position of the record.
     """
     try:
-        return media_metrics(record, put_file, step)
+        return media_metrics(record, put_file, record.step or 0)
     except ExporterError as exc:
         exc.position = record.position
         raise
@@ -105,18 +96,15 @@ def probe(settings: ExporterSettings) -> Sequence[str]:
         RetryableError: A server cannot be reached now.
         BlockedError: Nothing can be written with this Trackio.
     """
-    if not isinstance(settings, TrackioSettings):
-        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
-    return abilities_of(settings).degraded
+    return abilities_of(trackio_settings(settings)).degraded
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what Trackio's own API shows of *run*."""
-    if not isinstance(settings, TrackioSettings):
-        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
-    if settings.remote is not None:
-        return TrackerCounts(*count_remote(settings.remote, project_of(run), run.id, run.name))
-    return TrackerCounts(*count(settings.directory, project_of(run), run.id, run.name))
+    destination = trackio_settings(settings)
+    if destination.remote is not None:
+        return TrackerCounts(*count_remote(destination.remote, project_of(run), run.id, run.name))
+    return TrackerCounts(*count(destination.directory, project_of(run), run.id, run.name))
 
 
 class TrackioRunWriter:
@@ -136,17 +124,12 @@ class TrackioRunWriter:
             _log.warning("%s", settings.caution)
         self._memory = memory
         self.tracker_run_id = run.id
-        self._run_id = run.id
-        self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
-        self._group = run.group
+        self.found = ""
+        if memory.get(_LAST) is None:
+            self.found = _found(self._store, project_of(run))
         self._all_series = settings.all_series
         self.left_out: Counter[str] = Counter()
-        self._configs: dict[str | None, Mapping[str, Json]] = {}
-        self._summary: dict[str, Scalar] = {}
-        self._config_due = False
-        self._check_config_s: float | None = None
-        self._repairs = 0
-        self._clock_s = time.monotonic
+        self._config = RunConfig(self._store.config, run.group)
         self._counts: dict[str, int] = {
             key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)
         }
@@ -156,13 +139,11 @@ class TrackioRunWriter:
         steps = _Steps(self._counts)
         entries: list[StoreEntry] = []
         for row in rows:
-            step = row.step if row.step is not None else steps.next(row)
             metrics = row_metrics(row, all_series=self._all_series)
-            entries.append(
-                StoreEntry(
-                    row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), metrics
-                )
-            )
+            entry = self._entry(row, self._log_id(row.id), row.time_unix_ns, metrics)
+            if row.step is None:
+                entry = entry._replace(step=steps.next(row))
+            entries.append(entry)
         try:
             self._write(entries)
         except ExporterError as exc:
@@ -176,44 +157,28 @@ class TrackioRunWriter:
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Store *rollouts*, each under its own id, so that the dashboard shows it as the Trace ID."""
-        self._write(
-            [
-                StoreEntry(
-                    rollout.position,
-                    rollout.id,
-                    rollout.step if rollout.step is not None else 0,
-                    timestamp(rollout.start_unix_ns),
-                    {rollout.key: [rollout_trace(rollout, spans=self._store.abilities.spans)]},
-                )
-                for rollout in rollouts
-            ]
-        )
+        entries: list[StoreEntry] = []
+        for rollout in rollouts:
+            trace = rollout_trace(rollout, spans=self._store.abilities.spans)
+            metrics: Payload = {rollout.key: [trace]}
+            entries.append(self._entry(rollout, rollout.id, rollout.start_unix_ns, metrics))
+        self._write(entries)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Store spans that arrived late as traces that name their rollout.
 
         Other traces are skipped.
         """
-        late = [trace for trace in traces if trace.rollout_key]
-        if not late:
-            return
-        self._write(
-            [
-                StoreEntry(
-                    trace.position,
-                    # Each span arrives once, so that its id makes this id unique.
-                    self._log_id(f"{trace.id}:{trace.spans[0].id}"),
-                    trace.step if trace.step is not None else 0,
-                    timestamp(trace.start_unix_ns),
-                    {
-                        f"{trace.rollout_key}/late": [
-                            late_spans(trace, spans=self._store.abilities.spans)
-                        ]
-                    },
-                )
-                for trace in late
-            ]
-        )
+        entries: list[StoreEntry] = []
+        for trace in traces:
+            if not trace.rollout_key:
+                continue
+            spans = late_spans(trace, spans=self._store.abilities.spans)
+            # Each span arrives once, so that its id makes this id unique.
+            log_id = self._log_id(f"{trace.id}:{trace.spans[0].id}")
+            metrics: Payload = {f"{trace.rollout_key}/late": [spans]}
+            entries.append(self._entry(trace, log_id, trace.start_unix_ns, metrics))
+        self._write(entries)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Store the files of *media*, then the rows that name them."""
@@ -231,15 +196,12 @@ class TrackioRunWriter:
             return
         # One call a record: an error has its position, and those before it are not sent again.
         for record in with_items:
-            step = 0 if record.step is None else record.step
             metrics: Payload = {}
             if self._all_series:
                 metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
-            metrics |= _stored_media(record, put_file, step)
+            metrics |= _stored_media(record, put_file)
             log_id = self._log_id(record.id)
-            self._write(
-                [StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics)]
-            )
+            self._write([self._entry(record, log_id, record.time_unix_ns, metrics)])
 
     @cached_property
     def _put(self) -> Put | None:
@@ -247,26 +209,20 @@ class TrackioRunWriter:
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Store *values* as records that name their rollout."""
-        self._write(
-            [
-                StoreEntry(
-                    evaluation.position,
-                    self._log_id(evaluation.id),
-                    evaluation.step if evaluation.step is not None else 0,
-                    timestamp(evaluation.time_unix_ns),
-                    # "late" is what a user sees: the value arrived after the trace of its rollout.
-                    {f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]},
-                )
-                for evaluation in values
-            ]
-        )
+        entries: list[StoreEntry] = []
+        for evaluation in values:
+            # "late" is what a user sees: the value arrived after the trace of its rollout.
+            metrics: Payload = {f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]}
+            log_id = self._log_id(evaluation.id)
+            entries.append(self._entry(evaluation, log_id, evaluation.time_unix_ns, metrics))
+        self._write(entries)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Store the config.
 
         Before the run's first record, keep it to be stored with that record.
         """
-        self._configs[role] = config
+        self._config.set(role, config)
         self._store_config()
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
@@ -277,12 +233,10 @@ class TrackioRunWriter:
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Store *values* as entries ``summary/<key>`` of the config, which is what Trackio has for facts of a run."""
         del role
-        self._summary |= values
+        self._config.summarize(values)
         self._store_config()
 
     def _store_config(self) -> None:
-        self._config_due = True
-        self._repairs = 0
         last = self._memory.get(_LAST)
         if last is not None:
             # Trackio stores a config only with a record. A record whose id it already has changes
@@ -297,31 +251,40 @@ class TrackioRunWriter:
         """Store the config once more if another bridge replaced it."""
         # All records are stored, so that an unreachable server must not delay the end.
         with suppress(ExporterError):
-            self._check_config(now=True)
-        if self._config_due:
+            self._config.check(now=True)
+        if self._config.due:
             self._store_config()
 
     def close(self) -> None:
         """Release the store; Trackio's own store keeps nothing open between calls."""
         self._store.close()
 
+    def _entry(
+        self,
+        record: Row | RolloutRecord | PlainTrace | MediaRecord | Evaluation,
+        log_id: str,
+        time_unix_ns: int,
+        metrics: Payload,
+    ) -> StoreEntry:
+        """Return what Trackio stores of *record*, at step 0 without a step of its own."""
+        return StoreEntry(
+            record.position, log_id, record.step or 0, timestamp(time_unix_ns), metrics
+        )
+
     def _log_id(self, record_id: str) -> str:
         """Return an id that is unique in the project, because Trackio's index covers all runs of a project."""
-        return f"{self._run_id}:{record_id}"
+        return f"{self.tracker_run_id}:{record_id}"
 
     def _write(self, entries: Sequence[StoreEntry]) -> None:
         if not entries:
             return
-        self._check_config()
+        self._config.check()
         config = None
-        if self._config_due:
+        if self._config.due:
             # The time of the first record, not of this one: a config after a restart keeps the
             # run's begin.
-            first = self._memory.get(_CREATED)
-            created = entries[0].timestamp if first is None else first.decode()
-            config = beside(
-                self._store.config(), self._own_config(), group=self._group, created=created
-            )
+            first = self._memory.get(_CREATED) or entries[0].timestamp.encode()
+            config = self._config.payload(created=first.decode())
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
@@ -329,31 +292,8 @@ class TrackioRunWriter:
             raise
         if config is not None:
             # Only after success: a failed call stores the config with the next one.
-            self._config_due = False
-            self._check_config_s = self._clock_s() + _CHECK_S
+            self._config.written()
         self._remember(entries)
-
-    def _own_config(self) -> Payload:
-        return config_payload(self._configs, self._summary)
-
-    def _check_config(self, *, now: bool = False) -> None:
-        """Make the config due if another bridge replaced it, after some time or *now*.
-
-        Each bridge reads the whole config, adds its own entries and writes all of it. If two do so
-        at the same time, the entries of one are lost.
-        """
-        if self._check_config_s is None or not (now or self._clock_s() >= self._check_config_s):
-            return
-        self._check_config_s = None
-        stored_config = self._store.config()
-        # Empty is what a store returns that cannot be read.
-        if (
-            stored_config
-            and self._repairs < _MAX_REPAIRS
-            and not self._own_config().keys() <= stored_config.keys()
-        ):
-            self._repairs += 1
-            self._config_due = True
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
         if entries and self._memory.get(_LAST) is None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
+from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import (
     Alert,
     Evaluation,
@@ -32,8 +33,6 @@ from otel_bridge_wandb.content.payload import (
     Histogram,
     beside_roles,
     clean,
-    clean_map,
-    clean_text,
     payload_of,
     shown_key,
 )
@@ -278,8 +277,9 @@ class WandbRunWriter:
         the name of an axis.
         """
         opened = self._open()
-        self._configs[clean_text(role or "")] = clean_map(config)
-        entries = beside_roles(self._configs, clean_text(role or ""))
+        role_name = utf8(role or "")
+        self._configs[role_name] = cast("dict[str, object]", clean({**config}))
+        entries = beside_roles(self._configs, role_name)
         with as_bridge_errors("writing the config"):
             if opened.shared is not None:
                 opened.shared.gather(entries)
@@ -292,7 +292,8 @@ class WandbRunWriter:
         """
         del role
         opened = self._open()
-        entries = {clean_text(shown_key(key, None)): clean(value) for key, value in values.items()}
+        summary: dict[str, Json] = {shown_key(key, None): value for key, value in values.items()}
+        entries = cast("dict[str, object]", clean(summary))
         with as_bridge_errors("writing the summary"):
             if opened.shared is not None:  # W&B then derives the summary from rows alone
                 in_config = {f"summary/{key}": value for key, value in entries.items()}

@@ -1,10 +1,10 @@
-"""Parsing and writing of JSON data in texts. Pure; never raises."""
+"""Parsing and writing of JSON data in texts, and data that every store accepts. Pure; never raises."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 import orjson
@@ -35,7 +35,7 @@ def parsed_text(value: Json) -> Json:
     except ValueError:
         pass
     try:  # NaN, Infinity and lone surrogates, which orjson refuses
-        return _sound(cast("Json", json.loads(value)))
+        return with_leaves(cast("Json", json.loads(value)), sound_leaf)
     except (ValueError, RecursionError):
         return value
 
@@ -52,19 +52,32 @@ def number_or_name(value: float) -> float | str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _sound(value: Json) -> Json:
-    """Replace lone surrogates and integers beyond 64 bits, which no store accepts."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_sound(entry) for entry in value]
+def with_leaves(value: Json, leaf: Callable[[Json], Json]) -> Json:
+    """Return JSON data in which *leaf* has replaced each key, and each value but lists and maps."""
     if isinstance(value, dict):
-        return {
-            key.encode("utf-8", "replace").decode(): _sound(entry) for key, entry in value.items()
-        }
+        return {str(leaf(key)): with_leaves(entry, leaf) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [with_leaves(entry, leaf) for entry in value]
+    return leaf(value)
+
+
+def utf8(text: str) -> str:
+    """Return *text* with ``?`` in place of lone surrogates, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def utf8_leaf(value: Json) -> Json:
+    """Return a text as `utf8` does, anything else unchanged: for `with_leaves`."""
+    if isinstance(value, str):
+        return utf8(value)
+    return value
+
+
+def sound_leaf(value: Json) -> Json:
+    """Return a text as `utf8_leaf` does, and an integer beyond 64 bits as text: what every store accepts."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str(value)
-    return value
+    return utf8_leaf(value)
 
 
 def too_deep(value: Json) -> bool:

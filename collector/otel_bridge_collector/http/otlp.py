@@ -115,9 +115,7 @@ def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool)
 
 def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
     """Return the body of a refusal: a ``google.rpc.Status``."""
-    if is_json:
-        return answer.json()
-    return answer.status().SerializeToString()
+    return answer.json() if is_json else answer.status().SerializeToString()
 
 
 def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:

@@ -18,6 +18,7 @@ from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge import semconv
+from otel_bridge.otlp.json_text import utf8, with_leaves
 from otel_bridge.records import Json, Message, RolloutRecord, Span
 
 SESSION = "mlflow.trace.session"
@@ -117,7 +118,7 @@ def clean_text(text: str) -> str:
     # Hot path: most texts need no change, and the test is far cheaper than a copy.
     if text.isascii() and "\0" not in text:
         return text
-    return text.replace("\0", "�").encode("utf-8", "replace").decode()
+    return utf8(text.replace("\0", "�"))
 
 
 def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
@@ -207,17 +208,13 @@ def _plain(value: Json) -> str:
 
 
 def _json(value: Json) -> str:
-    return json.dumps(_cleaned(value), ensure_ascii=False)
+    return json.dumps(with_leaves(value, _cleaned), ensure_ascii=False)
 
 
 def _cleaned(value: Json) -> Json:
-    """Return *value* with clean text and finite numbers, as JSON requires."""
+    """Return a clean text, and a number that is not finite as text, as JSON requires."""
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sized
 from typing import Final, TypeAlias, cast
 
+from otel_bridge.otlp.json_text import sound_leaf, with_leaves
 from otel_bridge.records import Distribution, Json, Row
 from otel_bridge_wandb.errors import refused
 
@@ -166,31 +167,13 @@ def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) 
     return name
 
 
-def clean_map(config: Mapping[str, Json]) -> dict[str, object]:
-    """Return *config* as JSON that every server parses, see `clean`."""
-    return {clean_text(key): clean(value) for key, value in config.items()}
-
-
-def clean(value: Json) -> object:
+def clean(value: Json) -> Json:
     """Return *value* as JSON that every server parses: no NaN tokens, no lone surrogates, no endless integers."""
-    if isinstance(value, dict):
-        return clean_map(value)
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    if isinstance(value, str):
-        return clean_text(value)
+    return with_leaves(value, _cleaned)
+
+
+def _cleaned(value: Json) -> Json:
     # wandb would send NaN as a bare token, which is not JSON.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and not -_INT_LIMIT <= value < _INT_LIMIT
-    ):
-        return str(value)
-    return value
-
-
-def clean_text(text: str) -> str:
-    """Return *text* without lone surrogates."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return sound_leaf(value)

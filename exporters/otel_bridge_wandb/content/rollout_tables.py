@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
 from otel_bridge.text.message_parts import part_text
 
@@ -229,7 +230,7 @@ def _cell(value: object, cell_chars: int) -> CellValue:
     if len(text) > cell_chars:
         text = f"{text[:cell_chars]}… ({len(text) - cell_chars} more characters)"
     # A lone surrogate cannot be put into the UTF-8 of the file.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return utf8(text)
 
 
 def _transcript(messages: Sequence[Message]) -> str:

@@ -236,8 +236,8 @@ def test_a_config_that_another_bridge_replaced_is_stored_again(
 ) -> None:
     now_s = [0.0]
     ours, other = cast("Any", opened(run)), cast("Any", opened(run))
-    monkeypatch.setattr(ours, "_clock_s", lambda: now_s[0])
-    monkeypatch.setattr(other._store, "config", dict)  # it read the config before ours was there
+    monkeypatch.setattr("otel_bridge_trackio.config.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(other._config, "_stored", dict)  # it read the config before ours was there
     ours.write_config("trainer", {"lr": 1})
     ours.write_rows([loss(1)])
     other.write_config("explorer", {"envs": 8})
