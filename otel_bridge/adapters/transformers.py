@@ -31,6 +31,7 @@ from otel_bridge.adapters.parts.timers import time_trl
 from otel_bridge.adapters.parts.trl_completions import (
     CompletionReader,
     consumes_whole_batch,
+    has_streams,
     keep_streams,
     streams_of,
 )
@@ -196,14 +197,14 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Begin the run with its config, or continue it; each trial of a search has a run of its own."""
         self._find_trainer(state)
+        # By now TRL has imported its timers.
+        time_trl()
+        keep_streams(self._trainer())
         # transformers 5.23 calls the callbacks of every rank.
         if not state.is_world_process_zero or not self._is_first():
             return
         if _is_trial(state):
             self._trials.next()
-        # By now TRL has imported its timers.
-        time_trl()
-        keep_streams(self._trainer())
         recording = self._select(args, state, model)
         self._in_training = True
         if not self._captured().begins_the_run:  # else the first record joins that run
@@ -254,23 +255,38 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             self._recording.flush()
 
     def _record_completions(self, args: Any, state: Any, step: int, split: str) -> None:
+        """Record the new completions of all ranks on the main process, and on each rank the streams of its own."""
         self._find_trainer(state)
         trainer = self._trainer()
-        if trainer is None or not state.is_world_process_zero:
+        if trainer is None or not (state.is_world_process_zero or self._adds_streams(trainer)):
             return
         # One callback may serve several trainers, each with batches of its own.
         reader = self._completions.setdefault(trainer, CompletionReader())
         rollouts = reader.new(trainer, step, split)
-        if not rollouts or (recording := self._begin(args, state, None)) is None:
+        if not rollouts or (recording := self._begin_in_rank(args, state, None)) is None:
             return
+        run = recording.begin()
         if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(
-            recording.begin()
+            run
         ):
             reader.forget_training()
             return  # TRL gives the tracker a table of them
-        recording.log_rollouts(rollouts, step=step, split=split)
+        if state.is_world_process_zero:
+            recording.log_rollouts(rollouts, step=step, split=split)
         if split == "train":
-            _annotate(recording.run, trainer, rollouts, step)
+            _annotate(run, trainer, rollouts, step)
+
+    def _adds_streams(self, trainer: Any) -> bool:
+        """Return whether a rank above 0 has streams, and the run that they go to is that of the main process."""
+        if not has_streams(trainer):
+            return False
+        if process_runs().current is not None:
+            return True
+        from otel_bridge.emit.config.identity import node_rank  # noqa: PLC0415  # ranks above 0 alone need it
+
+        # On another machine its folder, and so its bridge, would be a second one.
+        is_same_machine = node_rank(process_runs().environment_of_user()) == 0
+        return is_same_machine and not self._captured().begins_the_run
 
     def _record_consumed(self, state: Any) -> None:
         """Record the last batch as consumed by the step, unless a step consumes an unknown part of it."""
@@ -280,6 +296,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if (
             reader is None
             or recording is None
+            or not state.is_world_process_zero
             or not reader.training_ids
             or not consumes_whole_batch(trainer)
         ):
@@ -288,7 +305,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
-        if not state.is_world_process_zero or not self._is_first():
+        return self._begin_in_rank(args, state, model) if state.is_world_process_zero else None
+
+    def _begin_in_rank(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
+        """Return the run's recording in this process; ``None`` in a second callback."""
+        if not self._is_first():
             return None
         self._set_up_captured(args, state)
         if (
@@ -360,9 +381,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 def _annotate(run: Run | None, trainer: Any, rollouts: list[Rollout], step: int) -> None:
     """Record log-probabilities of vLLM and of the trainer for the completions that this process generated."""
     local, streams = streams_of(trainer, len(rollouts))
-    if run is not None and local:
+    if run is not None and streams:
         decode = trainer.processing_class.decode
-        run.annotate(rollouts[:local], step=step, decode=decode, **streams)
+        run.annotate(rollouts[local], step=step, decode=decode, **streams)
 
 
 def register() -> None:

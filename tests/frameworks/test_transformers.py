@@ -136,6 +136,37 @@ def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_pat
     assert done.stderr.count("otel-bridge: huggingface/tiny (") == 1
 
 
+def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: Path) -> None:
+    env = framework_environment(tmp_path, real=True)
+    script = program(tmp_path, "train.py", GRPO_SAMPLED_BY_AN_ENGINE)
+
+    done = call(
+        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    rollouts = rollouts_in(found)
+    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (
+        dict.fromkeys(range(1, 5), 8),
+        [2] * 16,
+    )
+    assert all(one["rewards"]["trained_step"] == one["step"] for one in rollouts)
+    assert all("tokens/mismatch/mean" in one["rewards"] for one in rollouts)
+    assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [
+        (step, 8, 1) for step in (1, 2, 3, 4)
+    ]
+    # TRL's mean is that of the ranks' means, whatever their numbers of tokens: only its maximum is that of all tokens.
+    highest = rows_of(found, "tokens/mismatch/max")
+    assert highest == pytest.approx(rows_of(found, COMPUTED[1]), rel=1e-5)
+    lengths = rows_of(found, "train/completions/mean_length")
+    assert rows_of(found, "tokens/rollouts", "tokens/count") == [
+        (step, 8, 8 * length) for step, length in lengths
+    ]
+    # The engine has no value for one token of each rank and step.
+    assert report_of(runs(tmp_path)).drops == {"token_not_finite": 8}
+
+
 def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_second_attempt(
     tmp_path: Path,
 ) -> None:

@@ -1,13 +1,15 @@
 """Completions of a TRL trainer -> rollouts, each once.
 
 TRL keeps the last generation batch in ``trainer._logs`` (``_textual_logs`` in TRL 0.18 and 0.19), gathered from all
-ranks on the main process, and leaves it there until the next one. A batch that is already recorded is recognised by the
+ranks on each of them, and leaves it there until the next one. So the main process records all rollouts, and each rank
+the streams that it has of its own. A batch that is already recorded is recognised by the
 identity of its entries.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -60,17 +62,23 @@ def _keep(trainer: Any, output: Mapping[str, Any]) -> None:
     )
 
 
-def streams_of(trainer: Any, completions: int) -> tuple[int, dict[str, Any]]:
-    """Return how many of the last *completions* this process generated, the first ones, and their streams.
+def has_streams(trainer: Any) -> bool:
+    """Return whether this process has streams of the last batch that it has not recorded."""
+    return trainer in _streams
 
-    There are none, and the number is 0, if the last batch was not that of the completions.
+
+def streams_of(trainer: Any, completions: int) -> tuple[slice, dict[str, Any]]:
+    """Return which of the last *completions* of all ranks this process generated, and their streams.
+
+    There are none if the last batch was not that of the completions.
     """
     # Taken once: they are of this batch, and TRL may generate the next one without streams.
     streams = _streams.pop(trainer, {})
     local = len(streams.get(LOSS_MASK, ()))
-    if local and local * trainer.accelerator.num_processes == completions:
-        return local, streams
-    return 0, {}
+    if not local or local * trainer.accelerator.num_processes != completions:
+        return slice(0), {}
+    start = trainer.accelerator.process_index * local
+    return slice(start, start + local), streams
 
 
 class CompletionReader:
@@ -108,10 +116,11 @@ class CompletionReader:
         if not new:
             return []
         groups = self._group_names(len(new), _generations(trainer, split), step, split)
+        ids = _ids(trainer, [completions[place] for place in new], step)
         columns, extra = _columns(logs, "rewards"), _columns(logs, "extra")
         weights = dict(zip(columns, _weights(trainer, len(columns)), strict=True))
         rollouts: list[Rollout] = []
-        for place, (group, sample) in zip(new, groups, strict=False):
+        for place, (group, sample), rollout_id in zip(new, groups, ids, strict=True):
             rewards = _finite_at(columns, place)
             answer = messages_of(completions[place], "assistant")
             rollout = Rollout(
@@ -122,7 +131,7 @@ class CompletionReader:
                 group=group,
                 sample=sample,
                 metadata=_facts_at(extra, place),
-                id=new_rollout_id(),
+                id=rollout_id,
             )
             rollouts.append(rollout)
         if split == "train":
@@ -151,6 +160,16 @@ class CompletionReader:
         ]
         self._groups = places[-1][0] + 1
         return [(f"{split}-{step}-{group}", sample) for group, sample in places]
+
+
+def _ids(trainer: Any, completions: Sequence[Any], step: int) -> list[str]:
+    """Return the ids of new rollouts; each rank with streams gives those of a batch the same ones."""
+    if not has_streams(trainer) or trainer.accelerator.num_processes == 1:
+        return [new_rollout_id() for _ in completions]
+    # Of the texts, which all ranks have: a random number in common would take a collective call.
+    text = repr((step, completions)).encode("utf-8", "backslashreplace")
+    batch_id = hashlib.blake2b(text, digest_size=16).hexdigest()
+    return [f"{batch_id}-{place}" for place in range(len(completions))]
 
 
 def consumes_whole_batch(trainer: Any) -> bool:
