@@ -102,7 +102,7 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
     report = report_of(demo.directory / "runs")
 
     shown = re.findall(
-        r"^  (wandb upload|wandb|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE
+        r"^  (wandb upload|wandb|mlflow page|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE
     )
 
     assert (demo.code, report.status, report.ended, report.drops, report.missing_rows) == (
