@@ -24,6 +24,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.setting_parsers import engine_of_address
 from otel_bridge.settings import SCRAPE
+from otel_bridge.text.counts import first_ones
 
 _TIMEOUT_S: Final = (2.0, 5.0)
 """Seconds to connect, and to wait for the next bytes."""
@@ -42,11 +43,20 @@ class EngineScraper:
     Args:
         bridge_segment: The bridge's own segment.
         log_line: Takes one line for the log.
+        problems_changed: Called when `problems` are others than before.
     """
 
-    def __init__(self, bridge_segment: BridgeSegment, log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        bridge_segment: BridgeSegment,
+        log_line: Callable[[str], None],
+        problems_changed: Callable[[], None],
+    ) -> None:
         self._bridge_segment = bridge_segment
         self._log_line = log_line
+        self._problems_changed = problems_changed
+        self.problems: tuple[str, ...] = ()
+        """Why endpoints gave nothing at their last reading, one text for each of these."""
         self._endpoints: dict[str, _Endpoint] = {}
         self._line_s = 0.0
 
@@ -91,19 +101,18 @@ class EngineScraper:
         self._endpoints.clear()
 
     def _report_problems(self) -> None:
-        """Write one line a minute on the endpoints that gave nothing."""
-        problems = [
-            problem for endpoint in self._endpoints.values() if (problem := endpoint.problem())
-        ]
+        """Note the endpoints that gave nothing, and write one line a minute on them."""
+        answers = [endpoint.problem() for endpoint in self._endpoints.values()]
+        problems = tuple(filter(None, answers))
+        if problems != self.problems:
+            self.problems = problems
+            self._problems_changed()
         now_s = time.monotonic()
         if not problems or now_s - self._line_s < _LINE_EVERY_S:
             return
         self._line_s = now_s
-        reasons = problems[:_MAX_NAMED]
-        if len(problems) > _MAX_NAMED:
-            reasons.append(f"and {len(problems) - _MAX_NAMED} more")
         self._log_line(
-            f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {'; '.join(reasons)}"
+            f"no metrics of {len(problems)} of {len(self._endpoints)} engines: {first_ones(problems, _MAX_NAMED)}"
         )
 
 

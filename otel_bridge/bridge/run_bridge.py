@@ -235,6 +235,7 @@ class RunBridge:
             self.pipeline.report.write(
                 self.workers.by_name,
                 self.pipeline.selection,
+                engine_problems=self.pipeline.engines.problems,
                 ended=is_delivered and self._run_ended(),
                 settled=is_delivered,
                 now=now,

@@ -118,7 +118,9 @@ def open_pipeline(
         )
         segment = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
         system = closing.enter_context(contextlib.closing(SystemMetrics(segment)))
-        engines = closing.enter_context(contextlib.closing(EngineScraper(segment, log_line)))
+        engines = closing.enter_context(
+            contextlib.closing(EngineScraper(segment, log_line, report.set_due))
+        )
         timeout_ns = options.translation.liveness_timeout_ns
         processes = ProcessMonitor(folder, reader, segment, liveness_timeout_ns=timeout_ns)
         content = _content_limits(options, ledger, view)

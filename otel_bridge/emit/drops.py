@@ -35,6 +35,7 @@ MEANING: Mapping[str, str] = {
     "disk_full": "records that the disk had no room for; free space on it",
     "empty_distribution": "distributions without a finite number",
     "empty_key": "empty keys",
+    "engine/restarted": "readings of engines that began to count again: after a restart, or as two under one address",
     "figure": "images and figures: wrap them, Image(figure)",
     "fractional_step": "steps with a fraction: it was cut off",
     "ended": "records after finish()",

@@ -160,6 +160,7 @@ class Report:
             ``step``, ``since_unix_ns`` and the number of ``others``.
         slow_ranks: Role to the rank that is slow in most of its last steps: ``rank``, ``phase``,
             ``ratio`` to the others, ``slow_steps`` and ``steps``, of which these are.
+        engine_problems: What is missing of inference engines now, one text for each.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
         featured: The keys that are watched, each to its last values.
     """
@@ -202,6 +203,7 @@ class Report:
     slow_ranks: dict[str, dict[str, str | int | float]] = field(
         default_factory=dict[str, "dict[str, str | int | float]"]
     )
+    engine_problems: list[str] = field(default_factory=list[str])
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
     featured: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(count: int, noun: str) -> str:
     """Return *count* with *noun*, a plural unless *count* is 1: ``1 row``, ``1,200 rows``."""
@@ -11,3 +13,9 @@ def counted(count: int, noun: str) -> str:
 def records_waiting(count: int) -> str:
     """Return *count* records with their verb: ``1 record waits``, ``7 records wait``."""
     return f"{counted(count, 'record')} {'waits' if count == 1 else 'wait'}"
+
+
+def first_ones(texts: Sequence[str], limit: int) -> str:
+    """Return at most *limit* of *texts* on one line, with the number of the others."""
+    rest = [f"and {len(texts) - limit:,} more"] if len(texts) > limit else []
+    return "; ".join([*texts[:limit], *rest])

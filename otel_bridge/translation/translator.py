@@ -291,6 +291,10 @@ class Translator:
         """Return the rank that is slow in most of the last steps of its role, by role."""
         return self._phases.slow_ranks()
 
+    def engine_problems(self) -> list[str]:
+        """Return which families engines no longer send, one text for each engine."""
+        return self._engines.problems()
+
     def take_phases(self) -> list[TimelinePhase]:
         """Return the phases since the last call, for the timeline."""
         return self._phases.take_new()

@@ -48,7 +48,7 @@ def line_about(base: Path, address: str) -> str:
     """Return the line that the bridge writes about an endpoint."""
     lines: list[str] = []
     own = BridgeSegment(run_folder(base))
-    scraper = EngineScraper(own, lines.append)
+    scraper = EngineScraper(own, lines.append, lambda: None)
     try:
         job.until(lambda: scraper.scrape_if_due([header(address)]) or lines)
     finally:
@@ -130,6 +130,26 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_the_problem_of_an_engine_is_there_until_it_answers_again(tmp_path: Path) -> None:
+    text = Engine("vllm 0.9").text().encode()
+    statuses = [200, 503]
+    changes: list[int] = []
+    own = BridgeSegment(run_folder(tmp_path))
+    scraper = EngineScraper(own, lambda _: None, lambda: changes.append(len(scraper.problems)))
+
+    with served(lambda handler: answer(handler, text, statuses[-1])) as address:
+        requested = [header(f"http://{address}/metrics")]
+        job.until(lambda: scraper.scrape_if_due(requested) or scraper.problems)
+        (problem,) = scraper.problems
+        statuses.pop()
+        job.until(lambda: scraper.scrape_if_due(requested) and not scraper.problems)
+    scraper.close()
+    own.close()
+
+    assert problem.startswith(f"{address}: HTTP 503")
+    assert changes == [1, 0]
+
+
 def test_an_engine_that_never_answers_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +157,7 @@ def test_an_engine_that_never_answers_delays_no_other(
     released = threading.Event()
     lines: list[str] = []
     own = BridgeSegment(run_folder(tmp_path))
-    scraper = EngineScraper(own, lines.append)
+    scraper = EngineScraper(own, lines.append, lambda: None)
     text = Engine("sglang 0.4.9").text().encode()
 
     with (

@@ -91,6 +91,7 @@ class ReportWriter:
         workers: Mapping[str, ExporterWorker],
         selection: ExporterSelection,
         *,
+        engine_problems: Sequence[str],
         ended: bool,
         settled: bool,
         now: bool = False,
@@ -100,6 +101,7 @@ class ReportWriter:
         Args:
             workers: The workers by exporter.
             selection: What other exporters are owed, and never get.
+            engine_problems: What keeps inference engines from being read.
             ended: Whether all records are delivered and the run is ended in every tracker.
             settled: Whether no exporter is about to reach the last position. Otherwise the report
                 waits a moment for it, so that an awaited report is not delayed by an earlier one.
@@ -118,7 +120,7 @@ class ReportWriter:
         self._due_s = None  # before the report is built: later changes make it due again
         self._written_s = now_s
         try:
-            report = self._report(workers, selection, ended)
+            report = self._report(workers, selection, engine_problems, ended=ended)
             write_report(self._folder, report)
         except JournalError:
             # Due again: the report that is awaited was not written.
@@ -131,7 +133,12 @@ class ReportWriter:
         self._view.close()
 
     def _report(
-        self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool
+        self,
+        workers: Mapping[str, ExporterWorker],
+        selection: ExporterSelection,
+        engine_problems: Sequence[str],
+        *,
+        ended: bool,
     ) -> Report:
         # States before numbers: an exporter shown as writing may be done by then, but never the
         # reverse.
@@ -195,6 +202,7 @@ class ReportWriter:
             slow_ranks={
                 role: dataclasses.asdict(rank) for role, rank in translator.slow_ranks().items()
             },
+            engine_problems=[*engine_problems, *translator.engine_problems()],
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )

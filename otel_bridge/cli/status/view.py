@@ -31,7 +31,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, Report, sampled_out_lines, view_links
 from otel_bridge.records import AXIS, axis_of
 from otel_bridge.text.command_line import command_line
-from otel_bridge.text.counts import counted, records_waiting
+from otel_bridge.text.counts import counted, first_ones, records_waiting
 from otel_bridge.text.printable import printable, shown
 
 _AWAITED_S: Final = 5.0
@@ -79,7 +79,12 @@ def run_table(
     ]
     parts += [
         Text(line, style="yellow")
-        for line in (*_awaited(report, now_ns), *_slow_ranks(report), *_alerts(report, now_ns))
+        for line in (
+            *_awaited(report, now_ns),
+            *_slow_ranks(report),
+            *_engines(report),
+            *_alerts(report, now_ns),
+        )
     ]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
@@ -492,6 +497,14 @@ def _slow_ranks(report: Report) -> Sequence[str]:
         f"in {shown(str(rank['phase']))}, in {rank['slow_steps']} of the last {rank['steps']} steps"
         for role, rank in sorted(report.slow_ranks.items())
     ]
+
+
+def _engines(report: Report) -> Sequence[str]:
+    """Return one line on what is missing of inference engines; nothing without a problem."""
+    problems = report.engine_problems
+    if not problems:
+        return ()
+    return (f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}",)
 
 
 def _derived(report: Report) -> Sequence[str]:

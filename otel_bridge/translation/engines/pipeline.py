@@ -15,6 +15,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.records import ENGINES_ID, Row, Value, axis_of, key_of
 from otel_bridge.semconv import ENGINE_ROLE
+from otel_bridge.text.counts import first_ones
 from otel_bridge.translation.engines.points import SeriesName, readings
 from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
@@ -35,6 +36,8 @@ _MAX_SHOWN: Final = 32
 all."""
 _FORGOTTEN_NS: Final = 3_600 * SECOND_NS
 """Silence after which an engine is forgotten: its address will not come back."""
+_MISSING_NS: Final = 60 * SECOND_NS
+"""Time without a family of an engine that sends others, after which the family is missing."""
 _UNPLACED_NS: Final = 60 * SECOND_NS
 """Time covered by a row while no step is known."""
 _RATIOS: Final = (
@@ -79,6 +82,7 @@ class EnginePipeline:
         self._changed: set[str] = set()
         place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
         self._attempt, self._step, self._row_count, self._row_ns = place
+        self._missing: dict[str, list[str]] = {}
 
     @property
     def active(self) -> bool:
@@ -147,6 +151,13 @@ class EnginePipeline:
         """Return what no row has yet, without a step: the trainer logs no further one."""
         return self._row(f"{ENGINES_ID}:{self._row_count}", None, None)
 
+    def problems(self) -> list[str]:
+        """Return which families engines no longer send, as of the last row, one text for each engine."""
+        return [
+            f"{address} no longer sends {first_ones(families, 1)}"
+            for address, families in self._missing.items()
+        ]
+
     def flush(self) -> None:
         """Write what changed to the state."""
         if not self._changed:
@@ -206,15 +217,31 @@ class EnginePipeline:
 
     def _begin_row(self, time_ns: int) -> None:
         """Let every series begin anew after a row of *time_ns*, and forget the engines that have been silent."""
+        self._missing.clear()
         for address, engine in list(self._engines.items()):
             if time_ns - engine.last_ns > _FORGOTTEN_NS:
                 del self._engines[address]
                 self._changed.discard(address)
                 self._state.delete(f"{_ENGINE}{address}")
                 continue
+            missing = _missing_families(engine)
+            if missing:
+                self._missing[address] = missing
             for series in engine.series.values():
                 series.begin_row()
             self._changed.add(address)
+
+
+def _missing_families(engine: _Engine) -> list[str]:
+    """Return the families that the engine has sent before, and not lately."""
+    latest_ns: dict[str, int] = {}
+    for name, series in engine.series.items():
+        if series.last is not None:
+            latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.last.time_ns)
+    # Not at once: a Collector may send the families of one reading in several parts.
+    return [
+        family for family, time_ns in latest_ns.items() if engine.last_ns - time_ns > _MISSING_NS
+    ]
 
 
 def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:

@@ -262,6 +262,17 @@ def test_the_rank_that_is_slow_in_most_steps_is_named() -> None:
     assert lines == [f"the run: {rest}", f"explorer: {rest}"]
 
 
+def test_what_is_missing_of_engines_is_one_line() -> None:
+    problems = [f"10.0.0.{number}:8000 no longer sends vllm:x" for number in range(5)]
+    console = Console(width=300, record=True, file=io.StringIO())
+
+    console.print(run_table("9f2c", Report(engine_problems=problems), live=True))
+    console.print(run_table("9f2c", Report(), live=True))
+
+    lines = [line.strip() for line in console.export_text().splitlines() if "engines" in line]
+    assert lines == [f"5 problems of engines: {'; '.join(problems[:3])}; and 2 more"]
+
+
 def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None:
     report = Report(steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)})
     console = Console(width=200, record=True, file=io.StringIO())

@@ -286,6 +286,21 @@ def test_engines_whose_buckets_differ_are_not_mixed() -> None:
     assert shown.values["engine/c:1/vllm:x_seconds/p50"] == pytest.approx(15.0)
 
 
+def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_again() -> None:
+    bench = job()
+    whole = "# TYPE vllm:old gauge\nvllm:old 1\n# TYPE vllm:new gauge\nvllm:new 1\n"
+    problems: list[list[str]] = []
+    for number, text in enumerate((whole, whole.replace("old", "newer"), whole)):
+        bench.now_ns = T0 + number * 100 * S
+        request = engine_request(text, HERE, "e:1", bench.now_ns)
+        assert request is not None
+        bench.request(request, sender=BRIDGE)
+        step(bench, number + 2)
+        problems.append(bench.translator.engine_problems())
+
+    assert problems == [[], ["e:1 no longer sends vllm:old"], ["e:1 no longer sends vllm:newer"]]
+
+
 def test_series_that_are_unusable_cost_only_themselves() -> None:
     bench = job()
     for second in (1, 2):
