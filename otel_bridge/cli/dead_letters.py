@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import click
 import orjson
@@ -25,7 +25,7 @@ from otel_bridge.bridge.ledger.rows import StoredDeadLetter
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.rollouts.command import chosen_folders
+from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import InvalidRecordError, OtelBridgeError
 from otel_bridge.journal.control import send_control
@@ -51,7 +51,17 @@ _KINDS: Final = {
 _CLIP: Final = 2_000
 _WAIT_S: Final = 30.0
 _PAUSE_S: Final = 0.1
-F = TypeVar("F", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Holds what the options of a command select: all dead letters of a directory, or some."""
+
+    directory: Path | None
+    run: str | None
+    exporter: str | None
+    ids: tuple[int, ...]
+    as_json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,13 @@ def command() -> None:
     """
 
 
-def _options(function: F) -> F:
+def _options(function: Callable[[_Selection], None]) -> Callable[..., None]:
+    """Give a command the options that select dead letters; it is called with the selection."""
+
+    @functools.wraps(function)
+    def with_options(**options: Any) -> None:
+        function(_Selection(**options))
+
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON lines."),
         click.option(
@@ -98,69 +114,47 @@ def _options(function: F) -> F:
             "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
         ),
     ):
-        function = option(function)
-    return function
+        with_options = option(with_options)
+    return with_options
 
 
 @command.command("list", epilog="Example: otel-bridge dead-letters list --run ppo")
 @_options
-def list_(
-    directory: Path | None,
-    run: str | None,
-    exporter: str | None,
-    ids: tuple[int, ...],
-    as_json: bool,
-) -> None:
+def list_(selection: _Selection) -> None:
     """Print one line per dead letter.
 
     It has id, exporter, kind, step, role, record id, time and reason.
     """
-    for letters in _chosen(directory, run, exporter, ids):
-        if not as_json:
+    for letters in _chosen(selection):
+        if not selection.as_json:
             echo(f"{letters.folder.run_id}: {counted(len(letters.dead_letters), 'dead letter')}")
         for dead_letter in letters.dead_letters:
-            echo(
-                _json(letters.folder, dead_letter, whole=False)
-                if as_json
-                else f"  {_line(dead_letter)}"
-            )
+            if selection.as_json:
+                echo(_json(letters.folder, dead_letter, whole=False))
+            else:
+                echo(f"  {_line(dead_letter)}")
 
 
 @command.command(epilog="Example: otel-bridge dead-letters show --id 3")
 @_options
-def show(
-    directory: Path | None,
-    run: str | None,
-    exporter: str | None,
-    ids: tuple[int, ...],
-    as_json: bool,
-) -> None:
+def show(selection: _Selection) -> None:
     """Print each dead letter with its record. Long records are clipped unless you pass --json."""
-    for letters in _chosen(directory, run, exporter, ids):
+    for letters in _chosen(selection):
         for dead_letter in letters.dead_letters:
-            if as_json:
+            if selection.as_json:
                 echo(_json(letters.folder, dead_letter, whole=True))
                 continue
             text = orjson.dumps(
                 _content(dead_letter), option=orjson.OPT_INDENT_2, default=str
             ).decode()
-            clipped = (
-                text
-                if len(text) <= _CLIP
-                else f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
-            )
-            echo(f"{letters.folder.run_id} {_line(dead_letter)}\n{clipped}")
+            if len(text) > _CLIP:
+                text = f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
+            echo(f"{letters.folder.run_id} {_line(dead_letter)}\n{text}")
 
 
 @command.command(epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
 @_options
-def retry(
-    directory: Path | None,
-    run: str | None,
-    exporter: str | None,
-    ids: tuple[int, ...],
-    as_json: bool,
-) -> None:
+def retry(selection: _Selection) -> None:
     """Deliver dead letters to their exporters again.
 
     Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes
@@ -168,7 +162,7 @@ def retry(
     """
     work_without_output()
     failed = False
-    for letters in _chosen(directory, run, exporter, ids):
+    for letters in _chosen(selection):
         send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
         # The request waits in the folder, so a bridge that starts meanwhile carries it out too.
         if not probe(letters.folder.lock_path):
@@ -181,23 +175,17 @@ def retry(
             "waiting": remaining,
         }
         failed |= bool(remaining or refused)
-        _print_counts(letters.folder, counts, as_json=as_json)
+        _print_counts(letters.folder, counts, as_json=selection.as_json)
     sys.exit(1 if failed else 0)
 
 
 @command.command(epilog="Example: otel-bridge dead-letters discard --exporter trackio")
 @_options
-def discard(
-    directory: Path | None,
-    run: str | None,
-    exporter: str | None,
-    ids: tuple[int, ...],
-    as_json: bool,
-) -> None:
+def discard(selection: _Selection) -> None:
     """Delete dead letters for good."""
     work_without_output()
     failed = False
-    for letters in _chosen(directory, run, exporter, ids):
+    for letters in _chosen(selection):
         lock = letters.folder.lock()
         # Without a bridge the ledger may be opened here; else only the bridge writes to it.
         if lock.acquire():
@@ -211,32 +199,32 @@ def discard(
         remaining = _left(letters, _WAIT_S)
         failed |= remaining > 0
         counts = {"discarded": len(letters.dead_letters) - remaining, "waiting": remaining}
-        _print_counts(letters.folder, counts, as_json=as_json)
+        _print_counts(letters.folder, counts, as_json=selection.as_json)
     sys.exit(1 if failed else 0)
 
 
-def _chosen(
-    directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]
-) -> list[_RunDeadLetters]:
+def _chosen(selection: _Selection) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none.
 
     A folder whose ledger cannot be read costs one line, and the other runs are as usual.
     """
-    selection: list[_RunDeadLetters] = []
-    folders = chosen_folders(directory, run)
+    chosen: list[_RunDeadLetters] = []
+    folders = chosen_folders(selection.directory, selection.run)
     for folder in folders:
         try:
-            of_run = _letters(folder, ids or None)
+            of_run = _letters(folder, selection.ids or None)
         except OtelBridgeError as exc:
             echo(f"{folder.run_id}: {exc}", err=True)
             continue
-        dead_letters = [letter for letter in of_run if exporter in {None, letter.exporter}]
+        dead_letters = [
+            letter for letter in of_run if selection.exporter in {None, letter.exporter}
+        ]
         if dead_letters:
-            selection.append(_RunDeadLetters(folder, dead_letters))
+            chosen.append(_RunDeadLetters(folder, dead_letters))
     # Without folders that was printed already.
-    if folders and not selection:
+    if folders and not chosen:
         echo("no dead letters", err=True)
-    return selection
+    return chosen
 
 
 def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
@@ -263,7 +251,7 @@ def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
             # The bridge has ended, or is blocked until a person acts: a longer wait is in vain.
             if not probe(letters.folder.lock_path) or _stuck(letters):
                 break
-            display.show(partial(_amounts, len(ids), count))
+            display.show(functools.partial(_amounts, len(ids), count))
             time.sleep(_PAUSE_S)
     return count
 
@@ -350,5 +338,6 @@ def _json(folder: RunFolder, dead_letter: StoredDeadLetter, *, whole: bool) -> s
         "time_unix_ns": dead_letter.time_unix_ns,
         "reason": dead_letter.reason,
     }
-    written = {**line, **({"record": _content(dead_letter)} if whole else {})}
-    return printable_json(orjson.dumps(written).decode())
+    if whole:
+        line["record"] = _content(dead_letter)
+    return printable_json(orjson.dumps(line).decode())

@@ -27,8 +27,8 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
+from otel_bridge.cli.run_folders import existing_folders, folders_of
 from otel_bridge.cli.serve.directory_lock import service_of
-from otel_bridge.cli.status.source import existing_folders, folders_of
 from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
 from otel_bridge.cli.terminal import Terminal, echo

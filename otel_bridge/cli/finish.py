@@ -13,8 +13,7 @@ import click
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.rollouts.command import chosen_folders
-from otel_bridge.cli.status.source import folders_of
+from otel_bridge.cli.run_folders import chosen_folders, folders_of
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder

@@ -15,7 +15,7 @@ from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.rollouts.source import Payload, RolloutListing, RolloutSource, StoredRollout
 from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
-from otel_bridge.cli.status.source import existing_folders
+from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import JournalError, OtelBridgeError
@@ -28,7 +28,6 @@ from otel_bridge.tokens.view import view_in
 
 _SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
 _LIMIT: Final = 10
-_RUNS_NAMED: Final = 20
 _UNNAMED: Final = {"split": "train"}
 """Values of a rollout that does not set them."""
 
@@ -225,38 +224,6 @@ def _key(rollout: StoredRollout, sort: str) -> float | None:
         return float(end - start) if isinstance(start, int) and isinstance(end, int) else None
     value = facts.get("position" if sort == "newest" else sort)
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or those of the *run*: a name or part of an id.
-
-    When the folder of the environment has no run, that is printed, and nothing is returned.
-
-    Raises:
-        WrongCallError: The call names a folder or a run that is not there; the message lists the
-            runs that exist.
-    """
-    folders = existing_folders(directory, run)
-    if run is None or not folders:
-        return folders
-    names = [_name_of(folder) for folder in folders]
-    matching = [
-        folder
-        for folder, name in zip(folders, names, strict=True)
-        if run == name or folder.run_id.startswith(run)
-    ]
-    if not matching:
-        runs = ", ".join(
-            f"{name} ({folder.run_id})" if name else folder.run_id
-            for folder, name in zip(folders[:_RUNS_NAMED], names, strict=False)
-        )
-        raise WrongCallError(f"{folders[0].base}: no run {run!r} here; there are {runs}")
-    return matching
-
-
-def _name_of(folder: RunFolder) -> str:
-    report = read_report(folder)
-    return "" if report is None else report.name
 
 
 def _show(

@@ -15,16 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_bridge import settings
+from otel_bridge.cli.run_folders import existing_folders, folders_of
 from otel_bridge.cli.status.run_state import RunState, StateReader
-from otel_bridge.cli.status.source import (
-    Overview,
-    ReadOverview,
-    existing_folders,
-    folders_of,
-    from_service,
-    is_url,
-    overview_of,
-)
+from otel_bridge.cli.status.source import Overview, ReadOverview, from_service, is_url, overview_of
 from otel_bridge.cli.status.view import (
     next_commands,
     overview_view,

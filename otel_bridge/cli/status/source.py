@@ -14,7 +14,6 @@ import requests
 
 from otel_bridge import settings
 from otel_bridge.bridge.http_session import HttpSession
-from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.status.run_state import (
     DirectoryUse,
     RunState,
@@ -22,13 +21,11 @@ from otel_bridge.cli.status.run_state import (
     room_of,
     run_state_from,
 )
-from otel_bridge.cli.terminal import echo
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge.text.addresses import without_credentials
 
-_NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _TIMEOUT_S: Final = 10.0
 
 
@@ -67,61 +64,6 @@ def overview_of(
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
     return Overview(str(base), states, room_of(base, env, states) if base.is_dir() else None)
-
-
-def folders_of(directory: Path | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or *directory* itself when it is a run folder.
-
-    If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
-    returned.
-    """
-    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
-    # The call names a run folder itself.
-    if (base / "segments").is_dir():
-        return [
-            folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()
-        ]
-    folders = run_folders(base)
-    if folders:
-        return folders
-    below = _directories_with_runs(base)
-    # Of several it is unknown which one is meant; the message then names them.
-    return run_folders(below[0]) if len(below) == 1 else []
-
-
-def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
-    """Return `folders_of` *directory*; when there are none, print that. Every command does so.
-
-    Args:
-        directory: Directory that the call names; ``None`` for the one of the environment, in which
-            having no run yet is not an error.
-        run: Run that the call names; ``None`` when it names none.
-
-    Raises:
-        WrongCallError: There are none, and the call names the directory or a run.
-    """
-    folders = folders_of(directory)
-    if folders:
-        return folders
-    message = _no_run_folder(directory or base_dir(settings.environment(), Path.cwd()))
-    if directory is not None or run is not None:
-        raise WrongCallError(message)
-    echo(message, err=True)
-    return []
-
-
-def _directories_with_runs(base: Path) -> list[Path]:
-    return [path for path in sorted(base.glob("*/")) if run_folders(path)] if base.is_dir() else []
-
-
-def _no_run_folder(base: Path) -> str:
-    if not base.is_dir():
-        return f"{base}: no such folder; {_NAME_ANOTHER}"
-    names = ", ".join(path.name for path in _directories_with_runs(base))
-    advice = (
-        f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
-    )
-    return f"{base}: no run folder here; {advice}"
 
 
 def is_url(location: str) -> bool:

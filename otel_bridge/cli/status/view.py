@@ -534,18 +534,18 @@ def _former(report: Report) -> Sequence[str]:
     """Return one line for each tracker that the run no longer names, with what it holds."""
     lines: list[str] = []
     for name, exporter in report.former.items():
+        # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
+        contents = "what was forwarded"
+        if name != OTLP:
+            contents = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
+        line = f"{name}, no longer named, has {contents}"
         lacking = _waiting(report, exporter)
-        command = f"`drain --exporters {name}`"
-        rest = (
-            f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
-            if lacking
-            else ""
-        )
-        has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
-        has = (
-            "what was forwarded" if name == OTLP else has
-        )  # otlp forwards bytes, in which rows are not counted
-        lines.append(f"{name}, no longer named, has {has}{rest}")
+        if lacking:
+            command = f"`drain --exporters {name}`"
+            line += (
+                f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
+            )
+        lines.append(line)
     return lines
 
 

@@ -14,7 +14,7 @@ from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import write_file
-from otel_bridge.cli.rollouts.command import chosen_folders
+from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
 from otel_bridge.cli.timeline.clocks import MachineClock, aligned, clocks_of

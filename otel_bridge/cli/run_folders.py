@@ -1,0 +1,102 @@
+"""Finds the run folders that a command means, and says so when there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from otel_bridge import settings
+from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.terminal import echo
+from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
+from otel_bridge.journal.report import read_report
+
+_NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
+_RUNS_NAMED: Final = 20
+
+
+def folders_of(directory: Path | None) -> list[RunFolder]:
+    """Return the run folders of *directory*, or *directory* itself when it is a run folder.
+
+    If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
+    returned.
+    """
+    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    # The call names a run folder itself.
+    if (base / "segments").is_dir():
+        return [
+            folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()
+        ]
+    folders = run_folders(base)
+    if folders:
+        return folders
+    below = _directories_with_runs(base)
+    # Of several it is unknown which one is meant; the message then names them.
+    return run_folders(below[0]) if len(below) == 1 else []
+
+
+def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
+    """Return `folders_of` *directory*; when there are none, print that. Every command does so.
+
+    Args:
+        directory: Directory that the call names; ``None`` for the one of the environment, in which
+            having no run yet is not an error.
+        run: Run that the call names; ``None`` when it names none.
+
+    Raises:
+        WrongCallError: There are none, and the call names the directory or a run.
+    """
+    folders = folders_of(directory)
+    if folders:
+        return folders
+    message = _no_run_folder(directory or base_dir(settings.environment(), Path.cwd()))
+    if directory is not None or run is not None:
+        raise WrongCallError(message)
+    echo(message, err=True)
+    return []
+
+
+def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
+    """Return the run folders of *directory*, or those of the *run*: a name or part of an id.
+
+    When the folder of the environment has no run, that is printed, and nothing is returned.
+
+    Raises:
+        WrongCallError: The call names a folder or a run that is not there; the message lists the
+            runs that exist.
+    """
+    folders = existing_folders(directory, run)
+    if run is None or not folders:
+        return folders
+    names = [_name_of(folder) for folder in folders]
+    matching = [
+        folder
+        for folder, name in zip(folders, names, strict=True)
+        if run == name or folder.run_id.startswith(run)
+    ]
+    if not matching:
+        runs = ", ".join(
+            f"{name} ({folder.run_id})" if name else folder.run_id
+            for folder, name in zip(folders[:_RUNS_NAMED], names, strict=False)
+        )
+        raise WrongCallError(f"{folders[0].base}: no run {run!r} here; there are {runs}")
+    return matching
+
+
+def _name_of(folder: RunFolder) -> str:
+    report = read_report(folder)
+    return "" if report is None else report.name
+
+
+def _directories_with_runs(base: Path) -> list[Path]:
+    return [path for path in sorted(base.glob("*/")) if run_folders(path)] if base.is_dir() else []
+
+
+def _no_run_folder(base: Path) -> str:
+    if not base.is_dir():
+        return f"{base}: no such folder; {_NAME_ANOTHER}"
+    names = ", ".join(path.name for path in _directories_with_runs(base))
+    advice = (
+        f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
+    )
+    return f"{base}: no run folder here; {advice}"
