@@ -406,9 +406,10 @@ class Translator:
 
     def _third_party_rows(
         self, frame: DecodedFrame, inputs: Iterable[ResourceMetricsInput]
-    ) -> list[Row]:
-        """Return the rows of metrics that are not native rows; the engines take theirs."""
+    ) -> list[Record]:
+        """Return the records of metrics that are not native rows; the engines take theirs."""
         received: list[ReceivedMetrics] = []
+        records: list[Record] = []
         for batch in inputs:
             producer = batch.context.producer
             process = batch.context.process
@@ -419,7 +420,7 @@ class Translator:
             engine_metrics = [metric for metric in metrics if is_of_engine(metric)]
             if engine_metrics:
                 metrics = [metric for metric in metrics if not is_of_engine(metric)]
-                self._engines.take(
+                records += self._engines.take(
                     engine_of(producer.attributes),
                     engine_metrics,
                     now_unix_ns=frame.now_unix_ns,
@@ -431,7 +432,7 @@ class Translator:
             for producer, process, _ in received:
                 if not producer.system:
                     self._lifecycle.on_record(process, frame.now_unix_ns)
-        return rows
+        return [*records, *rows]
 
     def _row(
         self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]

@@ -7,15 +7,16 @@ placed by time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.records import ENGINES_ID, Row, Value, axis_of, key_of
+from otel_bridge.records import ENGINES_ID, Config, Row, Value, axis_of, key_of
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
+from otel_bridge.translation.engines.facts import EngineFacts
 from otel_bridge.translation.engines.points import SeriesName, readings
 from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
@@ -83,6 +84,7 @@ class EnginePipeline:
         place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
         self._attempt, self._step, self._row_count, self._row_ns = place
         self._missing: dict[str, list[str]] = {}
+        self._facts = EngineFacts(state)
 
     @property
     def active(self) -> bool:
@@ -90,9 +92,9 @@ class EnginePipeline:
         return bool(self._engines)
 
     def take(
-        self, address: str, metrics: Iterable[pb.Metric], *, now_unix_ns: int, ended: bool
-    ) -> None:
-        """Take what one engine measured.
+        self, address: str, metrics: Sequence[pb.Metric], *, now_unix_ns: int, ended: bool
+    ) -> list[Config]:
+        """Take what one engine measured; return the config of the role, if the engine changes it.
 
         Args:
             address: The engine.
@@ -104,7 +106,7 @@ class EnginePipeline:
         if engine is None:
             if len(self._engines) >= _MAX_ENGINES:
                 count(self._state, TOO_MANY, name=address)
-                return
+                return []
             engine = _Engine()
             self._engines[address] = engine
             # The first row without a step comes a minute after the first reading.
@@ -126,6 +128,7 @@ class EnginePipeline:
         if restarted:
             count(self._state, RESTARTED, name=address)
         self._changed.add(address)
+        return [] if ended else self._facts.take(address, metrics, engine.last_ns)
 
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any."""

@@ -25,7 +25,7 @@ _PREFIXES: Final = ("vllm:", "sglang:")
 _CREATED: Final = "_created"
 """Ending of the times at which prometheus_client began each series; they are not measurements."""
 _INFO: Final = "_info"
-"""Ending of gauges whose labels are facts about the engine, and change with the adapters in use."""
+"""Ending of gauges whose labels are facts about the engine."""
 _TOTAL: Final = "_total"
 _PARTS: Final = frozenset(
     {"engine", "engine_type", "instance", "job", "model", "model_name", "pid"}
@@ -80,7 +80,7 @@ def engine_of(resource: Mapping[str, object]) -> str:
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:
     """Yield the readings of an engine's metrics; points without a finite number are left out."""
     for metric in metrics:
-        if metric.name.endswith(_CREATED):
+        if metric.name.endswith((_CREATED, _INFO)):
             continue
         kind, points = _points(metric)
         # Whether a Collector keeps the ending of counters depends on its settings.
@@ -90,6 +90,20 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading
             reading = None if point.flags & _NO_VALUE else _reading(kind, point)
             if reading is not None:
                 yield _series_name(family, mapping_of(point.attributes)), reading
+
+
+def info_labels(metrics: Iterable[pb.Metric]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each family of facts with the labels of its first series, without those of parts."""
+    for metric in metrics:
+        # The value of a fact is 1. vllm:lora_requests_info has the time of the last request.
+        points = [point for point in metric.gauge.data_points if number(point) == 1]
+        if metric.name.endswith(_INFO) and points:
+            labels = mapping_of(points[0].attributes).items()
+            yield metric.name, {name: str(label) for name, label in labels if not _is_part(name)}
+
+
+def _is_part(label: str) -> bool:
+    return label in _PARTS or label.endswith(_RANK)
 
 
 def _points(metric: pb.Metric) -> tuple[SeriesKind, Iterable[_Point]]:
@@ -124,11 +138,8 @@ def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
 def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
     # A label with an empty value is the same as none: prometheus.io, "Data model".
     present = {name: value for name, value in labels.items() if value != ""}
-    if family.endswith(_INFO):
-        return SeriesName(family, family, attribute_suffix(present))
     parts: dict[str, object] = {}
     key_labels: dict[str, object] = {}
     for name, value in present.items():
-        is_part = name in _PARTS or name.endswith(_RANK)
-        (parts if is_part else key_labels)[name] = value
+        (parts if _is_part(name) else key_labels)[name] = value
     return SeriesName(family + attribute_suffix(key_labels), family, attribute_suffix(parts))

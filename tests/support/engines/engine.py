@@ -38,7 +38,11 @@ class Engine:
             more = {"buckets": bounds[0]} if bounds else {}
             metric = types[kind](name, "A family.", labels, registry=self.registry, **more)
             for values in _label_values(labels):
-                self._metrics.append((kind, bounds, metric.labels(*values)))
+                if name.endswith("_info"):
+                    # As vLLM: 1, or the time of the last request.
+                    metric.labels(*values).set(1.8e9 if "lora" in name else 1)
+                else:
+                    self._metrics.append((kind, bounds, metric.labels(*values)))
 
     def work(self) -> None:
         """Count and observe something in every series."""
@@ -67,9 +71,8 @@ class Engine:
                     for k, v in sorted(sample.labels.items())
                     if k not in _HIDDEN and k != "le"
                 ]
-                is_info = family.name.endswith("_info")
-                key = family.name + (f"/{' '.join(shown)}" if shown and not is_info else "")
-                if sample.name.endswith("_created") or (
+                key = family.name + (f"/{' '.join(shown)}" if shown else "")
+                if sample.name.endswith(("_created", "_info")) or (
                     family.type == "histogram" and "le" not in sample.labels
                 ):
                     continue

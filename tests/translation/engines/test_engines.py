@@ -10,7 +10,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.exposition import engine_request
-from otel_bridge.records import Record, Row
+from otel_bridge.records import Config, Record, Row
 from otel_bridge.translation.engines import pipeline
 from support.engines.engine import FAMILIES, Engine, expected
 from support.otlp.otlp_samples import (
@@ -284,6 +284,30 @@ def test_engines_whose_buckets_differ_are_not_mixed() -> None:
 
     assert shown.values["engine/vllm:x_seconds/p50"] == pytest.approx(1.5)
     assert shown.values["engine/c:1/vllm:x_seconds/p50"] == pytest.approx(15.0)
+
+
+def test_info_families_are_the_config_of_the_role_and_change_with_the_engine() -> None:
+    bench = job()
+    info = "# TYPE vllm:cache_config_info gauge\n"
+    texts = [
+        info + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
+        info + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
+        info + 'vllm:cache_config_info{block_size="32",engine="0"} 1\n',
+        '# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora="1"} 1.8e9\n',
+    ]
+    for second, text in enumerate(texts):
+        bench.now_ns = T0 + second * S
+        request = engine_request(text, HERE, "e:1", bench.now_ns)
+        assert request is not None
+        bench.request(request, sender=BRIDGE)
+    step(bench, 2)
+
+    configs = [record for record in bench.records if isinstance(record, Config)]
+    assert [(config.role, config.config) for config in configs] == [
+        ("engine", {"e:1": {"vllm:cache_config_info": labels}})
+        for labels in ({"block_size": "16", "cache_dtype": "auto"}, {"block_size": "32"})
+    ]
+    assert of_engines(bench.records) == []
 
 
 def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_again() -> None:
