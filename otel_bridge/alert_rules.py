@@ -85,7 +85,9 @@ class AlertRule:
             return value > self.bound
         if self.operator == ">=":
             return value >= self.bound
-        return value < self.bound if self.operator == "<" else value <= self.bound
+        if self.operator == "<":
+            return value < self.bound
+        return value <= self.bound
 
     def _names(self, name: str) -> bool:
         return name == self.pattern or fnmatchcase(name, self.pattern)

@@ -117,4 +117,6 @@ def _read_key(path: Path) -> bytes | None:
             and not status.st_mode & 0o077
         )
         key = file.read(_KEY_BYTES) if private else b""
-    return key if len(key) == _KEY_BYTES else None
+    if len(key) == _KEY_BYTES:
+        return key
+    return None

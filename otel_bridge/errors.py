@@ -152,7 +152,9 @@ def any_error() -> tuple[type[Exception], ...]:
 
     A handler may raise at a time limit. If the call caught that, the limit would have no effect.
     """
-    return () if _is_of_handler(sys.exc_info()[1]) else (Exception,)
+    if _is_of_handler(sys.exc_info()[1]):
+        return ()
+    return (Exception,)
 
 
 def _is_of_handler(error: BaseException | None) -> bool:

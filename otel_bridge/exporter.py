@@ -209,7 +209,9 @@ def caution_of(settings: ExporterSettings) -> str:
 def upload_of(settings: ExporterSettings, run: RunInfo) -> str:
     """Return the command that uploads *run* from this machine; empty when nothing is to be uploaded."""
     upload: Callable[[RunInfo], str] | None = getattr(settings, "upload", None)
-    return "" if upload is None else upload(run)
+    if upload is None:
+        return ""
+    return upload(run)
 
 
 def tracker_run_id_of(writer: RunWriter) -> str | None:
@@ -225,20 +227,24 @@ def found_of(writer: RunWriter) -> str:
 def degraded_of(writer: RunWriter) -> tuple[str, ...]:
     """Return one sentence for each ability that *writer* reports its tracker to lack."""
     value: object = getattr(writer, "degraded", ())
-    return (
-        tuple(map(str, cast("Sequence[object]", value))) if isinstance(value, (tuple, list)) else ()
-    )
+    if isinstance(value, (tuple, list)):
+        return tuple(map(str, cast("Sequence[object]", value)))
+    return ()
 
 
 def left_out_of(writer: RunWriter) -> Mapping[str, int]:
     """Return what *writer* did not write since open because its tracker lacks an ability, reason to count."""
     value: object = getattr(writer, "left_out", None)
-    return dict(cast("Mapping[str, int]", value)) if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, int]", value))
+    return {}
 
 
 def _text_of(part: object, name: str) -> str:
     value: object = getattr(part, name, None)
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 @runtime_checkable

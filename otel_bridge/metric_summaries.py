@@ -62,7 +62,9 @@ class SummaryDefinitions:
         if exact is not None:
             return exact
         prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
-        return _NOTHING if prefix is None else self._globs[prefix]
+        if prefix is None:
+            return _NOTHING
+        return self._globs[prefix]
 
 
 class KeySummary:

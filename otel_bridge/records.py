@@ -56,7 +56,9 @@ class Distribution:
     @property
     def mean(self) -> float:
         """Return the mean, ``nan`` when there are no numbers."""
-        return self.sum / self.count if self.count else math.nan
+        if self.count:
+            return self.sum / self.count
+        return math.nan
 
     def quantile(self, q: float) -> float:
         """Return the *q* quantile (0 to 1), linear within its bucket, within min and max; ``nan`` without buckets."""
@@ -76,7 +78,9 @@ class Distribution:
 
     def _clamped(self, value: float) -> float:
         low = value if math.isnan(self.min) else max(value, self.min)
-        return low if math.isnan(self.max) else min(low, self.max)
+        if math.isnan(self.max):
+            return low
+        return min(low, self.max)
 
 
 Value: TypeAlias = int | float | Distribution
@@ -421,7 +425,9 @@ _DERIVED_FROM: Final = {
 
 def axis_of(role: str | None) -> str:
     """Return the key of a role's step axis: ``<role>/step``, or ``step`` without a role."""
-    return f"{role}/{AXIS}" if role else AXIS
+    if role:
+        return f"{role}/{AXIS}"
+    return AXIS
 
 
 def key_of(role: str | None, key: str) -> str:

@@ -142,7 +142,9 @@ class _RewardOrder:
         if count == 1:
             lowest = min(digests[index] for index in indices)
             tied = [index for index in indices if digests[index] == lowest]
-            return [min(tied, key=self._own_hash)] if len(tied) > 1 else tied
+            if len(tied) > 1:
+                return [min(tied, key=self._own_hash)]
+            return tied
         ranked = sorted(indices, key=digests.__getitem__)
         last = digests[ranked[count - 1]]
         sure = [index for index in ranked[:count] if digests[index] != last]
@@ -151,7 +153,9 @@ class _RewardOrder:
 
     def _members(self, indices: list[int]) -> list[int]:
         """Sort the members of one group; only a group that is cut pays for a hash of each."""
-        return sorted(indices, key=self._own_hash) if len(indices) > 1 else indices
+        if len(indices) > 1:
+            return sorted(indices, key=self._own_hash)
+        return indices
 
     def _own_hash(self, index: int) -> bytes:
         return self._hash(self._key(index))

@@ -90,7 +90,9 @@ def _stuck(state: ExporterReport) -> bool:
 
 
 def _read_back_of(name: str) -> Callable[[RunInfo, ExporterSettings], TrackerCounts] | None:
-    return None if name == exporter.OTLP else exporter.load(name).read_back
+    if name == exporter.OTLP:
+        return None
+    return exporter.load(name).read_back
 
 
 def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]) -> str:

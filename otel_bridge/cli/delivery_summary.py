@@ -55,7 +55,9 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     """
     # Of a run that could not be served nothing else is known.
     if run.outcome is Outcome.GONE or run.reason:
-        return [run.reason] if run.reason else []
+        if run.reason:
+            return [run.reason]
+        return []
     lines = ["not everything is read yet"] if run.unread else []
     lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))
     if run.position and not run.exporters:
@@ -105,11 +107,9 @@ def _without_exporter(report: Report) -> str:
     is_given_up = bool(report.discarded and report.ended)
     if not has_records or is_given_up:
         return ""
-    return (
-        f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}"
-        if report.exporters
-        else NO_EXPORTER
-    )
+    if report.exporters:
+        return f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}"
+    return NO_EXPORTER
 
 
 def _not_received(report: Report, requested: Collection[str]) -> list[str]:

@@ -228,4 +228,6 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
         console.print_line(f"not everything is delivered yet; to continue: {drain}")
     # A demo that lost something has failed, even if all the rest was delivered.
     lost = [line for line in warnings(report) if line]
-    return 0 if report.ended and not failures and not lost else 1
+    if report.ended and not failures and not lost:
+        return 0
+    return 1

@@ -369,7 +369,9 @@ def _other_server(folder: RunFolder) -> str:
 def _damage(folder: RunFolder) -> tuple[int, int]:
     """Return how many damaged stretches and missing rows the bridges of *folder* counted so far."""
     report = read_report(folder)
-    return (0, 0) if report is None else (report.drops.get(SEGMENT_GAPS, 0), report.missing_rows)
+    if report is None:
+        return (0, 0)
+    return (report.drops.get(SEGMENT_GAPS, 0), report.missing_rows)
 
 
 def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
@@ -380,7 +382,9 @@ def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
         lines.append(f"{gaps - counts[0]} damaged stretches of its segments could not be read")
     if missing_rows > counts[1]:
         lines.append(f"{missing_rows - counts[1]} rows are missing in its segments")
-    return f"{', and '.join(lines)}; everything else is delivered" if lines else ""
+    if lines:
+        return f"{', and '.join(lines)}; everything else is delivered"
+    return ""
 
 
 def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:
@@ -418,7 +422,9 @@ def _named_here(
     if exporters:
         return dict.fromkeys(SIGNALS, tuple(exporters))
     by_signal = choose(None, env, cwd).by_signal
-    return by_signal if any(by_signal.values()) else None
+    if any(by_signal.values()):
+        return by_signal
+    return None
 
 
 def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
@@ -454,7 +460,9 @@ def _remote_holder(folder: RunFolder) -> str:
     holder = folder.holder()
     if holder is None or holder.boot_id == this_host().boot_id:
         return ""
-    return holder.host if time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S else ""
+    if time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S:
+        return holder.host
+    return ""
 
 
 def _is_shared(folder: RunFolder) -> bool:

@@ -17,7 +17,9 @@ class WrongCallError(click.ClickException):
 
 def exit_code_of(error: Exception) -> int:
     """Return the exit code of a command that *error* ends."""
-    return error.exit_code if isinstance(error, click.ClickException) else 1
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return 1
 
 
 def text_of(error: Exception) -> str:

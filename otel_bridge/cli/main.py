@@ -58,7 +58,9 @@ class _Commands(click.Group):
         if cmd_name in _PACKAGES:
             module = f"{module}.command"
         command: object = importlib.import_module(module).command
-        return command if isinstance(command, click.Command) else None
+        if isinstance(command, click.Command):
+            return command
+        return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

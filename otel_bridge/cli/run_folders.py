@@ -32,7 +32,9 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
         return folders
     below = _directories_with_runs(base)
     # Of several it is unknown which one is meant; the message then names them.
-    return run_folders(below[0]) if len(below) == 1 else []
+    if len(below) == 1:
+        return run_folders(below[0])
+    return []
 
 
 def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
@@ -85,11 +87,15 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
 
 def _name_of(folder: RunFolder) -> str:
     report = read_report(folder)
-    return "" if report is None else report.name
+    if report is None:
+        return ""
+    return report.name
 
 
 def _directories_with_runs(base: Path) -> list[Path]:
-    return [path for path in sorted(base.glob("*/")) if run_folders(path)] if base.is_dir() else []
+    if base.is_dir():
+        return [path for path in sorted(base.glob("*/")) if run_folders(path)]
+    return []
 
 
 def _no_run_folder(base: Path) -> str:

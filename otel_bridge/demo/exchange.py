@@ -40,12 +40,16 @@ class Exchange:
         """Return the policy that is *behind* versions older than the newest, ``None`` before the first."""
         # Six digits in each name, so that the order of names is that of versions.
         paths = sorted(self._folder.glob("policy-*.npz"))
-        return _read_policy(paths[max(len(paths) - 1 - behind, 0)]) if paths else None
+        if paths:
+            return _read_policy(paths[max(len(paths) - 1 - behind, 0)])
+        return None
 
     def await_policy(self, version: int) -> Policy | None:
         """Wait for the policy of *version* and return it; ``None`` when the job stops first."""
         path = self._policy(version)
-        return _read_policy(path) if self._await(path) else None
+        if self._await(path):
+            return _read_policy(path)
+        return None
 
     def put_batch(self, step: int, worker: int, episodes: Sequence[Episode]) -> None:
         """Hand the part of a worker in the batch of *step* to the trainer."""

@@ -90,8 +90,6 @@ def steps_of_roles(steps: int) -> dict[str, int]:
 
 
 def _end(code: int | None) -> str:
-    return (
-        f"killed by {signal.Signals(-code).name}"
-        if code is not None and code < 0
-        else f"exit code {code}"
-    )
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -104,4 +104,6 @@ def total(parts: dict[str, float], /) -> float:
 
 def accuracy(correct: Sequence[float]) -> float:
     """Return the share of right answers."""
-    return float(np.mean(correct)) if correct else 0.0
+    if correct:
+        return float(np.mean(correct))
+    return 0.0

@@ -41,7 +41,9 @@ class FileMemory:
         row: tuple[bytes] | None = self._connection.execute(
             "SELECT value FROM memory WHERE key = ?", (key,)
         ).fetchone()
-        return None if row is None else row[0]
+        if row is None:
+            return None
+        return row[0]
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value durably."""

@@ -101,7 +101,9 @@ def value_text(value: float) -> str:
     if math.isnan(value):
         return "nan"
     if abs(value) >= INFINITE:
-        return "inf" if value > 0 else "-inf"
+        if value > 0:
+            return "inf"
+        return "-inf"
     return repr(float(value))
 
 

@@ -194,7 +194,9 @@ def _value(findings: _Findings, setting: settings.Setting[Any], env: Mapping[str
         findings.wrong.append(str(exc))
         value = "cannot be read"
     # A secret must not reach a terminal or a log.
-    return "set" if setting.secret and raw else value
+    if setting.secret and raw:
+        return "set"
+    return value
 
 
 def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:

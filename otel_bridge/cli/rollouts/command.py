@@ -213,7 +213,9 @@ class _SortOrder:
         # A program that reads JSON wants all; a person sees the first ones.
         default_limit = 0 if self.as_json else _LIMIT
         limit = default_limit if self.limit is None else self.limit
-        return ordered[:limit] if limit else ordered
+        if limit:
+            return ordered[:limit]
+        return ordered
 
 
 def _key(rollout: StoredRollout, sort: str) -> float | None:
@@ -221,9 +223,13 @@ def _key(rollout: StoredRollout, sort: str) -> float | None:
     if sort == "duration":
         start = facts.get("start_unix_ns")
         end = facts.get("end_unix_ns")
-        return float(end - start) if isinstance(start, int) and isinstance(end, int) else None
+        if isinstance(start, int) and isinstance(end, int):
+            return float(end - start)
+        return None
     value = facts.get("position" if sort == "newest" else sort)
-    return float(value) if isinstance(value, (int, float)) else None
+    if isinstance(value, (int, float)):
+        return float(value)
+    return None
 
 
 def _show(

@@ -51,7 +51,9 @@ class StoredRollout:
     def whole(self) -> Payload | None:
         """Return the complete rollout, or ``None`` when it has been deleted."""
         payload = self.read()
-        return None if payload is None else _with_evaluations(_counted(payload), self.evaluations)
+        if payload is None:
+            return None
+        return _with_evaluations(_counted(payload), self.evaluations)
 
 
 @dataclass(slots=True)
@@ -208,9 +210,9 @@ def _trace_id_of_page(media_id: str) -> str:
 
     It is empty for other media.
     """
-    return (
-        media_id.removeprefix(TOKENS_ID).partition(":")[0] if media_id.startswith(TOKENS_ID) else ""
-    )
+    if media_id.startswith(TOKENS_ID):
+        return media_id.removeprefix(TOKENS_ID).partition(":")[0]
+    return ""
 
 
 def _line_at(path: Path, offset: int) -> Payload | None:
@@ -229,7 +231,9 @@ def _parsed(line: bytes) -> Payload | None:
         payload: object = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    return cast("Payload", payload) if isinstance(payload, dict) else None
+    if isinstance(payload, dict):
+        return cast("Payload", payload)
+    return None
 
 
 def _counted(payload: Payload) -> Payload:
@@ -277,4 +281,6 @@ def _steps(label: Json) -> list[Json]:
 
 def entries(value: Json) -> list[dict[str, Json]]:
     """Return the objects of a JSON list."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [entry for entry in value if isinstance(entry, dict)]
+    return []

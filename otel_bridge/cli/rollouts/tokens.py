@@ -86,4 +86,6 @@ def _style(strength: float | None) -> str:
     if strength is None or abs(strength) < 0.05:
         return ""
     level = round(60 + 150 * min(abs(strength), 1.0))
-    return f"white on rgb(0,{level},60)" if strength < 0 else f"white on rgb({level},40,40)"
+    if strength < 0:
+        return f"white on rgb(0,{level},60)"
+    return f"white on rgb({level},40,40)"

@@ -149,7 +149,9 @@ def _reward(payload: Payload) -> str:
     noted = f" ({parts})" if parts else ""
     if payload.get("reward") is not None:
         return f"reward {_number(payload['reward'])}{noted}"
-    return f"rewards{noted}" if parts else ""
+    if parts:
+        return f"rewards{noted}"
+    return ""
 
 
 def _token_figures(payload: Payload) -> str:
@@ -168,7 +170,9 @@ def _listed(numbers: Json, takes: Callable[[str], bool]) -> str:
 
 
 def _number(value: Json) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _duration(payload: Payload) -> str:
@@ -246,4 +250,6 @@ def _function(call: Payload) -> tuple[str, str]:
 
 
 def _json(value: Json) -> str:
-    return "" if value is None else orjson.dumps(value).decode()
+    if value is None:
+        return ""
+    return orjson.dumps(value).decode()

@@ -78,4 +78,6 @@ def _cells(calls: Mapping[str, int]) -> list[tuple[str, str]]:
     ordered = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
     lines = [(call, f"{number:,}") for call, number in ordered[:_MAX_LINES]]
     rest = sum(number for _, number in ordered[_MAX_LINES:])
-    return [*lines, (f"{len(ordered) - _MAX_LINES} further", f"{rest:,}")] if rest else lines
+    if rest:
+        return [*lines, (f"{len(ordered) - _MAX_LINES} further", f"{rest:,}")]
+    return lines

@@ -69,14 +69,18 @@ class Child:
             # Another thread may receive the signal; its handler runs here, once the wait times out.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_LOOK_S)
-                return 128 - code if code < 0 else code
+                if code < 0:
+                    return 128 - code
+                return code
 
     def status(self) -> Status:
         """Return how the command ended: killed by a signal, failed by its code, or finished."""
         code = self._process.returncode
         if code is not None and code < 0:
             return Status.KILLED
-        return Status.FAILED if code else Status.FINISHED
+        if code:
+            return Status.FAILED
+        return Status.FINISHED
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         if number in _FROM_TERMINAL and _in_foreground():

@@ -127,7 +127,9 @@ def capture_of(
         raise ConfigError("--tee: nothing is captured; add --capture, e.g. --capture wandb")
     mode = "tee" if tee else settings.CAPTURE_MODE.read(env)
     refuse_twice(names, mode, choice.names)
-    return capture_variables(env, names, mode) if names else {}
+    if names:
+        return capture_variables(env, names, mode)
+    return {}
 
 
 def replaced_trackers(variables: Mapping[str, str], choice: RequestedDestinations) -> str:

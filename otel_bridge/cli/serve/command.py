@@ -331,7 +331,9 @@ class _Service:
             else "nothing remains"
         )
         self._log.log_line(f"ended; {rest}")
-        return 1 if lines else 0
+        if lines:
+            return 1
+        return 0
 
     def _try(self, end: Callable[[], None]) -> None:
         try:

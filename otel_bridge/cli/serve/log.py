@@ -117,7 +117,9 @@ class ServiceLog(logging.Handler):
 
 def _without_surrogates(value: object) -> object:
     """Return *value* without lone surrogates, which names of files may have and orjson refuses."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 class PrintedLines:

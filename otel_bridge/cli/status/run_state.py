@@ -251,7 +251,9 @@ def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) ->
             age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
             # The largest, not the sum, since exporters may keep the same records.
             growth += max((kept.bytes for kept in state.held.values()), default=0) / age_s
-    return max(room.limit_bytes - room.used_bytes, 0) / growth if growth > 0 else None
+    if growth > 0:
+        return max(room.limit_bytes - room.used_bytes, 0) / growth
+    return None
 
 
 def _grows(state: RunState) -> bool:
@@ -315,7 +317,9 @@ def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
 
 def _label(destination: ExporterState) -> str:
     name = destination.exporter
-    return name if destination.named else f"{name}, no longer named"
+    if destination.named:
+        return name
+    return f"{name}, no longer named"
 
 
 def _time_behind(view: LedgerView, position: int) -> int | None:
@@ -323,7 +327,9 @@ def _time_behind(view: LedgerView, position: int) -> int | None:
     time_unix_ns: object = getattr(records[0], "time_unix_ns", None) if records else None
     if time_unix_ns is None and records:
         time_unix_ns = getattr(records[0], "start_unix_ns", None)
-    return time_unix_ns if isinstance(time_unix_ns, int) and time_unix_ns > 0 else None
+    if isinstance(time_unix_ns, int) and time_unix_ns > 0:
+        return time_unix_ns
+    return None
 
 
 def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> dict[str, KeptRecords]:

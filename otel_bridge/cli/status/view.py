@@ -153,7 +153,9 @@ def _meaning(reason: str) -> str:
 
     "none" alone would look as if nothing was dropped.
     """
-    return f"{MEANING[reason]} [{reason}]" if reason in MEANING else reason
+    if reason in MEANING:
+        return f"{MEANING[reason]} [{reason}]"
+    return reason
 
 
 def place_commands(report: Report) -> Sequence[str]:
@@ -221,7 +223,9 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     """Return the commands that are useful next for a run."""
     report = state.report
     if report is None:
-        return [] if state.refused else [f"  {_unread(state, here=here).command}"]
+        if state.refused:
+            return []
+        return [f"  {_unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
     # No bridge delivers: it gave up, was killed, had no exporter, or ended too early.
     remains = state.unread_bytes or not report.ended or report.lacks_exporter
@@ -255,7 +259,9 @@ def space_line(overview: Overview) -> str:
     if used >= limit:
         return line
     left_s = lasts_s(overview.runs, overview.room, overview.time_unix_ns)
-    return line if left_s is None else f"{line}; full in {age(left_s)} at the present rate"
+    if left_s is None:
+        return line
+    return f"{line}; full in {age(left_s)} at the present rate"
 
 
 def state_line(state: RunState, *, here: bool) -> str:
@@ -365,7 +371,9 @@ def _pace(report: Report, state: RunState, now_ns: int) -> str:
 
 def _current(rate: float, report: Report, now_ns: int) -> float:
     """Return a rate of the report, or 0 when the report is old: an idle bridge writes no report."""
-    return rate if now_ns - report.time_unix_ns < _OLD_NS else 0.0
+    if now_ns - report.time_unix_ns < _OLD_NS:
+        return rate
+    return 0.0
 
 
 def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table:
@@ -405,7 +413,9 @@ def _role_cells(
 
 def _ago(time_ns: int | None, now_ns: int) -> str:
     """Return how long ago *time_ns* was; empty without a time."""
-    return "" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago"
+    if time_ns is None:
+        return ""
+    return f"{age((now_ns - time_ns) / 1e9)} ago"
 
 
 def _last_steps(report: Report) -> dict[str, int | None]:
@@ -463,7 +473,9 @@ def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
 
     Without a bridge nothing is delivered, so that one that worked is stopped.
     """
-    return "stopped" if not served and exporter.state in _DELIVERING else exporter.state
+    if not served and exporter.state in _DELIVERING:
+        return "stopped"
+    return exporter.state
 
 
 def _alerts(report: Report, now_ns: int) -> Sequence[str]:
@@ -513,12 +525,16 @@ def _derived(report: Report) -> Sequence[str]:
     It returns nothing without any.
     """
     counts = derived_counts(report)
-    return (f"rows made by the bridge: {counts}",) if counts else ()
+    if counts:
+        return (f"rows made by the bridge: {counts}",)
+    return ()
 
 
 def _media(report: Report) -> Sequence[str]:
     """Return a line with the number of media; nothing without any."""
-    return (f"{report.media:,} media logged",) if report.media else ()
+    if report.media:
+        return (f"{report.media:,} media logged",)
+    return ()
 
 
 def _degraded(report: Report) -> Sequence[str]:
@@ -559,7 +575,9 @@ def age(seconds: float) -> str:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} days"
 
 
 def size(count: int) -> str:

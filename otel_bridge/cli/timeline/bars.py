@@ -105,4 +105,6 @@ def _legend(names: Sequence[str]) -> Text:
 def _slow_rank(values: dict[str, float | int]) -> str:
     """Return the slow rank of a step; empty without one."""
     slow = slow_rank_of(values)
-    return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}" if slow else ""
+    if slow:
+        return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}"
+    return ""

@@ -57,4 +57,6 @@ def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 600 else f"{text[:600]}… ({len(text)} characters)"
+    if len(text) <= 600:
+        return text
+    return f"{text[:600]}… ({len(text)} characters)"
