@@ -29,13 +29,15 @@ from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count
 
 _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
 
 
-RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
+_RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
 """Processes an event about rollouts: attributes of the resource, instance, event, now in Unix
 ns."""
 
@@ -55,37 +57,37 @@ class Events:
     """Handles the events of one run.
 
     Args:
-        state: State of the run.
+        run: The run.
         lifecycle: Processes of the run.
         deduplicator: Remembers the events of third-party producers.
-        media: Joins the media of the run.
-        rollout_handlers: Event to what processes it, for events about rollouts.
-        read_content: Processes an event that holds messages of a span.
+        rollouts: Rollouts of the run, which process the events about them.
         defined: Summaries that the program has defined.
         metadata: Names of the run.
+
+    Attributes:
+        media: The media of the run, joined from their parts.
+        redelivered: Number of events that came again.
     """
 
     def __init__(
         self,
-        state: TranslationState,
+        run: RunContext,
         lifecycle: RunLifecycle,
         deduplicator: Deduplicator,
-        media: MediaAssembler,
         *,
-        rollout_handlers: Mapping[str, RolloutHandler],
-        read_content: RolloutHandler,
+        rollouts: RolloutPipeline,
         defined: DefinedSummaries,
         metadata: RunMetadata,
     ) -> None:
-        self._media = media
+        self.media = MediaAssembler(run.state, run.options, run.axes)
         self._defined = defined
         self._metadata = metadata
-        self._state = state
+        self._state = run.state
         self._lifecycle = lifecycle
         self._seen = deduplicator
-        self._read_content = read_content
-        self._configs = Configs(state)
-        summaries = Summaries(state)
+        self._read_content = rollouts.content
+        self._configs = Configs(run.state)
+        summaries = Summaries(run.state)
         # Events that become records, or change some.
         self._data_handlers: dict[str, Callable[[_Event], Sequence[Record]]] = {
             semconv.EVENT_CONFIG: lambda event: self._configs.merge(_values_of(event)),
@@ -93,9 +95,9 @@ class Events:
             semconv.EVENT_METRIC_SUMMARY: self._define_summaries,
             semconv.EVENT_ALERT: self._alert,
             semconv.EVENT_MEDIA: self._take_media,
+            semconv.EVENT_EVALUATION: partial(_to_rollouts, rollouts.evaluation),
+            semconv.EVENT_ROLLOUTS: partial(_to_rollouts, rollouts.sampled_out),
         }
-        for name, handle in rollout_handlers.items():
-            self._data_handlers[name] = partial(_to_rollouts, handle)
         # Events about the process itself, and about the names of the run.
         self._process_handlers: dict[str, Callable[[_Event], None]] = {
             semconv.EVENT_END: self._end,
@@ -143,7 +145,7 @@ class Events:
 
     def _take_media(self, event: _Event) -> Sequence[Record]:
         media = MediaEvent(event.producer, event.process, event.attributes, event.time_unix_ns)
-        return self._media.take(media, event.record.body.bytes_value)
+        return self.media.take(media, event.record.body.bytes_value)
 
     def _rename(self, event: _Event) -> None:
         self._metadata.rename(text_in(event.attributes, semconv.RUN_NAME))
@@ -217,7 +219,7 @@ class Events:
         return [note_raised(self._state, alert)]
 
 
-def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
+def _to_rollouts(handle: _RolloutHandler, event: _Event) -> Sequence[Record]:
     return handle(
         event.producer.attributes, event.process.instance, event.record, event.now_unix_ns
     )

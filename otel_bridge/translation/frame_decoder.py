@@ -87,6 +87,14 @@ class FrameReader:
         self._state = state
         self._registry = contexts
 
+    def known(self, source: SegmentInfo) -> ProducerContext | None:
+        """Return the producer of a segment that was read before; ``None`` if it must be read first."""
+        return self._registry.known(source)
+
+    def forget_producers(self) -> None:
+        """Forget all producers, so that their next frames read them anew."""
+        self._registry.clear()
+
     def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
         """Return the producer of a segment. ``None``, counted: another run's, or its resource cannot be read."""
         try:

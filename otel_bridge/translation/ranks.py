@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from otel_bridge.records import Distribution, Json, Record, Row, Value, key_of
+from otel_bridge.records import Distribution, Json, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
 from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
 from otel_bridge.translation.metrics.keys import ATTEMPT
@@ -184,9 +184,9 @@ class RankMerge:
             self._pace.setdefault((role, attempt), {})[rank] = last
         self._has_new_pace = False
 
-    def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
+    def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Row]:
         """Return *rows* with merged rows in the place of those that ranks sent."""
-        records: list[Record] = []
+        records: list[Row] = []
         for row in rows:
             # A row names its process nowhere but in its id, ``m:<instance>:<number>``.
             process = self._processes.get(row.id.split(":", 2)[1])
@@ -196,7 +196,7 @@ class RankMerge:
                 records.append(row)
         return records
 
-    def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Record]:
+    def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Row]:
         """Add the row of a rank; return the rows of the steps that every rank has passed."""
         track = (row.role or "", row.attempt)
         number = row.step or 0
@@ -213,13 +213,13 @@ class RankMerge:
         rows = self._due(now_unix_ns)
         return rows + self._within_bound()
 
-    def tick(self, now_unix_ns: int) -> list[Record]:
+    def tick(self, now_unix_ns: int) -> list[Row]:
         """Return the rows of steps that have waited long enough, or whose missing ranks have ended."""
         if self._steps.begin_check(now_unix_ns):
             return self._due(now_unix_ns)
         return []
 
-    def close(self) -> list[Record]:
+    def close(self) -> list[Row]:
         """Return the rows of all open steps, since no more rows will arrive."""
         return [self._row(step) for step in self._steps.changed()]
 
@@ -240,8 +240,8 @@ class RankMerge:
             self._run.state.set(_PACE, pace)
             self._has_new_pace = False
 
-    def _due(self, now_unix_ns: int) -> list[Record]:
-        rows: list[Record] = []
+    def _due(self, now_unix_ns: int) -> list[Row]:
+        rows: list[Row] = []
         for step in self._steps.changed():
             due_ns = self._run.receive_clock.due(step.last_ns, self._run.options.step_watermark_ns)
             if now_unix_ns >= due_ns or self._is_passed(step):
@@ -269,7 +269,7 @@ class RankMerge:
     def _row(self, step: RankStep) -> Row:
         return self._steps.row(step, step.values())
 
-    def _within_bound(self) -> list[Record]:
+    def _within_bound(self) -> list[Row]:
         """Forget the earliest steps beyond the bound; return the rows of those that are open."""
         return [self._row(step) for step in self._steps.overdue() if step.changed_ns is not None]
 

@@ -8,62 +8,46 @@ one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge import semconv
-from otel_bridge.records import Record, RolloutRecord, Row, Status
+from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.alerts import AlertWatcher
-from otel_bridge.translation.decode.rows import RowFragment
-from otel_bridge.translation.engines.pipeline import EnginePipeline
-from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.featured import FeaturedKeys
 from otel_bridge.translation.frame_decoder import (
     UNDECODABLE,
     DecodedFrame,
-    FastRow,
     FrameReader,
-    ResourceMetricsInput,
 )
-from otel_bridge.translation.generated_rollouts import GeneratedRollouts
-from otel_bridge.translation.lineage.pipeline import LineagePipeline
-from otel_bridge.translation.lineage.train_span import split_train_spans
-from otel_bridge.translation.metrics.assembler import RowAssembler
 from otel_bridge.translation.metrics.attempts import AttemptDetector
 from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.keys import StepAxes
-from otel_bridge.translation.metrics.media import MediaAssembler
-from otel_bridge.translation.metrics.third_party_points import ReceivedMetrics, ThirdPartyPoints
+from otel_bridge.translation.metrics.pipeline import MetricsPipeline
+from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.phases.awaited import AwaitedRank
-from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.phases.slow_rank import SlowRankOfSteps
-from otel_bridge.translation.phases.span import split_phases
 from otel_bridge.translation.phases.stragglers import StragglerCauses
 from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import (
     PROCESS_KINDS,
-    ProducerContext,
     ProducerRegistry,
     SegmentInfo,
 )
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.ranks import RankMerge
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.span_router import SpanRouter
 from otel_bridge.translation.state import TranslationState, count
-from otel_bridge.translation.tokens.pipeline import TokenPipeline
-from otel_bridge.translation.tokens.token_span import split_token_spans
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
@@ -90,9 +74,6 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
-    Twenty-one attributes: one for each kind of data, since the parts are wired here and nowhere
-    else.
-
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only
             writer.
@@ -111,54 +92,39 @@ class Translator:
         opened_unix_ns: int = 0,
     ) -> None:
         self._state = state
-        self._receive_clock = ReceiveClock(opened_unix_ns, options.end_of_stream_wait_ns)
-        self._lifecycle = RunLifecycle(state, options, self._receive_clock)
+        receive_clock = ReceiveClock(opened_unix_ns, options.end_of_stream_wait_ns)
+        self._lifecycle = RunLifecycle(state, options, receive_clock)
         metadata = RunMetadata(state, options.run_id)
-        self._registry = ProducerRegistry(metadata, self._lifecycle)
-        self._reader = FrameReader(state, self._registry)
-        self._axes = StepAxes(state, options.max_keys, self._lifecycle.processes)
-        run = RunContext(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
-        self._rows = RowAssembler(run)
-        self._seen = Deduplicator(state, options.seen_limit)
-        self._points = ThirdPartyPoints(state, self._axes, self._seen, options)
-        generated = GeneratedRollouts(state)
-        self.rollouts = RolloutPipeline(
-            state,
-            options,
-            self._axes,
-            other_traces=other_traces,
-            processes=self._lifecycle.processes,
-            generated=generated,
-        )
+        self._reader = FrameReader(state, ProducerRegistry(metadata, self._lifecycle))
+        processes = self._lifecycle.processes
+        self._axes = StepAxes(state, options.max_keys, processes)
+        run = RunContext(state, options, self._axes, processes, receive_clock)
+        deduplicator = Deduplicator(state, options.seen_limit)
+        points = ThirdPartyPoints(state, self._axes, deduplicator, options)
+        self._metrics = MetricsPipeline(run, self._lifecycle, points)
+        self._spans = SpanRouter(run, points, other_traces)
         self.rollouts.listen(opened_unix_ns)
-        self._lineage = LineagePipeline(run, generated, self.rollouts.value)
-        self._tokens = TokenPipeline(run, generated, self.rollouts.value)
-        self._phases = PhasePipeline(run)
-        self._featured = FeaturedKeys(state, self._axes, options.featured)
-        self._ranks = RankMerge(run)
-        self._engines = EnginePipeline(state, options, self._axes)
-        self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
         self._events = Events(
-            state,
+            run,
             self._lifecycle,
-            self._seen,
-            self._media,
-            rollout_handlers={
-                semconv.EVENT_EVALUATION: self.rollouts.evaluation,
-                semconv.EVENT_ROLLOUTS: self.rollouts.sampled_out,
-            },
-            read_content=self.rollouts.content,
+            deduplicator,
+            rollouts=self.rollouts,
             defined=self._defined,
             metadata=metadata,
         )
         self._attempts = AttemptDetector(self._axes, self._events)
+        self._featured = FeaturedKeys(state, self._axes, options.featured)
         self._redelivered_before = _number(state, _REDELIVERED)
-        rules = options.alert_rules
-        stragglers = StragglerCauses(state, rules)
         self._alerts: AlertWatcher | None = None
-        if rules:
-            self._alerts = AlertWatcher(state, options, self._lifecycle.processes, stragglers.row)
+        if options.alert_rules:
+            stragglers = StragglerCauses(state, options.alert_rules)
+            self._alerts = AlertWatcher(state, options, processes, stragglers.row)
+
+    @property
+    def rollouts(self) -> RolloutPipeline:
+        """The rollouts of the run."""
+        return self._spans.rollouts
 
     # --- what the reader calls --------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
@@ -211,15 +177,7 @@ class Translator:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
-        # Rows first: what they release may pass a step of the ranks, which is checked next.
-        records = self._ranks.rows(self._rows.tick(now_unix_ns), now_unix_ns)
-        records += self._ranks.tick(now_unix_ns)
-        records += self.rollouts.tick(now_unix_ns)
-        records += self._phases.tick(now_unix_ns)
-        records += self._lineage.tick(now_unix_ns)
-        if self._engines.active and not self._lifecycle.ended:
-            records += self._engines.tick(now_unix_ns)
-        records += self._tokens.tick(now_unix_ns)
+        records = [*self._metrics.tick(now_unix_ns), *self._spans.tick(now_unix_ns)]
         # What was released follows the end of the run, so the run must end once more after it.
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
@@ -243,7 +201,7 @@ class Translator:
         """
         records = self._pause(now_unix_ns)
         # Not at a pause: then the process may still send the missing parts to the next bridge.
-        self._media.close()
+        self._events.media.close()
         self._lifecycle.close(now_unix_ns, status)
         return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
 
@@ -264,15 +222,8 @@ class Translator:
         Call before the state is committed with the records.
         """
         self._axes.flush()
-        self._rows.flush()
-        self._points.flush()
-        self._seen.flush()
-        self.rollouts.flush()
-        self._phases.flush()
-        self._lineage.flush()
-        self._engines.flush()
-        self._ranks.flush()
-        self._tokens.flush()
+        self._metrics.flush()
+        self._spans.flush()
         self._featured.flush()
         self._lifecycle.flush()
         self._defined.flush()
@@ -285,19 +236,19 @@ class Translator:
 
     def awaited_ranks(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
         """Return the rank that the others of its role wait for, by role."""
-        return self._phases.awaited(now_unix_ns)
+        return self._spans.phases.awaited(now_unix_ns)
 
     def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
         """Return the rank that is slow in most of the last steps of its role, by role."""
-        return self._phases.slow_ranks()
+        return self._spans.phases.slow_ranks()
 
     def engine_problems(self) -> list[str]:
         """Return which families engines no longer send, one text for each engine."""
-        return self._engines.problems()
+        return self._metrics.engines.problems()
 
     def take_phases(self) -> list[TimelinePhase]:
         """Return the phases since the last call, for the timeline."""
-        return self._phases.take_new()
+        return self._spans.phases.take_new()
 
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
         """Process spans of a rollout of this run that another run received."""
@@ -309,16 +260,15 @@ class Translator:
     # --- what the report shows --------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces, rollouts and steps."""
-        collectors = (self._phases, self._lineage, self._tokens, self._ranks)
-        steps = sum(collector.waiting for collector in collectors)
-        return PendingCounts(self._rows.waiting, *self.rollouts.waiting(), steps)
+        steps = self._spans.waiting_steps + self._metrics.ranks.waiting
+        return PendingCounts(self._metrics.rows.waiting, *self.rollouts.waiting(), steps)
 
     def waiting_rows_of(self) -> dict[str, int]:
         """Return the number of waiting rows of each process, by instance.
 
         Processes without any are left out.
         """
-        return self._rows.waiting_of()
+        return self._metrics.rows.waiting_of()
 
     def missing_rows(self) -> int:
         """Return the number of rows known to be missing: gaps in ``rl.seq``."""
@@ -326,7 +276,8 @@ class Translator:
 
     def redelivered(self) -> int:
         """Return the number of redelivered rows, fragments and events, which were dropped."""
-        return self._redelivered_before + self._rows.redelivered + self._events.redelivered
+        newly = self._metrics.rows.redelivered + self._events.redelivered
+        return self._redelivered_before + newly
 
     def status(self) -> str:
         """Return ``running``, or the status of the run after its end."""
@@ -345,42 +296,36 @@ class Translator:
     def _next_row(
         self, source: SegmentInfo, payload: bytes, now_unix_ns: int
     ) -> list[Record] | None:
-        """Translate the next row of a process, if its shape is known: the hot path, a fifth of the slow one.
+        """Translate the next row of a process, if its shape is known.
 
         Returns:
             The records; ``None`` for any other frame, which has had no effect.
         """
-        context = self._registry.known(source)
+        context = self._reader.known(source)
         if context is None:
             return None
-        decoded = context.decoder.fast(payload)
-        process = context.process
-        # Before any effect: the slow path begins again with the same bytes.
-        if decoded is None or not self._rows.expected(process, decoded[1][2]):
+        rows = self._metrics.next_row(context, payload, now_unix_ns)
+        if rows is None:
             return None
-        process.touch(now_unix_ns)
-        record = self._rows.next(process, *decoded)
-        # `on_row` matters only after an end; before it the call is saved for each row.
-        if process.status is not None or self._lifecycle.ended:
-            self._lifecycle.on_row(process, now_unix_ns)
-        if process.merge_world:
-            rows = self._ranks.take(process, record, now_unix_ns)
-            return self._finished(rows, now_unix_ns)
         if self._adds_to_rows():
-            return self._finished([record], now_unix_ns)
-        # `_finished` would copy the list for each of its steps; here none of them changes the row.
-        self._featured.note(record)
-        return [record]
+            return self._finished([*rows], now_unix_ns)
+        # `_finished` would copy the list for each of its steps; here none of them changes a row.
+        for row in rows:
+            self._featured.note(row)
+        return [*rows]
 
     def _adds_to_rows(self) -> bool:
         """Return whether `_finished` may do more with a row than to note its featured keys."""
-        is_watched = self._alerts is not None or self._defined.defined or self._engines.active
+        is_watched = (
+            self._alerts is not None or self._defined.defined or self._metrics.engines.active
+        )
         return bool(is_watched or self._axes.restarted or self._featured.has_section)
 
     def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:
             if signal == _METRICS:
-                return self._metrics(frame)
+                # All of the frame is decoded before anything has an effect: it may be undecodable.
+                return self._metrics.take(frame, self._reader.metrics(frame))
             if signal == _TRACES:
                 return self._traces(frame)
             if signal == _LOGS:
@@ -389,73 +334,6 @@ class Translator:
             # The same bytes would fail again; they are one frame, and the next one begins anew.
             count(self._state, UNDECODABLE)
         return []
-
-    def _metrics(self, frame: DecodedFrame) -> list[Record]:
-        # All of the frame, before anything has an effect: it may be undecodable.
-        inputs = self._reader.metrics(frame)
-        if frame.held:
-            self._receive_clock.receive(frame.now_unix_ns)
-        records: list[Record] = []
-        for batch in inputs:
-            if batch.context.producer.system:
-                continue  # not data of the process itself
-            self._lifecycle.on_frame(batch.context.process, frame.now_unix_ns)
-            for row in batch.rows:
-                records += self._row(frame, batch.context, row)
-        return [*records, *self._third_party_rows(frame, inputs)]
-
-    def _third_party_rows(
-        self, frame: DecodedFrame, inputs: Iterable[ResourceMetricsInput]
-    ) -> list[Record]:
-        """Return the records of metrics that are not native rows; the engines take theirs."""
-        received: list[ReceivedMetrics] = []
-        records: list[Record] = []
-        for batch in inputs:
-            producer = batch.context.producer
-            process = batch.context.process
-            # A measurement taken while a process ended must not reopen the process or the run.
-            if producer.system and process.status is not None:
-                continue
-            metrics = batch.metrics
-            engine_metrics = [metric for metric in metrics if is_of_engine(metric)]
-            if engine_metrics:
-                metrics = [metric for metric in metrics if not is_of_engine(metric)]
-                records += self._engines.take(
-                    engine_of(producer.attributes),
-                    engine_metrics,
-                    now_unix_ns=frame.now_unix_ns,
-                    ended=self._lifecycle.ended,
-                )
-            received.append((producer, process, metrics))
-        rows = self._points.rows(received, frame.append_unix_ns)
-        if rows:
-            for producer, process, _ in received:
-                if not producer.system:
-                    self._lifecycle.on_record(process, frame.now_unix_ns)
-        return [*records, *rows]
-
-    def _row(
-        self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]
-    ) -> list[Record]:
-        """Process the rows of one scope."""
-        process = context.process
-        fragments = row
-        if isinstance(row, FastRow):
-            if self._rows.expected(process, row.row[2]):
-                record = self._rows.next(process, row.schema, row.row)
-                self._lifecycle.on_row(process, frame.now_unix_ns)
-                return self._ranks.rows([record], frame.now_unix_ns)
-            # Not the next row: only fragments can wait, or be recognised as redelivered.
-            fragments, _ = context.decoder.slow(row.scope)
-        records: list[Record] = []
-        for fragment in cast("Sequence[RowFragment]", fragments):
-            # A redelivered row must not reopen its process or the run.
-            redelivered = self._rows.redelivered
-            rows = self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
-            records += self._ranks.rows(rows, frame.now_unix_ns)
-            if self._rows.redelivered == redelivered:
-                self._lifecycle.on_row(process, frame.now_unix_ns)
-        return records
 
     def _traces(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
@@ -466,34 +344,8 @@ class Translator:
             records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
             for received in scopes:
                 self._lifecycle.on_record(context.process, frame.now_unix_ns)
-                records += self._spans(frame, context, received)
+                records += self._spans.take(frame, context, received)
         return records
-
-    def _spans(
-        self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
-    ) -> list[Record]:
-        """Process the spans of one scope: each pipeline takes its own, the rollouts what is left."""
-        producer = context.producer
-        process = context.process
-        role = producer.third_party_role
-        now_ns = frame.now_unix_ns
-        records: list[Record] = []
-        phases, scope = split_phases(received)
-        if phases:
-            received_ns = frame.append_unix_ns if frame.held else 0
-            records += self._phases.take(context, phases, now_ns, received_ns=received_ns)
-        if scope is not None:
-            train_spans, scope = split_train_spans(scope)
-            records += self._lineage.take(process, role, train_spans, now_ns)
-        if scope is not None:
-            token_spans, scope = split_token_spans(scope)
-            records += self._tokens.take(process, role, token_spans, now_ns)
-        if scope is None:
-            return records
-        # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
-        if scope.scope.name != semconv.SCOPE_NAME:
-            records += self._points.of_spans(producer, process, scope)
-        return records + self.rollouts.spans(producer.attributes, process.instance, scope, now_ns)
 
     def _logs(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
@@ -511,11 +363,10 @@ class Translator:
 
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise."""
-        if self._engines.active:
-            records = [*records, *self._engines.rows()]
-        for record in records:
-            if isinstance(record, RolloutRecord):
-                self._tokens.shown(record, now_unix_ns)
+        engines = self._metrics.engines
+        if engines.active:
+            records = [*records, *engines.rows()]
+        self._spans.note_shown(records, now_unix_ns)
         records = self._featured.rows(self._with_restarts(records))
         if self._defined.defined:
             records = self._defined.rows(records)
@@ -550,27 +401,15 @@ class Translator:
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
 
     def _closed(self, now_unix_ns: int) -> list[Record]:
-        ranked = [*self._ranks.rows(self._rows.close(), now_unix_ns), *self._ranks.close()]
-        rows = [*ranked, *self._rollouts_closed(now_unix_ns), *self._phases.close()]
-        return [*rows, *self._engines.rows(), *self._engines.close()]
-
-    def _rollouts_closed(self, now_unix_ns: int) -> list[Record]:
-        # The values of consumed rollouts become part of those that still wait for their step.
-        values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
-        rollouts = self.rollouts.close(now_unix_ns)
-        for record in rollouts:
-            if isinstance(record, RolloutRecord):
-                self._tokens.shown(record, now_unix_ns)
-        return [*values, *rollouts, *self._tokens.close_views()]
+        return [*self._metrics.close(now_unix_ns), *self._spans.close(now_unix_ns)]
 
     def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:
-        rows = self._ranks.rows(self._rows.forget(process), now_unix_ns)
+        rows = self._metrics.forget(process, now_unix_ns)
         self._lifecycle.forget(process)
-        self.rollouts.forget(process.instance)
-        self._phases.forget(process.instance)
-        self._media.forget(process.instance)
+        self._spans.forget(process.instance)
+        self._events.media.forget(process.instance)
         # Its contexts hold the process object; a later frame must make a new one.
-        self._registry.clear()
+        self._reader.forget_producers()
         return [*rows]
 
 

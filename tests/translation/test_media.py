@@ -159,7 +159,7 @@ def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() 
 
 def test_parts_that_wait_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    assembler = bench.translator._media
+    assembler = bench.translator._events.media
     first, *_ = parts_of(1, "first", text("a" * 30), size=20)
     second = parts_of(10, "second", text("b" * 24), size=12)
 

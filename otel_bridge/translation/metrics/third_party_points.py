@@ -172,7 +172,8 @@ class ThirdPartyPoints:
         return rows
 
     def flush(self) -> None:
-        """Write the totals that changed to the state."""
+        """Write the totals that changed to the state, and the identities of the points."""
+        self._seen.flush()
         for key in self._changed:
             self._state.set(f"{_TOTALS}{key}", self._totals[key])
         self._changed.clear()

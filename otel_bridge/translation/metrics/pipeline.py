@@ -1,0 +1,159 @@
+"""Metrics of frames -> rows: native ones in order, those of third-party producers, those of engines. Pure.
+
+The rows of all ranks of a role become one. What cannot be used is counted and never raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from otel_bridge.records import Record, Row
+from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.engines.pipeline import EnginePipeline
+from otel_bridge.translation.engines.points import engine_of, is_of_engine
+from otel_bridge.translation.frame_decoder import DecodedFrame, FastRow, ResourceMetricsInput
+from otel_bridge.translation.metrics.assembler import RowAssembler
+from otel_bridge.translation.metrics.third_party_points import ReceivedMetrics, ThirdPartyPoints
+from otel_bridge.translation.processes.lifecycle import RunLifecycle
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.producers import ProducerContext
+from otel_bridge.translation.ranks import RankMerge
+from otel_bridge.translation.run_context import RunContext
+
+
+class MetricsPipeline:
+    """Makes the rows of one run.
+
+    Args:
+        run: The run.
+        lifecycle: Processes of the run.
+        points: Rows of third-party producers.
+
+    Attributes:
+        rows: Native rows, joined and in order.
+        ranks: Rows of several ranks, merged into one.
+        engines: Rows of the run's inference engines.
+    """
+
+    def __init__(self, run: RunContext, lifecycle: RunLifecycle, points: ThirdPartyPoints) -> None:
+        self._receive_clock = run.receive_clock
+        self._lifecycle = lifecycle
+        self._points = points
+        self.rows = RowAssembler(run)
+        self.ranks = RankMerge(run)
+        self.engines = EnginePipeline(run.state, run.options, run.axes)
+
+    def next_row(
+        self, context: ProducerContext, payload: bytes, now_unix_ns: int
+    ) -> list[Row] | None:
+        """Translate the next row of a process, if its shape is known: the hot path, a fifth of the slow one.
+
+        Returns:
+            The records; ``None`` for any other frame, which has had no effect.
+        """
+        decoded = context.decoder.fast(payload)
+        process = context.process
+        # Before any effect: the slow path begins again with the same bytes.
+        if decoded is None or not self.rows.expected(process, decoded[1][2]):
+            return None
+        process.touch(now_unix_ns)
+        record = self.rows.next(process, *decoded)
+        # `on_row` matters only after an end; before it the call is saved for each row.
+        if process.status is not None or self._lifecycle.ended:
+            self._lifecycle.on_row(process, now_unix_ns)
+        if process.merge_world:
+            return self.ranks.take(process, record, now_unix_ns)
+        return [record]
+
+    def take(self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]) -> list[Record]:
+        """Return the rows that the metrics of one frame complete, and records about engines."""
+        if frame.held:
+            self._receive_clock.receive(frame.now_unix_ns)
+        records: list[Record] = []
+        for batch in inputs:
+            if batch.context.producer.system:
+                continue  # not data of the process itself
+            self._lifecycle.on_frame(batch.context.process, frame.now_unix_ns)
+            for row in batch.rows:
+                records += self._row(frame, batch.context, row)
+        return [*records, *self._third_party_rows(frame, inputs)]
+
+    def tick(self, now_unix_ns: int) -> list[Row]:
+        """Return the rows that are due."""
+        # Rows first: what they release may pass a step of the ranks, which is checked next.
+        records = self.ranks.rows(self.rows.tick(now_unix_ns), now_unix_ns)
+        records += self.ranks.tick(now_unix_ns)
+        if self.engines.active and not self._lifecycle.ended:
+            records += self.engines.tick(now_unix_ns)
+        return records
+
+    def close(self, now_unix_ns: int) -> list[Row]:
+        """Return everything that waits, since no more data are expected."""
+        records = self.ranks.rows(self.rows.close(), now_unix_ns)
+        records += self.ranks.close()
+        return [*records, *self.engines.rows(), *self.engines.close()]
+
+    def forget(self, process: Process, now_unix_ns: int) -> list[Row]:
+        """Forget a process; return its rows that wait."""
+        return self.ranks.rows(self.rows.forget(process), now_unix_ns)
+
+    def flush(self) -> None:
+        """Write the facts in memory to the state."""
+        self.rows.flush()
+        self._points.flush()
+        self.ranks.flush()
+        self.engines.flush()
+
+    def _row(
+        self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]
+    ) -> list[Row]:
+        """Process the rows of one scope."""
+        process = context.process
+        fragments = row
+        if isinstance(row, FastRow):
+            if self.rows.expected(process, row.row[2]):
+                record = self.rows.next(process, row.schema, row.row)
+                self._lifecycle.on_row(process, frame.now_unix_ns)
+                return self.ranks.rows([record], frame.now_unix_ns)
+            # Not the next row: only fragments can wait, or be recognised as redelivered.
+            fragments, _ = context.decoder.slow(row.scope)
+        records: list[Row] = []
+        for fragment in cast("Sequence[RowFragment]", fragments):
+            # A redelivered row must not reopen its process or the run.
+            redelivered = self.rows.redelivered
+            rows = self.rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
+            records += self.ranks.rows(rows, frame.now_unix_ns)
+            if self.rows.redelivered == redelivered:
+                self._lifecycle.on_row(process, frame.now_unix_ns)
+        return records
+
+    def _third_party_rows(
+        self, frame: DecodedFrame, inputs: Iterable[ResourceMetricsInput]
+    ) -> list[Record]:
+        """Return the records of metrics that are not native rows; the engines take theirs."""
+        received: list[ReceivedMetrics] = []
+        records: list[Record] = []
+        for batch in inputs:
+            producer = batch.context.producer
+            process = batch.context.process
+            # A measurement taken while a process ended must not reopen the process or the run.
+            if producer.system and process.status is not None:
+                continue
+            metrics = batch.metrics
+            engine_metrics = [metric for metric in metrics if is_of_engine(metric)]
+            if engine_metrics:
+                metrics = [metric for metric in metrics if not is_of_engine(metric)]
+                records += self.engines.take(
+                    engine_of(producer.attributes),
+                    engine_metrics,
+                    now_unix_ns=frame.now_unix_ns,
+                    ended=self._lifecycle.ended,
+                )
+            received.append((producer, process, metrics))
+        rows = self._points.rows(received, frame.append_unix_ns)
+        if rows:
+            for producer, process, _ in received:
+                if not producer.system:
+                    self._lifecycle.on_record(process, frame.now_unix_ns)
+        return [*records, *rows]

@@ -1,0 +1,121 @@
+"""Spans of frames -> the pipeline of their kind: phases, training steps, tokens, rollouts. Pure.
+
+Each pipeline takes its own spans of a scope, and the rollouts what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_bridge import semconv
+from otel_bridge.records import Record, RolloutRecord
+from otel_bridge.translation.frame_decoder import DecodedFrame
+from otel_bridge.translation.generated_rollouts import GeneratedRollouts
+from otel_bridge.translation.lineage.pipeline import LineagePipeline
+from otel_bridge.translation.lineage.train_span import split_train_spans
+from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
+from otel_bridge.translation.options import OtherTraces
+from otel_bridge.translation.phases.pipeline import PhasePipeline
+from otel_bridge.translation.phases.span import split_phases
+from otel_bridge.translation.processes.producers import ProducerContext
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.tokens.pipeline import TokenPipeline
+from otel_bridge.translation.tokens.token_span import split_token_spans
+
+
+class SpanRouter:
+    """Gives the spans of one run to their pipelines.
+
+    Args:
+        run: The run.
+        points: Rows of third-party producers, whose spans may carry some.
+        other_traces: Callable that decides on a trace that is not a rollout.
+
+    Attributes:
+        rollouts: The rollouts of the run.
+        phases: The phases of its steps.
+    """
+
+    def __init__(
+        self, run: RunContext, points: ThirdPartyPoints, other_traces: Callable[[], OtherTraces]
+    ) -> None:
+        generated = GeneratedRollouts(run.state)
+        self._points = points
+        self.rollouts = RolloutPipeline(
+            run.state,
+            run.options,
+            run.axes,
+            other_traces=other_traces,
+            processes=run.processes,
+            generated=generated,
+        )
+        self._lineage = LineagePipeline(run, generated, self.rollouts.value)
+        self._tokens = TokenPipeline(run, generated, self.rollouts.value)
+        self.phases = PhasePipeline(run)
+
+    def take(
+        self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
+    ) -> list[Record]:
+        """Process the spans of one scope."""
+        producer = context.producer
+        process = context.process
+        role = producer.third_party_role
+        now_ns = frame.now_unix_ns
+        records: list[Record] = []
+        phases, scope = split_phases(received)
+        if phases:
+            received_ns = frame.append_unix_ns if frame.held else 0
+            records += self.phases.take(context, phases, now_ns, received_ns=received_ns)
+        if scope is not None:
+            train_spans, scope = split_train_spans(scope)
+            records += self._lineage.take(process, role, train_spans, now_ns)
+        if scope is not None:
+            token_spans, scope = split_token_spans(scope)
+            records += self._tokens.take(process, role, token_spans, now_ns)
+        if scope is None:
+            return records
+        # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
+        if scope.scope.name != semconv.SCOPE_NAME:
+            records += self._points.of_spans(producer, process, scope)
+        return records + self.rollouts.spans(producer.attributes, process.instance, scope, now_ns)
+
+    def note_shown(self, records: Iterable[Record], now_unix_ns: int) -> None:
+        """Note the rollouts among *records*, which trackers get: their tokens are shown with them."""
+        for record in records:
+            if isinstance(record, RolloutRecord):
+                self._tokens.shown(record, now_unix_ns)
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Return what is due."""
+        records = self.rollouts.tick(now_unix_ns)
+        records += self.phases.tick(now_unix_ns)
+        records += self._lineage.tick(now_unix_ns)
+        return records + self._tokens.tick(now_unix_ns)
+
+    def close(self, now_unix_ns: int) -> list[Record]:
+        """Return everything that waits, since no more data are expected."""
+        # The values of consumed rollouts become part of those that still wait for their step.
+        values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
+        rollouts = self.rollouts.close(now_unix_ns)
+        self.note_shown(rollouts, now_unix_ns)
+        return [*values, *rollouts, *self._tokens.close_views(), *self.phases.close()]
+
+    @property
+    def waiting_steps(self) -> int:
+        """Number of steps whose row waits for what is late."""
+        return self.phases.waiting + self._lineage.waiting + self._tokens.waiting
+
+    def forget(self, instance: str) -> None:
+        """Forget a process."""
+        self.rollouts.forget(instance)
+        self.phases.forget(instance)
+
+    def flush(self) -> None:
+        """Write the facts in memory to the state."""
+        self.rollouts.flush()
+        self.phases.flush()
+        self._lineage.flush()
+        self._tokens.flush()
