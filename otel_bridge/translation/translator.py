@@ -46,7 +46,7 @@ from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.span_router import SpanRouter
+from otel_bridge.translation.span_pipelines import SpanPipelines
 from otel_bridge.translation.state import TranslationState, count
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
@@ -102,7 +102,7 @@ class Translator:
         deduplicator = Deduplicator(state, options.seen_limit)
         points = ThirdPartyPoints(state, self._axes, deduplicator, options)
         self._metrics = MetricsPipeline(run, self._lifecycle, points)
-        self._spans = SpanRouter(run, points, other_traces)
+        self._spans = SpanPipelines(run, points, other_traces)
         self.rollouts.listen(opened_unix_ns)
         self._defined = DefinedSummaries(state)
         self._events = Events(

@@ -67,7 +67,7 @@ class RowAssembler:
             values = self._axes.with_attempt(values, process, schema.role, attempt)
         steps = self._axes.advance(axis, step)
         return Row(
-            process.row_prefix + str(seq), schema.role, step, axis, time_ns, values, steps, attempt
+            f"m:{process.instance}:{seq}", schema.role, step, axis, time_ns, values, steps, attempt
         )
 
     def take(
@@ -238,13 +238,13 @@ class RowAssembler:
         late = row.seq <= process.rows.high
         self._done(process, row)
         process.rows.add(row.seq, row.time_ns)
-        return self._record(process, row, f"{process.row_prefix}{row.seq}", row.values, late=late)
+        return self._record(process, row, f"m:{process.instance}:{row.seq}", row.values, late=late)
 
     def _write_cut(self, process: Process, row: PendingRow) -> Row:
         """Return a record of an incomplete row, and remember the row for its missing fragments."""
         late = row.time_ns <= process.rows.high_ns
         self._done(process, row)
-        row.begin_writing(f"{process.row_prefix}{row.seq or f't{row.time_ns}'}")
+        row.begin_writing(f"m:{process.instance}:{row.seq or f't{row.time_ns}'}")
         if row.seq:
             process.rows.add(row.seq, row.time_ns)
         process.written[row.time_ns] = row

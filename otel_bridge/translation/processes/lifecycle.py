@@ -48,12 +48,45 @@ class EndEvent:
     time_unix_ns: int
 
 
-class RunLifecycle:
-    """Tracks the processes of one run, and ends and reopens the run.
+class StartTimes:
+    """Places the starts of all processes of a run on one time line.
 
-    Fourteen attributes, because they are one entry of the state, which is stored and restored as a
-    whole.
+    Attributes:
+        order: Number of processes seen.
+        boots: Unix ns at which the monotonic clock of each boot began.
     """
+
+    def __init__(self, order: int, boots: dict[str, int]) -> None:
+        self.order = order
+        self.boots = boots
+
+    def next_order(self) -> int:
+        """Return the place of a new process in the order in which processes were first seen."""
+        self.order += 1
+        return self.order - 1
+
+    def started_ns(self, producer: Producer, start: ProcessStart | None, now_unix_ns: int) -> int:
+        """Return the time at which a process joined the run.
+
+        Processes of one boot are placed by its monotonic clock, so that setting back the wall clock
+        does not reverse their order. A remote producer cannot have started after its first data
+        were received.
+        """
+        if start is None:
+            return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
+        if not start.monotonic_ns:
+            return start.unix_ns
+        # The first start of a boot fixes where its clock lies; later settings of the clock do not.
+        if start.boot_id not in self.boots and len(self.boots) < _MAX_BOOTS:
+            self.boots[start.boot_id] = start.unix_ns - start.monotonic_ns
+        booted_ns = self.boots.get(start.boot_id)
+        if booted_ns is None:
+            return start.unix_ns
+        return booted_ns + start.monotonic_ns
+
+
+class RunLifecycle:
+    """Tracks the processes of one run, and ends and reopens the run."""
 
     def __init__(
         self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock
@@ -68,17 +101,19 @@ class RunLifecycle:
         stored = cast("dict[str, object]", state.get(_KEY) or {})
         self.ended = bool(stored.get("ended", False))
         self._ends = cast("int", stored.get("ends", 0))
-        self._next_order = cast("int", stored.get("next_order", 0))
+        self._starts = StartTimes(
+            cast("int", stored.get("next_order", 0)),
+            dict(cast("dict[str, int]", stored.get("boots", {}))),
+        )
         self._due_ns = cast("int", stored.get("due_ns", 0))
         self._forgotten = ForgottenEnds(
             cast("dict[str, object]", stored.get("folded", {})),
             cast("int", stored.get("folded_missing", 0)),
         )
-        self._boots: dict[str, int] = dict(cast("dict[str, int]", stored.get("boots", {})))
-        self._scraped = {process.instance for process in self.processes.values() if process.scraped}
-        self._open = {
-            process.instance for process in self.processes.values() if process.status is None
-        } - self._scraped
+        self._open: set[str] = set()
+        for process in self.processes.values():
+            if process.status is None and not process.scraped:
+                self._open.add(process.instance)
         self._changed = False
         self._awaited = ""
 
@@ -96,48 +131,32 @@ class RunLifecycle:
         """
         process = self.processes.get(producer.instance)
         if process is None:
+            role = producer.role
+            if producer.third_party:
+                role = producer.third_party_role
             process = Process(
                 instance=producer.instance,
                 kind=kind,
-                role=producer.third_party_role if producer.third_party else producer.role,
+                role=role,
                 rank=producer.rank,
                 forked=producer.forked,
                 launcher=producer.launcher or kind == "launcher",
                 third_party=producer.third_party,
                 attempt=producer.attempt,
-                order=self._next_order,
-                started_ns=self._started_ns(producer, start, now_unix_ns),
+                order=self._starts.next_order(),
+                started_ns=self._starts.started_ns(producer, start, now_unix_ns),
                 seen_ns=now_unix_ns,
                 began_ns=now_unix_ns,
                 anonymous=producer.anonymous,
                 merge_world=producer.merge_world,
             )
-            self._next_order += 1
             self.processes[process.instance] = process
             # An engine outlives the jobs that use it, and a Collector never stops asking it: no run
             # waits for its end.
-            (self._scraped if process.scraped else self._open).add(process.instance)
+            if not process.scraped:
+                self._open.add(process.instance)
             self._changed = True
         return process
-
-    def _started_ns(self, producer: Producer, start: ProcessStart | None, now_unix_ns: int) -> int:
-        """Return the time at which a process joined the run, on one time line for all processes.
-
-        Processes of one boot are placed by its monotonic clock, so that setting back the wall clock
-        does not reverse their order. A remote producer cannot have started after its first data
-        were received.
-        """
-        if start is None:
-            return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
-        if not start.monotonic_ns:
-            return start.unix_ns
-        # The first start of a boot fixes where its clock lies; later settings of the clock do not.
-        if start.boot_id not in self._boots and len(self._boots) < _MAX_BOOTS:
-            self._boots[start.boot_id] = start.unix_ns - start.monotonic_ns
-        booted_ns = self._boots.get(start.boot_id)
-        if booted_ns is None:
-            return start.unix_ns
-        return booted_ns + start.monotonic_ns
 
     def on_frame(self, process: Process, now_unix_ns: int) -> None:
         """Note that a frame of *process* was read; a process that only timed out is reopened."""
@@ -208,10 +227,8 @@ class RunLifecycle:
         # No receiver was up for the whole time: the producers could not have been received.
         if self._receive_clock.opened_ns > limit:
             return
-        quiet = (self.processes[instance] for instance in self._open)
         self._fall_silent(
-            [process for process in quiet if process.remote and process.seen_ns <= limit],
-            now_unix_ns,
+            [process for process in self._open_remote() if process.seen_ns <= limit], now_unix_ns
         )
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> None:
@@ -220,9 +237,7 @@ class RunLifecycle:
         *status*, a person's statement, replaces the status of processes that did not report their
         own end.
         """
-        self._fall_silent(
-            [p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns
-        )
+        self._fall_silent(self._open_remote(), now_unix_ns)
         if status is not None:
             for process in self.processes.values():
                 # A process that reported its own end knows better than the person.
@@ -239,17 +254,26 @@ class RunLifecycle:
         if all(process.third_party and process.remote for process in living):
             self._fall_silent(living, now_unix_ns)
 
+    def _open_remote(self) -> list[Process]:
+        """Return the open processes of which only silence can show that they died."""
+        processes = [self.processes[instance] for instance in self._open]
+        return [process for process in processes if process.remote]
+
     def _fall_silent(self, processes: Iterable[Process], now_unix_ns: int) -> None:
         for process in processes:
-            status = Status.FINISHED if process.third_party else Status.KILLED
+            status = Status.KILLED
+            if process.third_party:
+                status = Status.FINISHED
             process.expire(status, now_unix_ns, self._ends)
             self._closed(process)
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
         """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
-        has_processes = len(self.processes) > len(self._scraped) or self._forgotten.generation >= 0
         # Checked first: this runs for each frame, and while a process is open nothing else matters.
-        if self.ended or self._open or not has_processes:
+        if self.ended or self._open:
+            return False
+        has_had_processes = self._forgotten.generation >= 0
+        if not has_had_processes and all(process.scraped for process in self.processes.values()):
             return False
         return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
 
@@ -310,9 +334,10 @@ class RunLifecycle:
 
     def missing_rows(self) -> int:
         """Return the number of rows known to be missing."""
-        return self._forgotten.missing_rows + sum(
-            p.rows.missing + p.tail_missing for p in self.processes.values()
-        )
+        missing = self._forgotten.missing_rows
+        for process in self.processes.values():
+            missing += process.rows.missing + process.tail_missing
+        return missing
 
     def status(self) -> Status:
         """Return the status of the run, derived from the processes that have ended."""
@@ -345,27 +370,26 @@ class RunLifecycle:
         if over <= 0:
             return []
         restartable = self._restartable()
-        ended = sorted(
-            (process for process in self.processes.values() if process.status is not None),
-            key=lambda process: (
-                self._due_of(process, restartable=restartable(process)) > now_unix_ns,
-                process.ended_ns,
-            ),
-        )
+
+        def order(process: Process) -> tuple[bool, int]:
+            due_ns = self._due_of(process, restartable=restartable(process))
+            return due_ns > now_unix_ns, process.ended_ns
+
+        ended = [process for process in self.processes.values() if process.status is not None]
+        ended.sort(key=order)
         # All others are open: silence is assumed for the remote ones that were silent longest.
         if len(ended) < over:
-            remote = sorted(
-                (p for p in self.processes.values() if p.status is None and p.remote),
-                key=_last_word,
-            )
-            self._fall_silent(remote[: over - len(ended)], _last_word(remote[-1]) if remote else 0)
-            ended += remote[: over - len(ended)]
+            remote = [p for p in self.processes.values() if p.status is None and p.remote]
+            remote.sort(key=_last_word)
+            silent = remote[: over - len(ended)]
+            if silent:
+                self._fall_silent(silent, _last_word(remote[-1]))
+            ended += silent
         return ended[:over]
 
     def forget(self, process: Process) -> None:
         """Forget a process that has ended; its part in the run's status stays."""
         del self.processes[process.instance]
-        self._scraped.discard(process.instance)
         self._state.delete(f"{PREFIX}{process.instance}")
         self._forgotten.add(process, self._options.owner_role)
         self._changed = True
@@ -384,11 +408,11 @@ class RunLifecycle:
                     "ended": self.ended,
                     "ends": self._ends,
                     "status": self.status().value if self.ended else "running",
-                    "next_order": self._next_order,
+                    "next_order": self._starts.order,
                     "due_ns": self._due_ns,
                     "folded": self._forgotten.to_state(),
                     "folded_missing": self._forgotten.missing_rows,
-                    "boots": dict(self._boots),
+                    "boots": dict(self._starts.boots),
                 },
             )
 

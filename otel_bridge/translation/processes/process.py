@@ -140,7 +140,6 @@ class Process:
         waiting: Incomplete rows and rows behind a gap, by time.
         ready: Whole rows of `waiting`, by number.
         written: Rows written while incomplete, by time.
-        row_prefix: Prefix of the ids of its rows.
         drained: Whether the process is dead and fully read, while its end is not yet recorded; not
             kept in the state.
     """
@@ -175,12 +174,8 @@ class Process:
     waiting: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
     ready: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
     written: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
-    row_prefix: str = ""
     drained: bool = False
     dirty: bool = True
-
-    def __post_init__(self) -> None:
-        self.row_prefix = f"m:{self.instance}:"
 
     @property
     def determines_status(self) -> bool:

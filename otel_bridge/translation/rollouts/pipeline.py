@@ -45,8 +45,6 @@ _ELSEWHERE: Final = "trace/elsewhere"
 class RolloutPipeline:
     """Processes everything that waits for spans, for its step, or for its trace.
 
-    Fourteen attributes, because it only sequences: each part has a module of its own.
-
     Args:
         state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in
             ``drop/``. After a rollback of the state, make a new pipeline.
@@ -72,7 +70,6 @@ class RolloutPipeline:
         self._state = state
         self._options = options
         self._other_traces = other_traces
-        self._content_policy = options.content
         self._store = TraceStore(state)
         self._evaluations = Evaluations(state)
         self._sender = ""
@@ -152,7 +149,7 @@ class RolloutPipeline:
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):
             # A copy: the policy changes it, and the caller still has the original.
             log_record = LogRecord.FromString(log_record.SerializeToString())
-            apply_to_log(log_record, self._content_policy)
+            apply_to_log(log_record, self._options.content)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
         if evaluation is None or self._publisher.other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")

@@ -79,7 +79,6 @@ class RolloutPublisher:
         steps: Every step that is open or remembered.
         ended: The rollouts that were emitted or sampled out.
         other: The traces that were not rollouts.
-        waiting: Number of rollouts that wait for their step.
     """
 
     def __init__(
@@ -114,7 +113,11 @@ class RolloutPublisher:
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
-        self.waiting = len(complete)
+
+    @property
+    def waiting(self) -> int:
+        """Number of rollouts that wait for their step."""
+        return sum(len(step.waiting) for step in self.steps.open())
 
     def _count(self, reason: str, number: int) -> None:
         count(self._state, reason, number)
@@ -163,7 +166,6 @@ class RolloutPublisher:
                 self._store.keep(trace, *unstored)
             else:
                 self._store.note(trace)
-            self.waiting += 1
         # Only now: the step may have been held open for this rollout.
         passed = self._advance(trace.sender, facts, now_unix_ns, done=trace.id)
         return passed + records
@@ -350,7 +352,6 @@ class RolloutPublisher:
                 trace = self._store.traces[trace_id]
                 if trace.facts is not None:
                     records.append(self._emit(trace, self._store.read(trace), trace.facts))
-            self.waiting -= len(chosen)
             self._sample_out_all(sampled_out)
             records.append(self._row(step))
         return records
@@ -361,7 +362,6 @@ class RolloutPublisher:
             trace = self._store.traces[trace_id]
             if trace.facts is not None:
                 self._sample_out(trace, trace.facts)
-        self.waiting -= len(trace_ids)
 
     def _reward(self, trace_id: str, facts: SamplingFacts) -> float | None:
         return revised(facts, self._evaluations.scores(trace_id)).reward

@@ -176,7 +176,7 @@ class StepSampler:
         by_start = sorted(
             chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id)
         )
-        sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        sampled_out = sorted(step.waiting.keys() - chosen)
         # Sorted: sums of floats depend on their order, and a kill must not change them.
         step.count(sorted(step.waiting), rewards)
         step.close(len(by_start))
@@ -199,7 +199,7 @@ class StepSampler:
             return []
         rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
         chosen = self._chosen(step, rewards, self.cap(step.track[1]))
-        sampled_out = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        sampled_out = sorted(step.waiting.keys() - chosen)
         step.count(sampled_out, rewards)
         self._store(step)
         return sampled_out

@@ -77,7 +77,7 @@ class PendingTrace:
     facts: SamplingFacts | None = None
     marks: set[bytes] = field(default_factory=set[bytes])
     marked_ns: int | None = None
-    parts: tuple[str, ...] = ()
+    parts: list[str] = field(default_factory=list[str])
     sender: str = ""
     step: int | None = None
     contents: int = 0
@@ -112,7 +112,7 @@ class PendingTrace:
             root_ns=now_unix_ns,
             rollout=True,
             marks={beginning},
-            parts=further_ids if keeps_id else (),
+            parts=[*further_ids] if keeps_id else [],
             sender=self.sender,
             native=self.native,
         )
@@ -124,7 +124,7 @@ class PendingTrace:
 
     def add_parts(self, trace_ids: Iterable[str]) -> None:
         """Note further rollouts that were split from the trace."""
-        self.parts += tuple(trace_ids)
+        self.parts.extend(trace_ids)
 
     def sent_by(self, sender: str, *, native: bool) -> None:
         """Note the process that sent the received spans, unless the sender of the root is known."""
@@ -253,7 +253,7 @@ class TraceStore:
                 _packed(facts) if facts is not None else None,
                 b"".join(sorted(trace.marks)).hex(),
                 trace.marked_ns,
-                list(trace.parts),
+                trace.parts,
                 trace.sender,
                 trace.step,
                 trace.contents,
@@ -415,7 +415,7 @@ def _open_trace(trace_id: str, value: object) -> PendingTrace:
         facts=_unpacked(cast("list[Json]", packed)) if packed is not None else None,
         marks=set(_split_ids(cast("str", fields[9]), 8)),
         marked_ns=cast("int | None", fields[10]),
-        parts=tuple(cast("list[str]", fields[11])),
+        parts=[*cast("list[str]", fields[11])],
         sender=cast("str", fields[12]),
         step=cast("int | None", fields[13]),
         contents=cast("int", fields[14]),

@@ -26,7 +26,7 @@ from otel_bridge.translation.tokens.pipeline import TokenPipeline
 from otel_bridge.translation.tokens.token_span import split_token_spans
 
 
-class SpanRouter:
+class SpanPipelines:
     """Gives the spans of one run to their pipelines.
 
     Args:
