@@ -29,7 +29,6 @@ from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 
@@ -37,7 +36,7 @@ _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
 
 
-_RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
+RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
 """Processes an event about rollouts: attributes of the resource, instance, event, now in Unix
 ns."""
 
@@ -60,7 +59,8 @@ class Events:
         run: The run.
         lifecycle: Processes of the run.
         deduplicator: Remembers the events of third-party producers.
-        rollouts: Rollouts of the run, which process the events about them.
+        rollout_handlers: Event to what processes it, for events about rollouts.
+        read_content: Processes an event that holds messages of a span.
         defined: Summaries that the program has defined.
         metadata: Names of the run.
 
@@ -75,7 +75,8 @@ class Events:
         lifecycle: RunLifecycle,
         deduplicator: Deduplicator,
         *,
-        rollouts: RolloutPipeline,
+        rollout_handlers: Mapping[str, RolloutHandler],
+        read_content: RolloutHandler,
         defined: DefinedSummaries,
         metadata: RunMetadata,
     ) -> None:
@@ -85,7 +86,7 @@ class Events:
         self._state = run.state
         self._lifecycle = lifecycle
         self._seen = deduplicator
-        self._read_content = rollouts.content
+        self._read_content = read_content
         self._configs = Configs(run.state)
         summaries = Summaries(run.state)
         # Events that become records, or change some.
@@ -95,9 +96,9 @@ class Events:
             semconv.EVENT_METRIC_SUMMARY: self._define_summaries,
             semconv.EVENT_ALERT: self._alert,
             semconv.EVENT_MEDIA: self._take_media,
-            semconv.EVENT_EVALUATION: partial(_to_rollouts, rollouts.evaluation),
-            semconv.EVENT_ROLLOUTS: partial(_to_rollouts, rollouts.sampled_out),
         }
+        for name, handle in rollout_handlers.items():
+            self._data_handlers[name] = partial(_to_rollouts, handle)
         # Events about the process itself, and about the names of the run.
         self._process_handlers: dict[str, Callable[[_Event], None]] = {
             semconv.EVENT_END: self._end,
@@ -219,7 +220,7 @@ class Events:
         return [note_raised(self._state, alert)]
 
 
-def _to_rollouts(handle: _RolloutHandler, event: _Event) -> Sequence[Record]:
+def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
     return handle(
         event.producer.attributes, event.process.instance, event.record, event.now_unix_ns
     )

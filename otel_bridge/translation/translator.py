@@ -14,6 +14,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from otel_bridge import semconv
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.events import Events
@@ -109,7 +110,11 @@ class Translator:
             run,
             self._lifecycle,
             deduplicator,
-            rollouts=self.rollouts,
+            rollout_handlers={
+                semconv.EVENT_EVALUATION: self.rollouts.evaluation,
+                semconv.EVENT_ROLLOUTS: self.rollouts.sampled_out,
+            },
+            read_content=self.rollouts.content,
             defined=self._defined,
             metadata=metadata,
         )
