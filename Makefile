@@ -123,7 +123,7 @@ bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in
 pictures: $(VENV)/.developers ## Take the pictures of the documentation anew (with Chromium)
 	$(BIN)/otel-bridge demo --dir build/pictures --exporters mlflow,trackio
 	PYTHONPATH=tests $(BIN)/python tests/support/browser/browser_pictures.py build/pictures docs/pictures
-	PYTHONPATH=tests $(BIN)/python tests/support/browser/terminal_pictures.py docs/pictures init run drain doctor demo status
+	PYTHONPATH=tests $(BIN)/python tests/support/browser/terminal_pictures.py docs/pictures init run drain doctor demo status timeline consumed tokens watch ranks engines
 
 docs: $(VENV)/.developers ## Write the pages that are made of the code and of the registry of names
 	PYTHONPATH=.:exporters:collector $(BIN)/python docs_site/settings_page.py > docs/settings.md

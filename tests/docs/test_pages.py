@@ -273,7 +273,7 @@ def test_pictures_are_small_enough_for_a_checkout() -> None:
     assert set(sizes) == {
         "demo.png", "doctor.png", "drain.png", "init.png", "run.png", "status.png",
         "mlflow.png", "mlflow-rollout.png", "trackio.png", "trackio-rollout.png", "trackio-rollouts.png",
-        "trl-trackio.png",
+        "trl-trackio.png", "timeline.png", "consumed.png", "tokens.png", "watch.png", "ranks.png", "engines.png",
     }  # fmt: skip
     assert max(sizes.values()) < 300_000
 

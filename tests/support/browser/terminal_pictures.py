@@ -18,6 +18,7 @@ import tempfile
 import termios
 from collections.abc import Mapping
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,8 @@ from rich.text import Text
 
 from support.browser.browser_page import open_page
 from support.browser.browser_pictures import BIN
+from support.engines.engine import Engine
+from support.engines.served import answer, served
 
 COLUMNS: Final = 100
 _COLORS: Final = 64
@@ -41,7 +44,34 @@ answer = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "
 run.log_rollouts([{"messages": answer, "reward": 1.0}], step=100)
 run.finish(timeout_s=120)
 """
+_RANKS: Final = """\
+import os, time
+import otel_bridge
+
+run = otel_bridge.init(project="hello", name="ranks", role="trainer")
+for step in range(1, 4):
+    time.sleep(0.5)
+    run.log({"loss": 1 / step + 0.1 * int(os.environ["RANK"])}, step=step)
+run.finish()
+"""
+_TWO_RANKS: Final = "export WORLD_SIZE=2; RANK=1 python ranks.py & RANK=0 python ranks.py; wait"
+_ENGINES: Final = """\
+import time
+import otel_bridge
+
+run = otel_bridge.init(project="hello", name="engines", role="trainer")
+for step in range(1, 31):
+    time.sleep(0.3)
+    run.log({"loss": 1 / step}, step=step)
+run.finish()
+"""
+_ENGINE_KEYS: Final = (
+    "engine/vllm:generation_tokens/per_s, engine/vllm:num_requests_waiting, "
+    "engine/vllm:time_to_first_token_seconds/p90, engine/vllm:gpu_prefix_cache_hits/ratio, loss"
+)
 _SETTINGS: Final = {"OTEL_BRIDGE_EXPORTERS": "trackio,mlflow"}
+_FOR_A_WHILE: Final = "timeout -s INT 3 "
+"""Ends a command as Ctrl-C does; pictures do not show it."""
 _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     # First, so that MLflow has made its database before a program waits for it.
     "drain": ("otel-bridge drain offline", {}),
@@ -49,8 +79,17 @@ _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "rollouts": ("otel-bridge rollouts", {}),
     "doctor": ("otel-bridge doctor", _SETTINGS),
     "run": ("otel-bridge run --exporters trackio --dir runs -- python train.py second", {}),
-    "demo": ("otel-bridge demo --steps 20 --exporters mlflow,trackio", {}),
+    "demo": ("otel-bridge demo --steps 20 --exporters mlflow,trackio,file", {}),
     "status": ("otel-bridge status otel-bridge-demo", {}),
+    "timeline": ("otel-bridge timeline otel-bridge-demo --steps 11-20", {}),
+    "consumed": ("otel-bridge rollouts otel-bridge-demo --consumed 10 --limit 1", {}),
+    "tokens": (
+        "otel-bridge rollouts otel-bridge-demo --consumed 10 --limit 1 --tokens mismatch",
+        {},
+    ),
+    "watch": (_FOR_A_WHILE + "otel-bridge status otel-bridge-demo --watch", {}),
+    "ranks": ("otel-bridge run --exporters console -- sh ranks.sh", {"OTEL_BRIDGE_RANKS": "merge"}),
+    "engines": (_FOR_A_WHILE + "otel-bridge status --watch engines", {}),
 }
 """Picture to its command and variables, in the order in which they run; "init" shows ``finish`` too."""
 _CONTROL: Final = re.compile(r"\x1b\[\??(\d*)(?:;\d+)*([A-HJKSThl])")
@@ -145,6 +184,25 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
     Image.open(path).convert("RGB").quantize(_COLORS).save(path, optimize=True)
 
 
+def _run_with_engine(folder: Path) -> None:
+    """Run a job beside an engine, which a fake of the test suite stands for."""
+    engine = Engine("vllm 0.9")
+
+    def respond(handler: BaseHTTPRequestHandler) -> None:
+        engine.work()
+        answer(handler, engine.text().encode())
+
+    with served(respond) as address:
+        variables = {
+            "OTEL_BRIDGE_DIR": "engines",
+            "OTEL_BRIDGE_EXPORTERS": "file",
+            "OTEL_BRIDGE_SCRAPE": f"http://{address}",
+            "OTEL_BRIDGE_SCRAPE_S": "0.2",
+            "OTEL_BRIDGE_FEATURED": _ENGINE_KEYS,
+        }
+        printed("python engines.py", folder, variables)
+
+
 def main() -> None:
     """Take the pictures that are named, or all."""
     pictures = Path(sys.argv[1]).resolve()
@@ -153,19 +211,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         work = Path(name, "job")
         work.mkdir()
-        (work / "train.py").write_text(_TRAIN, "utf-8")
+        for program, source in (("train", _TRAIN), ("ranks", _RANKS), ("engines", _ENGINES)):
+            (work / f"{program}.py").write_text(source, "utf-8")
+        (work / "ranks.sh").write_text(_TWO_RANKS, "utf-8")
         printed(
             "python train.py third",
             work,
             {"OTEL_BRIDGE_DIR": "offline", "OTEL_BRIDGE_OFFLINE": "1", **_SETTINGS},
         )
+        if "engines" in names:
+            _run_with_engine(work)
         for picture, (command, variables) in _COMMANDS.items():
             output = printed(command, work, variables)
             if picture in names:
                 output = output.replace(str(work), "/home/me/job")
                 settings = "".join(f"{key}={value} " for key, value in variables.items())
                 _picture(
-                    settings + command, output, pictures / f"{picture}.png", Path(name, picture)
+                    settings + command.removeprefix(_FOR_A_WHILE),
+                    output,
+                    pictures / f"{picture}.png",
+                    Path(name, picture),
                 )
                 print(f"{picture}: {len(output)} characters", flush=True)
 
