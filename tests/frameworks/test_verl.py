@@ -9,6 +9,7 @@ import pytest
 
 from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_programs import (
+    VERL_BATCH_IN_QUEUE,
     VERL_BATCH_OF_TENSORS,
     VERL_ROLLOUTER,
     VERL_TRACES,
@@ -167,3 +168,26 @@ def test_where_verl_takes_the_log_probabilities_of_the_engine_there_is_no_mismat
     found = recorded(tmp_path)
     assert rows_of(found, "trainer/tokens/logprob/engine") == [(5, pytest.approx(-3.5 / 3))]
     assert rows_of(found, *MISMATCH) == []
+
+
+def test_a_batch_in_transfer_queue_has_groups_versions_and_the_mismatch_that_verl_computes(
+    tmp_path: Path,
+) -> None:
+    done = run_program(tmp_path, VERL_BATCH_IN_QUEUE, real=True)
+
+    found = recorded(tmp_path)
+    # verl sorts by the number of the rollout.
+    facts = ("group", "reward", "advantage", "policy_version")
+    assert [tuple(one[fact] for fact in facts) for one in rollouts_in(found)] == [
+        ("u1", 1.0, -1.0, 3),
+        ("u1", 2.0, 1.0, 4),
+    ]
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("computed ")]
+    ((step, *values),) = rows_of(found, *MISMATCH)
+    assert (step, values) == (5, pytest.approx(json.loads(line.removeprefix("computed "))))
+    keys = ("tokens/count", "tokens/entropy", "tokens/advantage", "lineage/consumed")
+    assert rows_of(found, *(f"trainer/{key}" for key in keys[:3])) == [
+        (5, 3, 1.0, pytest.approx(1 / 3))
+    ]
+    assert rows_of(found, f"trainer/{keys[3]}") == [(5, 2)]
+    assert report_of(runs(tmp_path)).drops == {}

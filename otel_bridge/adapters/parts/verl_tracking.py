@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.calling_object import ReturnPlace, calling_object, return_place_of
@@ -35,6 +36,11 @@ _TRAINERS: Final = {
 }
 _WRAPPED: Final = "otel_bridge_wrapped"
 _DUMPS: Final = frozenset({"_log_rollout_data", "_dump_generations"})
+_TENSORS: Final = (
+    "response_mask", "rollout_log_probs", "old_log_probs", "advantages", "entropy", "responses"
+)  # fmt: skip
+_VERSION: Final = "min_global_steps"
+"""Version of the weights with which a response began."""
 _batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
 
 
@@ -311,8 +317,8 @@ def _log_dump(
     extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
     number = len(outputs)
     columns = {name: list(values) for name, values in extra.items() if len(values) == number}
-    # The classic trainer of verl 0.9.1 has the group in the batch, not in what it dumps.
-    uids = _uids(batch, columns.pop("uid", None), number)
+    batch = _with_data(batch, columns.pop("uid", None))
+    uids = _uids(batch, number)
     parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
     others = {name: values for name, values in columns.items() if name not in parts}
     others["ground_truth"] = truths
@@ -356,6 +362,7 @@ def _annotate(run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int)
         tensors["response_mask"],
         logprobs=tensors["rollout_log_probs"],
         trainer_logprobs=None if _is_bypassed(trainer) else tensors.get("old_log_probs", None),
+        entropies=tensors.get("entropy", None),
         advantages=tensors.get("advantages", None),
         token_ids=tensors.get("responses", None),
     )
@@ -382,17 +389,44 @@ def _is_number(value: object) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, str)
 
 
-def _uids(batch: Any, keys: Sequence[Any] | None, number: int) -> Sequence[str | None]:
-    """Return the group of each sample; the new trainer has keys ``<uid>_<rollout>_<output>`` instead."""
-    found: Any = getattr(batch, "non_tensor_batch", {}).get("uid")
-    if found is not None and len(found) == number:
-        return [str(one) for one in found]
-    return [None] * number if keys is None else [str(one).rsplit("_", 2)[0] for one in keys]
+def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:
+    """Return *batch*, with its data where it is the metadata of one that verl's new trainer has in TransferQueue.
+
+    Args:
+        batch: The batch, with a tag for each key if it is metadata.
+        keys: ``<uid>_<rollout>_<output>`` of each sample, in the order of the result.
+    """
+    if keys is None or not hasattr(batch, "partition_id"):
+        return batch
+    tags: dict[str, Any] = dict(zip(batch.keys, batch.tags, strict=True))
+    columns = {
+        "uid": [key.rsplit("_", 2)[0] for key in keys],
+        _VERSION: [tags[key].get(_VERSION) for key in keys],
+    }
+    return SimpleNamespace(batch=_tensors_in_queue(batch, keys), non_tensor_batch=columns)
+
+
+@guarded
+def _tensors_in_queue(batch: Any, keys: Sequence[str]) -> Any:
+    """Return the padded tensors of a batch in TransferQueue; verl deletes them there after the dump."""
+    queue: Any = sys.modules["transfer_queue"]
+    data = queue.kv_batch_get(
+        keys=list(keys), partition_id=batch.partition_id, select_fields=list(_TENSORS)
+    )
+    return data.to_padded_tensor()
+
+
+def _uids(batch: Any, number: int) -> Sequence[str | None]:
+    """Return the group of each sample, where the batch has it."""
+    groups: Any = getattr(batch, "non_tensor_batch", {}).get("uid")
+    if groups is None or len(groups) != number:
+        return [None] * number
+    return [str(group) for group in groups]
 
 
 def _versions(batch: Any, number: int) -> Sequence[int | None]:
     """Return the oldest version of the weights that made each response, where the batch has it (fully async)."""
-    found: Any = getattr(batch, "non_tensor_batch", {}).get("min_global_steps")
+    found: Any = getattr(batch, "non_tensor_batch", {}).get(_VERSION)
     if found is None or len(found) != number:
         return [None] * number
     return [None if one is None else int(one) for one in found]

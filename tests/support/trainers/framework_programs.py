@@ -397,6 +397,59 @@ batch = DataProto.from_dict(
                  "reward_model": np.array([{"ground_truth": "4"}, {}], dtype=object)})
 """,
 )
+VERL_BATCH_IN_QUEUE = (
+    VERL
+    + """
+import json
+from types import SimpleNamespace
+import ray, torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+class Tokenizer:
+    pad_token_id = 0
+    def decode(self, ids, skip_special_tokens=True):
+        return " ".join(str(int(one)) for one in ids)
+
+class Trainer(PPOTrainer):
+    on_sample_end = on_step_end = None
+
+def nested(*rows):
+    return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+def put(tags=None, **fields):
+    return tq.kv_batch_put(
+        keys=["u1_1_0", "u1_0_0"], partition_id="train", fields=TensorDict(fields, batch_size=2), tags=tags)
+
+ray.init(num_cpus=16, include_dashboard=False)
+tq.init()
+tracking = Tracking("math", "one", ["otel_bridge"], {})
+trainer = Trainer.__new__(Trainer)
+trainer.global_steps = 5
+trainer.tokenizer = Tokenizer()
+trainer.config = OmegaConf.create({"algorithm": {}})
+trainer._init_dump_executor()
+mask, engine = nested([1, 0, 1], [1]), nested([-0.5, -9.0, -2.0], [-1.0])
+truths = [{"ground_truth": "4"}, {"ground_truth": "5"}]
+batch = put(
+    [{"min_global_steps": 4}, {"min_global_steps": 3}], prompts=nested([1, 2], [1]), responses=nested([3, 4, 5], [6]),
+    uid=NonTensorStack("u1", "u1"), rm_scores=nested([0.0, 0.0, 2.0], [1.0]), response_mask=mask,
+    reward_model=NonTensorStack(*map(NonTensorData, truths)), rollout_log_probs=engine)
+old = nested([-0.75, -1.0, -1.5], [-1.25])
+batch = put(old_log_probs=old, entropy=nested([0.5, 9.0, 1.5], [1.0]))
+batch = put(advantages=nested([1.0, 1.0, 1.0], [-1.0]))
+trainer._log_rollout_data(batch, {}, "out")
+trainer._shutdown_dump_executor()
+tq.kv_clear(keys=batch.keys, partition_id="train")
+tracking.log({"actor/loss": 0.5}, step=5)
+padded = [one.to_padded_tensor(0.0) for one in (old, engine, mask)]
+computed = compute_offpolicy_metrics(*padded)
+print("computed", json.dumps([computed["kl"], computed["k3_kl"]]))
+"""
+)
 SLIME = """
 from dataclasses import dataclass, field
 from enum import Enum
