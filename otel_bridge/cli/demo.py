@@ -30,6 +30,18 @@ from otel_bridge.text.wait_display import Amount, WaitDisplay, records_in_tracke
 
 PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
+_FEATURED: Final = (
+    "explorer/rollouts/reward/mean",
+    "evaluator/accuracy",
+    "trainer/loss",
+    "trainer/kl",
+    "trainer/entropy",
+    "trainer/lineage/staleness/mean",
+    "trainer/tokens/mismatch/k3",
+    "explorer/time/step",
+    "trainer/time/step",
+)
+"""What the first section of each tracker shows."""
 _PAUSE_S: Final = 0.1
 _SILENCE_S: Final = 180.0
 """Seconds without progress in any tracker after which the demo stops waiting.
@@ -118,6 +130,7 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
         settings.PROJECT.name: PROJECT,
         settings.RUN_NAME.name: name,
         settings.QUIET.name: "1",
+        settings.FEATURED.name: ",".join(_FEATURED),
         "MLFLOW_TRACKING_URI": f"sqlite:///{directory / 'mlflow.db'}",
         "TRACKIO_DIR": str(directory / "trackio"),
         "WANDB_DIR": str(directory),

@@ -83,7 +83,8 @@ class FeaturedKeys:
             place = self._place(key)
             if place is None:
                 continue
-            section[section_prefix(place) + key] = value
+            # Without slashes, at which trackers would split the section into one for each key.
+            section[section_prefix(place) + key.replace("/", " ")] = value
             # A curve of a terminal has no place for NaN; the section shows the value anyway.
             if isinstance(value, int | float) and math.isfinite(value):
                 curve = self._curves.setdefault(key, [])

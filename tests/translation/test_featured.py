@@ -24,9 +24,9 @@ def test_rows_show_featured_keys_once_more_in_the_order_of_the_setting() -> None
     assert values_of(bench) == [
         {
             "trainer/loss": 1.0, "trainer/lr": 0.5, "trainer/reward/mean": 2.0,
-            "0_featured/02 trainer/loss": 1.0, "0_featured/01 trainer/reward/mean": 2.0,
+            "0_featured/02 trainer loss": 1.0, "0_featured/01 trainer reward mean": 2.0,
         },
-        {"trainer/loss": 3.0, "0_featured/02 trainer/loss": 3.0},
+        {"trainer/loss": 3.0, "0_featured/02 trainer loss": 3.0},
     ]  # fmt: skip
 
 
