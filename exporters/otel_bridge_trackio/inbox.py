@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.records import Alert
+from otel_bridge.records import Alert, Evaluation
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.store import StoreEntry
@@ -98,6 +98,10 @@ class Inbox:
         # Only now: the entries before the refused one are in the inbox.
         if refused is not None:
             raise refused
+
+    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Return all *values*, because a stored trace cannot be changed from here."""
+        return values
 
     def alert(self, alerts: Sequence[Alert]) -> bool:  # noqa: ARG002  # of the protocol
         """Return ``False``: Trackio imports no alerts from its inbox."""

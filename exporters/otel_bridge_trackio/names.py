@@ -21,7 +21,7 @@ _NAME: Final = "name"
 _GENERATED: Final = "name/generated"
 _TABLES: Final = ("metrics", "configs", "traces", "system_metrics", "alerts")
 # As long as Trackio 0.43 itself waits for a lock (its connections have timeout=30).
-_LOCK_WAIT_S: Final = 30.0
+LOCK_WAIT_S: Final = 30.0
 
 
 class NamedStore(Protocol):
@@ -79,7 +79,7 @@ def listed_name(path: Path, run_id: str) -> str:
     """
     if not path.exists():
         return ""
-    with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database:
+    with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database:
         # Before Trackio's first write, and in databases older than run ids (0.24), there is nothing
         # to read.
         if "metrics" not in _tables_with_names(database):
@@ -100,7 +100,7 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
         sqlite3.Error: The database cannot be written; nothing was changed.
     """
     # "with database" alone would commit and leave the connection open.
-    with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database, database:
+    with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database, database:
         for table in _tables_with_names(database):
             database.execute(f"UPDATE {table} SET run_name = ? WHERE run_id = ?", [name, run_id])  # noqa: S608  # ours
 

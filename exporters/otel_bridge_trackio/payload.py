@@ -33,6 +33,8 @@ Payload: TypeAlias = dict[str, Json]
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in
 the same way."""
+LATE_VALUES: Final = "late_values"
+"""Name in the metadata of a trace: names of the values that came after it was written."""
 _PREVIEW_CHARS: Final = 200
 _NO_STEPS: Final[Mapping[str, int]] = {}
 
@@ -144,7 +146,7 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
 
 
 def evaluation_trace(evaluation: Evaluation) -> Payload:
-    """Return *evaluation* as a separate trace that names the rollout, because Trackio cannot change a stored trace."""
+    """Return *evaluation* as a separate trace that names the rollout, for a store whose traces cannot be changed."""
     outcome = evaluation.label
     if evaluation.value is not None:
         outcome = f"{evaluation.value:g}"
@@ -201,7 +203,8 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:
     return {
         # The list of traces shows this text; it has no column for a role or a reward.
-        "status": rollout.metadata.get("status") or _status(rollout),
+        "status": rollout.metadata.get("status")
+        or status_text(bool(rollout.error), rollout.role, rollout.reward),
         "step": rollout.step,
         "split": rollout.split,
         "group": rollout.group,
@@ -221,23 +224,25 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "error": rollout.error,
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
+        # No fact yet; here so that metadata of this name does not take its place.
+        LATE_VALUES: None,
         "role": rollout.role,
         "trace_id": rollout.id,
     }
 
 
-def _status(rollout: RolloutRecord) -> str | None:
+def status_text(is_error: bool, role: str | None, reward: float | None) -> str | None:
     """Return the text of the column of states: "error", or the role and the reward.
 
     ``None`` without both.
     """
-    if rollout.error:
+    if is_error:
         return "error"
     parts: list[str] = []
-    if rollout.role:
-        parts.append(rollout.role)
-    if rollout.reward is not None:
-        parts.append(f"reward {rollout.reward:.4g}")
+    if role:
+        parts.append(role)
+    if reward is not None:
+        parts.append(f"reward {reward:.4g}")
     return " · ".join(parts) or None
 
 

@@ -18,7 +18,7 @@ from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.request_size import RequestSize, retry_after_s
-from otel_bridge.records import Alert
+from otel_bridge.records import Alert, Evaluation
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.media import UPLOAD, Put, remote_put
@@ -162,6 +162,10 @@ class RemoteStore:
         if first < len(entries):
             # Raises: the batches end where one cannot be encoded.
             encoded(entries[first], self._fields)
+
+    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Return all *values*, because a stored trace cannot be changed from here."""
+        return values
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Send *alerts*, each stored once by its id; return whether the server has alerts.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from otel_bridge.exporter import RunInfo, WriterMemory
-from otel_bridge.records import Alert
+from otel_bridge.records import Alert, Evaluation
 from otel_bridge_trackio.inbox import Inbox
 from otel_bridge_trackio.media import Put
 from otel_bridge_trackio.payload import Payload
@@ -42,6 +42,13 @@ class EntrySink(Protocol):
 
     def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Store *entries*, and *config* with them; raises as a writer does."""
+        ...
+
+    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Add *values* to the traces of their rollouts.
+
+        Return those that need a trace of their own; raises as a writer does.
+        """
         ...
 
     def alert(self, alerts: Sequence[Alert]) -> bool:

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Alert, Position
+from otel_bridge.records import Alert, Evaluation, Position
+from otel_bridge_trackio.late_values import add_late_values
 from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
@@ -149,6 +150,19 @@ class LocalStore:
         except (ImportError, AttributeError) as exc:
             _raise_if_unusable(exc)
             raise
+
+    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Add *values* to the traces of their rollouts; return those that need a trace of their own.
+
+        Raises:
+            RetryableError: The store is locked or the disk is full; nothing was written.
+            BlockedError: This user cannot write to the store.
+        """
+        path = self._database()
+        if not values or path is None or not path.exists():
+            return values
+        with _as_bridge_errors(values[0].position):
+            return add_late_values(path, self._run_id, values)
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Store *alerts*, each once by its id; return whether this Trackio has alerts.

@@ -208,9 +208,9 @@ class TrackioRunWriter:
         return self._store.media()  # asks a server
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Store *values* as records that name their rollout."""
+        """Add *values* to the traces of their rollouts, or store them as traces that name the rollout."""
         entries: list[StoreEntry] = []
-        for evaluation in values:
+        for evaluation in self._store.add_late_values(values):
             # "late" is what a user sees: the value arrived after the trace of its rollout.
             metrics: Payload = {f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]}
             log_id = self._log_id(evaluation.id)

@@ -149,6 +149,44 @@ def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
     ]
 
 
+def test_an_evaluation_of_a_stored_rollout_is_in_the_metadata_of_its_trace_however_often_it_comes(
+    run: RunInfo,
+) -> None:
+    rollout = RolloutRecord(
+        id="4bf92f3577b34da6a3ce929d0e0e4736", role="explorer", key="explorer/rollouts", step=4, axis="explorer/step",
+        start_unix_ns=NOW, end_unix_ns=NOW, messages=[{"role": "user", "content": "2+2?"}], spans=[],
+        rewards={"format": 0.2}, metadata={"late_values": "mine"}, position=1,
+    )  # fmt: skip
+
+    def late(position: int, name: str, value: float | None, label: str | None = None) -> Evaluation:
+        return Evaluation(
+            id=f"l:{position}", rollout_id=rollout.id, rollout_key=rollout.key, name=name, value=value, label=label,
+            explanation=None, role="judge", step=9, axis="judge/step", time_unix_ns=NOW, position=position,
+        )  # fmt: skip
+
+    values = [
+        late(2, "reward", 0.5),
+        late(3, "trained_step", 9.0, "8,9"),
+        late(4, "verdict", None, "Good"),
+        late(5, "perplexity", float("inf")),
+    ]
+    opened(run).write_rollouts([rollout])
+    opened(run).write_evaluations(values)
+    opened(run).write_evaluations(values[1:])
+    opened(run).write_rollouts([rollout])
+
+    (trace,) = traces(run)
+    metadata = {key: value for key, value in trace["metadata"].items() if key != "spans"}
+    assert metadata == {
+        "status": "explorer · reward 0.5", "step": 4, "reward": 0.5, "role": "explorer", "trace_id": rollout.id,
+        "rewards": {"format": 0.2, "trained_step": 9.0, "perplexity": "Infinity"},
+        "trained_step.label": "8,9", "verdict.label": "Good", "metadata.late_values": "mine",
+        "late_values": ["perplexity", "reward", "trained_step", "verdict"],
+    }  # fmt: skip
+    store = trackio_store.storage().SQLiteStorage
+    assert len(store.get_traces(run.project, run_id=run.id, search="verdict good")) == 1
+
+
 def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(run: RunInfo) -> None:
     span = Span("00000000000000aa", "00000000000000ab", "llm_request", "span", NOW, NOW + 1_000_000)
     late = PlainTrace(

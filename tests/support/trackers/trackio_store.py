@@ -120,13 +120,14 @@ def held(run: RunInfo) -> Contents:
                     (metadata["rollout_id"], metadata["name"], metadata["value"])
                 )
             continue
+        parts = metadata.get("rewards") or {}
+        for name in metadata.get("late_values", ()):
+            value = metadata.get(name) if name in {"reward", "advantage"} else parts.get(name)
+            if value is not None:
+                contents.evaluations.append((metadata["trace_id"], name, value))
         reward = metadata.get("reward")
         reward = float(reward) if isinstance(reward, str) else reward
-        messages, spans, parts = (
-            len(trace["messages"]),
-            len(spans_of(trace)),
-            metadata.get("rewards") or {},
-        )
+        messages, spans = len(trace["messages"]), len(spans_of(trace))
         contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
     config = store.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update(
