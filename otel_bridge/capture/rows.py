@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
-from otel_bridge.emit.recorder import OpenRow, OpenRowRecorder
+from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
 
 _KEPT: Final = frozenset({int, float, bool, str, type(None), dict})
@@ -33,7 +33,7 @@ class _PendingStep:
             before and after.
     """
 
-    def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:
+    def __init__(self, recorder: Recorder, axes: MetricAxes, counter: int) -> None:
         self.counter = counter
         self._recorder = recorder
         self._axes = axes
@@ -83,7 +83,7 @@ class MergedRows:
         self._counter = counter
         self._pending: _PendingStep | None = None
         self._lower: _PendingStep | None = None
-        self._recorder = run.recorder if isinstance(run.recorder, OpenRowRecorder) else None
+        self._recorder = run.recorder
         _all.add(self)
 
     @property

@@ -14,7 +14,7 @@ from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.recorder import Recorder
+from otel_bridge.emit.recording.recorder import Recorder
 from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import redact_and_cut

@@ -28,12 +28,11 @@ from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.phases.phase import Phase, phase_of
 from otel_bridge.emit.process_end import status_after
-from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
-from otel_bridge.emit.recorder import Recorder
+from otel_bridge.emit.recording.process_segment import Checkpoint
+from otel_bridge.emit.recording.recorder import Recorder
 from otel_bridge.errors import any_error
 from otel_bridge.journal.report import Report, read_report
-from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import RolloutTracer
@@ -61,13 +60,10 @@ class Run(RecordedFacts):
         self._before_end: list[Callable[[Run], None]] = []
         self._rollout_options: RolloutOptions | None = None
         self._live_tracer: RolloutTracer | None = None
-        # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one
-        # over all.
-        all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) != "0"
         if recorder is not None:
             # Saves one call per row. The method `log` below is used by runs that record nothing,
             # and documents it.
-            self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[method-assign]
+            self.log = recorder.log_row  # type: ignore[method-assign]
 
     # --- which run --------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
 from otel_bridge.emit.encode.known_names import with_known_names
 from otel_bridge.emit.media.log import MediaLog
-from otel_bridge.emit.process_segment import MakeHeader
-from otel_bridge.emit.recorder import OpenRowRecorder, Recorder
+from otel_bridge.emit.recording.process_segment import MakeHeader
+from otel_bridge.emit.recording.recorder import Recorder, RowRules
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError, JournalError
 from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of, upload_of
@@ -201,6 +201,7 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
 
 def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) -> Recorder:
     settings = facts.settings
+    identity = facts.identity
     python = None if state.other is None else state.other.path
     starter = BridgeStarter(
         state.folder,
@@ -210,7 +211,7 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
         shared=None if shared is None else shared.of(state.folder, facts.env, python=python),
     )
     try:
-        recorder = OpenRowRecorder(
+        recorder = Recorder(
             state.folder,
             _header_maker(facts, state),
             starter,
@@ -221,13 +222,17 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
                 run_bytes=UNCHOSEN_BYTES,
             ),
             segment_bytes=settings.read(SEGMENT_BYTES),
-            role=facts.identity.role,
+            rules=RowRules(
+                identity.role,
+                merges_ranks=merges_ranks(identity.world_size, facts.env),
+                # A mean over one rank must not look like one over all.
+                are_recorded=identity.rank == 0 or settings.read(RANKS) != "0",
+            ),
             media=MediaLog(
                 ContentPolicy.read(facts.env),
                 max_bytes=settings.read(MEDIA_BYTES),
                 max_per_step=settings.read(MAX_MEDIA_PER_STEP),
             ),
-            merges_ranks=merges_ranks(facts.identity.world_size, facts.env),
         )
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc

@@ -142,7 +142,7 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         shutil.rmtree(tmp_path / run.id)
-        run._recorder._check_again = 0  # a second later
+        run._recorder._appender._check_again = 0  # a second later
         run.log({"a": 2.0}, step=2)
         run.finish()
 
@@ -168,7 +168,7 @@ def test_of_a_folder_that_is_moved_no_row_is_lost(
         folder.rename(place)
         for step in range(2, 102):  # more than a segment
             if checks:
-                run._recorder._check_again = 0  # a second later
+                run._recorder._appender._check_again = 0  # a second later
             run.log({"a": 1.0}, step=step)
         assert run._recorder.drops.counts == {}
         run.finish()
@@ -199,7 +199,7 @@ def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raise
     with run_in(base) as run:
         shutil.rmtree(base)
         base.write_text("")
-        run._recorder._check_again = 0
+        run._recorder._appender._check_again = 0
         run.log({"a": 1.0}, step=1)
         run.log({"a": 1.0}, step=2)
         assert run._recorder.drops.counts == {"not_written": 2}
@@ -211,7 +211,7 @@ def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_sai
 ) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": "20k"}) as run:
         run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
-        run._recorder._check_again = 0
+        run._recorder._appender._check_again = 0
         run.log({"a": 1.0}, step=2)
         run.finish()
 
@@ -247,7 +247,7 @@ def test_where_half_of_the_free_disk_is_the_limit_that_is_what_drops_are_counted
     with run_in(tmp_path) as run:
         run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
         monkeypatch.setattr("otel_bridge.journal.quota.os.statvfs", lambda _: Disk)
-        run._recorder._quota._count_again = run._recorder._check_again = 0
+        run._recorder._appender._quota._count_again = run._recorder._appender._check_again = 0
         run.log({"a": 1.0}, step=2)
         run.finish()
 
@@ -270,7 +270,7 @@ def test_drops_are_said_once_a_minute_with_their_meaning(
     with run_in(tmp_path) as run:
         run.log({"a": "text", "b": None, "c": 1.0}, step=1)
         for _ in range(3):
-            run._recorder._check_again = 0
+            run._recorder._appender._check_again = 0
             run.log({"a": "text", "c": 1.0}, step=2)
         said = capsys.readouterr().err
 
@@ -358,7 +358,8 @@ def test_counts_of_drops_are_written_each_second_so_that_a_kill_hardly_loses_one
         start_ns = time.time_ns()
         for second, value in ((2, "four"), (4, {}), (6, 1j), (8, 1.0)):
             monkeypatch.setattr(
-                "otel_bridge.emit.recorder.time_ns", lambda second=second: start_ns + second * 10**9
+                "otel_bridge.emit.recording.recorder.time_ns",
+                lambda second=second: start_ns + second * 10**9,
             )
             run.log({"answer": value, "loss": 0.5})
         (process,) = seen_in(tmp_path)

@@ -8,15 +8,15 @@ from typing import Any
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-from otel_bridge.emit.recorder import OpenRow, OpenRowRecorder
+from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment
 from support.trainers.emit_samples import run_in
 
 
-def recorder_of(run: Run) -> OpenRowRecorder:
-    assert isinstance(run.recorder, OpenRowRecorder)
+def recorder_of(run: Run) -> Recorder:
+    assert run.recorder is not None
     return run.recorder
 
 

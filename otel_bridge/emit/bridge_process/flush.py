@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.console import wait_display
-from otel_bridge.emit.process_segment import Checkpoint
+from otel_bridge.emit.recording.process_segment import Checkpoint
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final, cast
+from typing import Final
 
 from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, encode_point
@@ -115,64 +115,60 @@ class RowEncoder:
                 back.
         """
         suffix = self._suffix(step, role)
-        points = self._points(values, time_unix_ns, step, role, suffix)
-        own_time = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
-        return b"".join(
-            (SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own_time))
-        )
+        pieces = self._gauges(values, time_unix_ns, len(suffix))
+        head = _head(values, len(pieces), time_unix_ns, step, role)
+        pieces += self._row_point(len(values), time_unix_ns, len(suffix), seq, own_ns)
+        return head + suffix.join(pieces)
 
     def encode_part(
         self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None
     ) -> bytes:
         """Encode some values of a row whose number follows with `encode_number`, at the same time."""
-        return b"".join(
-            (SCOPE, *self._points(values, time_unix_ns, step, role, self._suffix(step, role)))
-        )
+        suffix = self._suffix(step, role)
+        pieces = self._gauges(values, time_unix_ns, len(suffix))
+        head = _head(values, len(pieces), time_unix_ns, step, role)
+        return head + suffix.join((*pieces, b""))
 
     def encode_number(
         self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int
     ) -> bytes:
         """Encode the number of a row of *count* values, whose parts were encoded before."""
-        return SCOPE + self._row_point(count, time_unix_ns, self._suffix(step, role), seq)
+        suffix = self._suffix(step, role)
+        return SCOPE + suffix.join(self._row_point(count, time_unix_ns, len(suffix), seq))
 
-    def _points(
-        self,
-        values: Mapping[str, Value],
-        time_unix_ns: int,
-        step: int,
-        role: str | None,
-        suffix: bytes,
+    def _gauges(
+        self, values: Mapping[str, Value], time_unix_ns: int, suffix_bytes: int
     ) -> list[bytes]:
-        """Return the bytes of the points of *values*, in pieces."""
-        prefixes = self._prefixes.setdefault(len(suffix), {})
-        pieces: list[bytes] = []
+        """Return the bytes of the points of the numbers in *values*, each without the suffix that ends it."""
+        prefixes = self._prefixes.setdefault(suffix_bytes, {})
+        points: list[bytes] = []
         for name, value in values.items():
             # Nearly all values are numbers, most of them floats, so that their bytes are joined
             # here without a call.
             if type(value) is float:
-                prefix = prefixes.get(name) or self._learn(name, len(suffix))
-                pieces += (prefix, _timed_double(time_unix_ns, _AS_DOUBLE, value), suffix)
+                prefix = prefixes.get(name) or self._learn(name, suffix_bytes)
+                points.append(prefix + _timed_double(time_unix_ns, _AS_DOUBLE, value))
             elif isinstance(value, int):
-                prefix = prefixes.get(name) or self._learn(name, len(suffix))
-                pieces += (prefix, _timed_int(time_unix_ns, _AS_INT, value), suffix)
-            else:
-                pieces.append(_distribution(name, value, time_unix_ns, step, role))
-        return pieces
+                prefix = prefixes.get(name) or self._learn(name, suffix_bytes)
+                points.append(prefix + _timed_int(time_unix_ns, _AS_INT, value))
+        return points
 
     def _suffix(self, step: int, role: str | None) -> bytes:
         suffix = self._steps.encode(step)
-        return (
-            suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
-        )
+        if role is None:
+            return suffix
+        return suffix + (self._roles.get(role) or self._learn_role(role))
 
     def _row_point(
-        self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own_time: bytes = b""
-    ) -> bytes:
-        seq_attribute = self._seqs.encode(seq) + own_time
-        size = len(suffix) + len(seq_attribute)
-        prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
-        prefix = prefixes.get(ROW) or self._learn(ROW, size)
-        return b"".join((prefix, _timed_int(time_unix_ns, _AS_INT, count), suffix, seq_attribute))
+        self, count: int, time_unix_ns: int, suffix_bytes: int, seq: int, own_ns: int = 0
+    ) -> tuple[bytes, bytes]:
+        """Return the bytes of the point ``rl.row`` before and after the suffix."""
+        end = self._seqs.encode(seq)
+        if own_ns:
+            end += attributes(7, ((ROW_TIME, own_ns),))
+        size = suffix_bytes + len(end)
+        prefix = self._prefixes.setdefault(size, {}).get(ROW) or self._learn(ROW, size)
+        return prefix + _timed_int(time_unix_ns, _AS_INT, count), end
 
     def _learn_role(self, role: str) -> bytes:
         # Bounds the memory of a program whose roles are ever new; the others are learnt again.
@@ -192,20 +188,33 @@ class RowEncoder:
         return prefix
 
 
-def _distribution(name: str, value: Value, time_unix_ns: int, step: int, role: str | None) -> bytes:
+def _head(
+    values: Mapping[str, Value], gauges: int, time_unix_ns: int, step: int, role: str | None
+) -> bytes:
+    """Return the scope with the distributions among *values*: what is none of the *gauges* numbers."""
+    if gauges == len(values):
+        return SCOPE
+    distributions = [SCOPE]
+    for name, value in values.items():
+        if isinstance(value, (HistogramPoint, BucketPoint)):
+            distributions.append(_distribution(name, value, time_unix_ns, step, role))
+    return b"".join(distributions)
+
+
+def _distribution(
+    name: str, value: HistogramPoint | BucketPoint, time_unix_ns: int, step: int, role: str | None
+) -> bytes:
     """Encode a metric whose one point is a distribution."""
     if isinstance(value, HistogramPoint):
         point = encode_point(value, time_unix_ns, _distribution_attributes(1, step, role))
     else:
-        point = encode_buckets(
-            cast("BucketPoint", value), time_unix_ns, _distribution_attributes(9, step, role)
-        )
+        point = encode_buckets(value, time_unix_ns, _distribution_attributes(9, step, role))
     return message(2, text(1, name) + point)
 
 
 def _distribution_attributes(field: int, step: int, role: str | None) -> bytes:
     signed = ((step + (1 << 63)) & MASK_64) - (1 << 63)
     point_attributes = message(field, key_value(STEP, signed))
-    return (
-        point_attributes if role is None else point_attributes + attributes(field, ((ROLE, role),))
-    )
+    if role is None:
+        return point_attributes
+    return point_attributes + attributes(field, ((ROLE, role),))

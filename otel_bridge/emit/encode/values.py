@@ -108,12 +108,12 @@ def flatten_all(values: object, drop: CountKeyedDrop) -> dict[str, object]:
     return {**flatten(values, drop, media), **dict(media)}
 
 
-def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
-    """Return whether *values* is an empty mapping, or, counted, not a mapping."""
+def has_entries(values: object) -> bool:
+    """Return whether *values* is a mapping that is not empty; also of one whose ``len()`` raises."""
     try:
-        return not len(values) if isinstance(values, Mapping) else not flatten(values, drop)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
+        return isinstance(values, Mapping) and len(values) > 0  # pyright: ignore[reportUnknownArgumentType]  # any mapping
     except any_error():  # code of the user's own object
-        return False
+        return True
 
 
 class _Keyed:

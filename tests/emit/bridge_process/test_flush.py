@@ -8,7 +8,7 @@ import pytest
 from otel_bridge.emit.bridge_process import flush, starter
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
-from otel_bridge.emit.process_segment import Checkpoint
+from otel_bridge.emit.recording.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.text import wait_display

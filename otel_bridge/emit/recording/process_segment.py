@@ -40,6 +40,7 @@ class ProcessSegment:
 
     Attributes:
         writer: Writer of the open segment; ``None``: no segment is open.
+        forked: Whether this process is a forked child of the one that made this object.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ProcessSegment:
         at_worker_end: Callable[[str], object],
     ) -> None:
         self.writer: SegmentWriter | None = None
+        self.forked = False
         self._folder = folder
         self._make_header = make_header
         self._segment_bytes = segment_bytes
@@ -58,7 +60,7 @@ class ProcessSegment:
         self._liveness: LivenessLock | None = None
         self._spare: Spare | None = None
 
-    def open(self, *, forked: bool) -> SegmentWriter:
+    def open(self) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
 
         Raises:
@@ -70,7 +72,7 @@ class ProcessSegment:
         # Before the segment: its reader looks at the lock to see whether the process is alive.
         liveness = LivenessLock.hold(self._folder, instance_id)
         try:
-            header = self._make_header(instance_id, forked)
+            header = self._make_header(instance_id, self.forked)
             self.writer = SegmentWriter(
                 self._folder.segments_dir, header, segment_bytes=self._segment_bytes
             )
@@ -80,12 +82,12 @@ class ProcessSegment:
             raise
         self._liveness = liveness
         self._spare = Spare(self._folder.segments_dir, f".{instance_id}-spare.tmp")
-        if forked:
+        if self.forked:
             # A worker runs no exit handlers; without a record it has no end to report.
             call_at_worker_end(self._at_worker_end)
         return self.writer
 
-    def reopen(self, *, forked: bool) -> bool:
+    def reopen(self) -> bool:
         """Open the first segment of another new instance; return whether one is open.
 
         If not, `open` may retry.
@@ -98,7 +100,7 @@ class ProcessSegment:
             )
         # The caller counts the record; the next one opens a segment.
         with contextlib.suppress(JournalError):
-            self.open(forked=forked)
+            self.open()
         return self.writer is not None
 
     def is_lost(self) -> bool:
@@ -122,13 +124,17 @@ class ProcessSegment:
     def close(self) -> None:
         """Close the segment and release the liveness lock."""
         liveness = self._liveness
-        self.close_inherited()
+        self._close_files()
         if liveness is not None:
             # Last: a free lock means that this process appends no more.
             liveness.release()
 
     def close_inherited(self) -> None:
         """Close the parent's open files in a forked child; the parent's lock stays."""
+        self.forked = True
+        self._close_files()
+
+    def _close_files(self) -> None:
         writer = self.writer
         spare = self._spare
         # First, so that a signal handler that logs meanwhile opens a segment of its own.

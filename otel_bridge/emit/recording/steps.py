@@ -1,0 +1,55 @@
+"""Last step of each role in one process, from which a row without a step gets its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from otel_bridge.emit.encode.values import CountDrop, to_step
+
+
+class LastSteps:
+    """Counts the steps of each role. Not thread-safe: its owner locks.
+
+    Attributes:
+        by_role: Role to its last step; ``None`` is a run's own role without a name.
+    """
+
+    def __init__(self) -> None:
+        self.by_role: dict[str | None, int] = {}
+        # Roles whose last row left its step open: ``commit=False``.
+        self._open: set[str | None] = set()
+
+    def take(self, step: object, role: str | None, drop: CountDrop, *, commits: bool) -> int:
+        """Return the step of a row, which is the last one of *role* from now on.
+
+        Args:
+            step: The step that the call gives. One that is not a number is counted by *drop*, and
+                its row gets the step of a row without one.
+            role: Role of the row.
+            drop: Counts a step that cannot be used.
+            commits: Whether the next row without a step gets the step after this one.
+        """
+        number = step if type(step) is int else self._number(step, role, drop)
+        self.by_role[role] = number
+        if not commits:
+            self._open.add(role)
+        elif self._open:
+            self._open.discard(role)
+        return number
+
+    def _number(self, step: object, role: str | None, drop: CountDrop) -> int:
+        number = None if step is None else to_step(step, drop)
+        if number is not None:
+            return number
+        last = self.by_role.get(role)
+        if last is None:
+            return 0
+        return last if role in self._open else last + 1
+
+    def close(self, role: str | None) -> None:
+        """End the step that the last row of *role* left open."""
+        self._open.discard(role)
+
+    def go_on_from(self, steps: Mapping[str | None, int]) -> None:
+        """Continue from *steps*, by role."""
+        self.by_role = dict(steps)
