@@ -58,7 +58,9 @@ def log_rollouts(
     def build(index: int) -> Rollout:
         entry = entries[index]
         rollout = rollout_of(entry) if isinstance(entry, dict) else entry
-        return rollout if rollout.batch_index is not None else _with_index(rollout, index)
+        if rollout.batch_index is not None:
+            return rollout
+        return _with_index(rollout, index)
 
     def key(index: int) -> str:
         entry = entries[index]
@@ -202,20 +204,22 @@ def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
 
 
 def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]) -> SampledColumns:
-    failed = (
-        []
-        if _types(given_columns.error) == _NOTHING
-        else [i for i, error in enumerate(given_columns.error) if error is not None]
+    failed = [index for index, error in enumerate(given_columns.error) if error is not None]
+    return SampledColumns(
+        indices,
+        finite_rewards(run, given_columns.reward),
+        _groups(given_columns.group),
+        failed,
+        truncated(given_columns.finish_reason),
+        _any_of(given_columns.policy_version),
+        _any_of(given_columns.id),
+        _any_of(given_columns.dataset),
     )
-    versions = (
-        () if _types(given_columns.policy_version) == _NOTHING else given_columns.policy_version
-    )
-    ids = () if _types(given_columns.id) == _NOTHING else given_columns.id
-    datasets = () if _types(given_columns.dataset) == _NOTHING else given_columns.dataset
-    rewards = finite_rewards(run, given_columns.reward)
-    groups = _groups(given_columns.group)
-    reasons = truncated(given_columns.finish_reason)
-    return SampledColumns(indices, rewards, groups, failed, reasons, versions, ids, datasets)
+
+
+def _any_of(column: Sequence[object]) -> Sequence[object]:
+    """Return *column*, empty when no rollout has a value of it."""
+    return () if _types(column) == _NOTHING else column
 
 
 def _groups(raw_groups: Sequence[object]) -> list[str | None]:

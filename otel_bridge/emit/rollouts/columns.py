@@ -45,7 +45,9 @@ class Column:
         """Return the value of sample *index*."""
         if self.values is None:
             return self._one
-        return self.values[index] if 0 <= index < len(self.values) else None
+        if 0 <= index < len(self.values):
+            return self.values[index]
+        return None
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
         """Return the values of the samples *indices*, none of them negative."""
@@ -87,9 +89,9 @@ class Rewards:
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
         """Return the rewards of the samples *indices*, as `at` does."""
-        return (
-            [self.at(index) for index in indices] if self._parts else self._column.at_all(indices)
-        )
+        if self._parts:
+            return [self.at(index) for index in indices]
+        return self._column.at_all(indices)
 
     def __len__(self) -> int:
         return max([len(self._column), *map(len, self._parts.values())])
@@ -143,7 +145,9 @@ class TokenDecoder:
             return f"[{len(token_ids)} tokens that could not be decoded: {type(exc).__name__}]"
         if isinstance(decoded, list) and decoded:  # batch_decode
             decoded = cast("list[object]", decoded)[0]
-        return decoded if isinstance(decoded, str) else str(cast("object", decoded))
+        if isinstance(decoded, str):
+            return decoded
+        return str(cast("object", decoded))
 
 
 def token_ids(value: object) -> list[Any] | None:
@@ -151,9 +155,9 @@ def token_ids(value: object) -> list[Any] | None:
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()
-    return (
-        (list(cast("Sequence[Any]", value)) or None) if isinstance(value, (list, tuple)) else None
-    )
+    if isinstance(value, (list, tuple)):
+        return list(cast("Sequence[Any]", value)) or None
+    return None
 
 
 def is_blank(prompt: object) -> bool:

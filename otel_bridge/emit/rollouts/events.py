@@ -186,7 +186,9 @@ def _staleness(
         number = version if type(version) is int else coerce.integer(version)
         if number is not None and index not in kept_indices:
             ages.append(step - number)
-    return {"count": len(ages), "sum": sum(ages), "max": max(ages)} if ages else None
+    if ages:
+        return {"count": len(ages), "sum": sum(ages), "max": max(ages)}
+    return None
 
 
 @dataclass(slots=True)

@@ -194,9 +194,9 @@ class Generations:
         prompts = self._lists["prompts"]
         ids = self._lists["prompt_token_ids"]
         prompt = prompts.at(self._prompt_of[rollout])
-        return (
-            is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
-        )
+        if prompt is not None:
+            return is_blank(prompt)
+        return not token_ids(ids.at(self._ids_of[rollout]))
 
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*."""

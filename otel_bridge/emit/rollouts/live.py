@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from contextvars import Token
-from types import TracebackType
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import Context
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
-from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
+from otel_bridge.emit.live_registry import closed, open_steps, opened
 from otel_bridge.emit.messages.limits import Content
 from otel_bridge.emit.rollouts.batch import (
     RolloutDefaults,
@@ -27,14 +23,15 @@ from otel_bridge.emit.rollouts.batch import (
     defaults_of,
     track_of,
 )
-from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
 from otel_bridge.emit.rollouts.kept import note_kept
-from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
+from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
+from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
     CallContext,
+    Pairs,
     SpanParent,
     child_count,
     child_spans,
@@ -43,16 +40,14 @@ from otel_bridge.emit.rollouts.spans import (
     rollout_content,
     root_attributes,
     trace_id_bytes,
-    without_traceback,
 )
 from otel_bridge.errors import any_error
-from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
+    from otel_bridge.emit.emit_run import EmitRun
 
 
-class LiveRollout(Rollout):
+class LiveRollout(SpanBlock, Rollout):
     """Records a rollout in progress; `Run.rollout` returns it.
 
     Every field of `Rollout` may be set until the block ends, except the times: they are those of
@@ -71,8 +66,6 @@ class LiveRollout(Rollout):
         trace_id: Id of the trace, 32 hex digits.
     """
 
-    # Many attributes beside the public ones, because users set the fields of the rollout on this
-    # object itself.
     def __init__(self, run: EmitRun, fields: Mapping[str, object]) -> None:
         """Prepare a rollout.
 
@@ -81,30 +74,22 @@ class LiveRollout(Rollout):
             fields: Fields of `Rollout`, and ``role``; other keys become metadata.
         """
         super().__init__()
-        self.__dict__.update(
-            vars(rollout_of({key: value for key, value in fields.items() if key != "role"}))
-        )
-        defaults = defaults_of(run, self.step, self.split, fields.get("role"))
+        rollout_fields = dict(fields)
+        role = rollout_fields.pop("role", None)
+        vars(self).update(vars(rollout_of(rollout_fields)))
+        defaults = defaults_of(run, self.step, self.split, role)
         self.step = defaults.step
         rollout_id = coerce.name(self.id)
-        self.trace_id = (
-            os.urandom(16) if rollout_id is None else trace_id_bytes(run.id, rollout_id)
-        ).hex()
+        if rollout_id is None:
+            trace_id = os.urandom(16)
+        else:
+            trace_id = trace_id_bytes(run.id, rollout_id)
+        self.trace_id = trace_id.hex()
         self.id = rollout_id or self.trace_id
-        note_kept(bytes.fromhex(self.trace_id))
-        self._carried = False
-        self._instrumented = False
+        note_kept(trace_id)
         self._run = run
-        self._options = run.rollout_options
         self._role = defaults.role
-        # Guards the numbers of children, which other threads open and end too.
-        self._lock = threading.Lock()
-        self._children = 0
-        self._open_children = 0
-        self._pid = os.getpid()
-        self._span: trace.Span = trace.INVALID_SPAN
-        self._tracer: RolloutTracer | None = None
-        self._token: Token[Context] | None = None
+        self._trace = OpenTrace(run, self.trace_id)
         self._track = track_of(run, defaults)
         self._number = opened(run, self.id, self._track, defaults.step)
 
@@ -120,12 +105,12 @@ class LiveRollout(Rollout):
         ``False`` before the block, and when ``OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP`` is 0 for its
         split. Then only the reward is counted.
         """
-        return self._tracer is not None
+        return self._trace.recording
 
     @property
     def span(self) -> trace.Span:
         """Return the root of the rollout as an OTel span, invalid before the block."""
-        return self._span
+        return self._trace.root
 
     def chat(
         self, model: str | None = None, *_: object, **fields: Any
@@ -136,7 +121,7 @@ class LiveRollout(Rollout):
             model: Name of the model; default: the rollout's ``model``.
             fields: Fields of `ChatSpan` (``input``, ``output``, …); other keys become metadata.
         """
-        return ChatSpan(self, model or self.model, fields)
+        return ChatSpan(self._trace, model or self.model, fields)
 
     def tool(self, name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
         """Open an ``execute_tool`` span, one call of a tool, below this rollout, from any thread.
@@ -145,19 +130,16 @@ class LiveRollout(Rollout):
             name: Name of the tool.
             fields: Fields of `ToolSpan` (``arguments``, ``result``, …); other keys become metadata.
         """
-        return ToolSpan(self, name, fields)
+        return ToolSpan(self._trace, name, fields)
 
-    def attach(self) -> AbstractContextManager[LiveRollout]:
+    @contextmanager
+    def attach(self) -> Generator[LiveRollout, None, None]:
         """Make this rollout current in another thread: ``with rollout.attach():``."""
-        return _Attached(self)
-
-    def mark_instrumented(self) -> None:
-        """Note that an instrumentation made a span in this trace: how many there will be is not known."""
-        self._instrumented = True
-
-    def mark_carried(self) -> None:
-        """Note that the context was passed to another process, which may add spans."""
-        self._carried = True
+        token = otel_context.attach(self._trace.context(otel_context.get_current()))
+        try:
+            yield self
+        finally:
+            otel_context.detach(token)
 
     # --- open and close ---------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:
@@ -165,6 +147,7 @@ class LiveRollout(Rollout):
         self._number = opened(
             self._run, self.id or self.trace_id, self._track, self.step, self._number
         )
+        self._pid = os.getpid()
         try:
             self._open()
         except any_error():  # nothing of otel-bridge may end a training run
@@ -172,45 +155,16 @@ class LiveRollout(Rollout):
         return self
 
     def _open(self) -> None:
-        caller = trace.get_current_span().get_span_context()
-        if self._options.cap_of(coerce.name(self.split)) > 0:
-            tracer = self._run.live_tracer
-            self._span = tracer.start_root(
-                int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else []
-            )
-            # After the start: a rollout whose root cannot start makes no spans.
-            self._tracer = tracer
-            register(self)
+        if self._run.rollout_options.cap_of(coerce.name(self.split)) > 0:
+            caller = trace.get_current_span().get_span_context()
+            self._trace.start_root([trace.Link(caller)] if caller.is_valid else [])
         else:
-            # Not sampled: spans that join from other processes are not recorded either.
-            ids = (int(self.trace_id, 16), random_span_id())
-            self._span = trace.NonRecordingSpan(trace.SpanContext(*ids, is_remote=False))
-        self._token = otel_context.attach(self.context(otel_context.get_current()))
-
-    def context(self, base: Context) -> Context:
-        """Return *base* with this rollout as the current rollout."""
-        return with_rollout(self, trace.set_span_in_context(self._span, base))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # First: what follows the block is not part of the rollout, even if its end fails.
-        if self._token is not None:
-            otel_context.detach(self._token)
-            self._token = None
-        if error is not None:
-            self.error = error
-        self._end()
-        self.error = without_traceback(self.error)
+            self._trace.leave_out()
+        self._make_current(self._trace.context(otel_context.get_current()))
 
     def _end(self) -> None:
-        """Record the rollout once, in the process that opened it."""
-        if os.getpid() != self._pid:  # forked inside: the rollout belongs to the parent
-            return
-        unregister(self)
+        """Record the rollout once."""
+        self._trace.close()
         if not closed(self._number):  # the run ended meanwhile, and counted the rollout
             return
         now = time.time_ns()
@@ -232,15 +186,12 @@ class LiveRollout(Rollout):
 
     def _end_bare(self, now: int) -> None:
         """End the root with its id alone, because its children need the root."""
-        if self._tracer is not None:
-            pairs = identity_attributes(
-                self._context(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id
-            )
-            self._tracer.end(
-                self._span,
-                ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)),
-                now,
-            )
+        pairs = self._identity(RolloutDefaults(None))
+        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        self._trace.end_root(ExtraAttributes(packed), now)
+
+    def _identity(self, defaults: RolloutDefaults) -> Pairs:
+        return identity_attributes(self._context(defaults), coerce.name(self.id) or self.trace_id)
 
     def _context(self, defaults: RolloutDefaults) -> CallContext:
         return CallContext(
@@ -248,7 +199,7 @@ class LiveRollout(Rollout):
             defaults.step,
             defaults.split,
             role=None if defaults.role == self._run.role else defaults.role,
-            options=self._options,
+            options=self._run.rollout_options,
             open_steps=open_steps(self._track),
         )
 
@@ -260,47 +211,42 @@ class LiveRollout(Rollout):
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")
-        if self._tracer is None:
+        if not self._trace.recording:
             self._count_as_sampled_out(defaults)
             return
-        content = rollout_content(self, self._options.limits)
+        limits = self._run.rollout_options.limits
+        content = rollout_content(self, limits)
         if content.conversation.unread:
             self._run.count_drop("rollout_message", content.conversation.unread)
-        pairs = identity_attributes(self._context(defaults), coerce.name(self.id) or self.trace_id)
-        pairs += root_attributes(self, content, self._options.limits)
+        pairs = self._identity(defaults)
+        pairs += root_attributes(self, content, limits)
         spans = self._spans_of_messages(content, now)
         losses = content.content_filter.losses
         if self.turns and not spans:
             losses.add(BAD_FIELD, len(self.turns), "turns")
-        if self._is_number_of_spans_known():
-            pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
+        pairs += self._trace.span_count(len(spans))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
             packed += span_encoding.failure_fields(
                 now, *failure(self.error, content.content_filter)
             )
         losses.report(self._run.count_drop)
-        self._tracer.end(
-            self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now
-        )
-
-    def _is_number_of_spans_known(self) -> bool:
-        """Return whether all spans of the trace were made here, and have ended."""
-        is_open = self._carried or self._instrumented or self._open_children > 0
-        return not is_open and not _program_makes_spans()
+        children = b"".join(span_encoding.spans_field(spans))
+        self._trace.end_root(ExtraAttributes(packed, children), now)
 
     def _spans_of_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
         """Make the children from the messages.
 
         Nothing if the open rollout got spans, here or elsewhere.
         """
-        if self._children or self._instrumented or self._carried:
+        if self._trace.has_spans:
             return []
-        context = self._span.get_span_context()
+        root = self._trace.root
+        context = root.get_span_context()
         parent = SpanParent(
             context.trace_id.to_bytes(16, "big"),
             context.span_id.to_bytes(8, "big"),
-            getattr(self._span, "start_time", None) or now,
+            getattr(root, "start_time", None) or now,
             now,
         )
         ids = (os.urandom(8) for _ in range(child_count(content.messages)))
@@ -316,49 +262,6 @@ class LiveRollout(Rollout):
             datasets=[self.dataset],
         )
         append_sampled_out(self._run, columns, [], self._context(defaults))
-
-    # --- children ---------------------------------------------------------------------------------
-    def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
-        """Start a child of the current span when this span belongs to the rollout, else of the root."""
-        if self._tracer is None:
-            return None
-        context = otel_context.get_current()
-        current = trace.get_current_span(context)
-        inside = current.is_recording() and current.get_span_context().trace_id == int(
-            self.trace_id, 16
-        )
-        with self._lock:
-            self._children += 1
-            self._open_children += 1
-        return self._tracer.start_child(name, context if inside else self.context(context), kind)
-
-    def end_child(self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
-        """End a child."""
-        with self._lock:
-            self._open_children -= 1
-        if self._tracer is not None:
-            self._tracer.end(span, extra, end_unix_ns)
-
-
-class _Attached:
-    """Makes a live rollout current in another thread, as a context manager."""
-
-    def __init__(self, rollout: LiveRollout) -> None:
-        self._rollout = rollout
-        self._token: Token[Context] | None = None
-
-    def __enter__(self) -> LiveRollout:
-        self._token = otel_context.attach(self._rollout.context(otel_context.get_current()))
-        return self._rollout
-
-    def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
-
-
-def _program_makes_spans() -> bool:
-    """Return whether the program has a tracer provider, whose spans may reach the trace another way."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextvars import Token
-from types import TracebackType
 from typing import Any, TypeVar
 
 from opentelemetry import context as otel_context
@@ -27,7 +25,7 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
-from otel_bridge.emit.emit_run import EmitRun, RolloutTracer, current_run
+from otel_bridge.emit.emit_run import EmitRun, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
@@ -36,6 +34,7 @@ from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
+from otel_bridge.emit.rollouts.open_trace import SpanBlock
 from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import (
     Pairs,
@@ -43,7 +42,6 @@ from otel_bridge.emit.rollouts.spans import (
     free_facts,
     json_array,
     token_counts,
-    without_traceback,
 )
 from otel_bridge.emit.values.plain import dumps
 from otel_bridge.errors import InvalidRecordError, any_error
@@ -89,9 +87,10 @@ class _Appender(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Append *span*."""
         context = span.get_span_context()
-        extra = (
-            self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
-        )
+        if context:
+            extra = self.extras.pop(context.span_id, ExtraAttributes())
+        else:
+            extra = ExtraAttributes()
         try:
             payload = encoded_span(span, extra, self._run)
         except any_error():  # nothing of otel-bridge may end a training run
@@ -171,7 +170,7 @@ class LiveTracer:
 S = TypeVar("S", bound="ChildSpan")
 
 
-class ChildSpan(ABC):
+class ChildSpan(SpanBlock):
     """Records a span of a rollout, once, as a context manager.
 
     Nothing without a run, or when its rollout has no spans.
@@ -183,18 +182,19 @@ class ChildSpan(ABC):
 
     def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
         self.metadata: dict[str, Any] = {}
-        self.error: str | BaseException | None = None
+        self.error = None
         field_names = {key for key in vars(self) if not key.startswith("_")}
-        for key in fields.keys() & field_names:
-            setattr(self, key, fields[key])
-        if other_fields := {key: value for key, value in fields.items() if key not in field_names}:
+        other_fields: dict[str, Any] = {}
+        for key, value in fields.items():
+            if key in field_names:
+                setattr(self, key, value)
+            else:
+                other_fields[key] = value
+        if other_fields:
             self.metadata = mapping_or(self.metadata, "metadata") | other_fields
         self._rollout = rollout
         self._run: EmitRun | None = None
-        self._tracer: RolloutTracer | None = None
         self._span: trace.Span | None = None
-        self._token: Token[Context] | None = None
-        self._pid = 0
 
     @property
     def span(self) -> trace.Span:
@@ -216,10 +216,9 @@ class ChildSpan(ABC):
         return self
 
     def _open(self) -> None:
-        self._pid = os.getpid()
-        self._run = _run_of(self._rollout)
         rollout = self._rollout or current_rollout()
         self._rollout = rollout
+        self._run = current_run() if rollout is None else rollout.run
         if self._run is None:
             return
         context = otel_context.get_current()
@@ -227,30 +226,14 @@ class ChildSpan(ABC):
         if rollout is not None:
             self._span = rollout.start_child(name, kind)
         elif _sampled(context):
-            self._tracer = self._run.live_tracer
-            self._span = self._tracer.start_child(name, context, kind)
+            self._span = self._run.live_tracer.start_child(name, context, kind)
         if self._span is not None:
-            self._token = otel_context.attach(
+            self._make_current(
                 with_rollout(rollout, trace.set_span_in_context(self._span, context))
             )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
-            self._token = None
-        if error is not None:
-            self.error = error
-        self._end()
-        self.error = without_traceback(self.error)
-
     def _end(self) -> None:
-        """Record the span, in the process that opened it."""
-        if self._span is None or self._run is None or os.getpid() != self._pid:
+        if self._span is None or self._run is None:
             return
         try:
             self._close(self._span, self._run)
@@ -271,10 +254,10 @@ class ChildSpan(ABC):
             packed += span_encoding.failure_fields(now, *failure(self.error, content_filter))
         content_filter.losses.report(run.count_drop)
         extra = ExtraAttributes(packed)
-        if self._rollout is not None:
+        if self._rollout is None:
+            run.live_tracer.end(span, extra, now)
+        else:
             self._rollout.end_child(span, extra, now)
-        elif self._tracer is not None:
-            self._tracer.end(span, extra, now)
 
 
 class ChatSpan(ChildSpan):
@@ -321,11 +304,7 @@ class ChatSpan(ChildSpan):
         pairs += token_counts(vars(self), content_filter.losses)
         conversations = (
             (semconv.GEN_AI_INPUT_MESSAGES, self.input, "user"),
-            (
-                semconv.GEN_AI_OUTPUT_MESSAGES,
-                self.output,
-                "assistant",
-            ),
+            (semconv.GEN_AI_OUTPUT_MESSAGES, self.output, "assistant"),
         )
         for key, messages, role in conversations:
             if messages is not None and not content_filter.off:
@@ -381,9 +360,9 @@ class ToolSpan(ChildSpan):
                 (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments),
                 (semconv.GEN_AI_TOOL_RESULT, self.result),
             )
-            pairs += [
-                (key, _text(value, content_filter)) for key, value in texts if value is not None
-            ]
+            for key, value in texts:
+                if value is not None:
+                    pairs.append((key, _text(value, content_filter)))
         return pairs
 
 
@@ -391,12 +370,6 @@ def _text(value: object, content_filter: ContentFilter) -> Utf8:
     if isinstance(value, str):
         return Utf8((content_filter.text(value).encode("utf-8", "replace"),))
     return Utf8((dumps(content_filter.json(value)),))
-
-
-def _run_of(rollout: OpenRollout | None) -> EmitRun | None:
-    """Return the run of *rollout*, else of the current rollout, else of the process."""
-    owner = rollout or current_rollout()
-    return current_run() if owner is None else owner.run
 
 
 def _sampled(context: Context) -> bool:

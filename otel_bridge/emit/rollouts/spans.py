@@ -88,7 +88,10 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     children = child_count(content.messages)
     # One call for all ids of the rollout.
     random = os.urandom(16 + 8 * (children + 1))
-    trace_id = random[:16] if rollout_id is None else trace_id_bytes(frame.run_id, rollout_id)
+    if rollout_id is None:
+        trace_id = random[:16]
+    else:
+        trace_id = trace_id_bytes(frame.run_id, rollout_id)
     note_kept(trace_id)
     root_id = random[16:24]
     start, end = _times(rollout, children, now_unix_ns)
@@ -122,7 +125,10 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     """Encode the conversation of a rollout with the media of its metadata."""
-    facts = media_facts(mapping_or(rollout.metadata, "metadata")) if rollout.metadata else {}
+    if rollout.metadata:
+        facts = media_facts(mapping_or(rollout.metadata, "metadata"))
+    else:
+        facts = {}
     return content_of(
         rollout.messages, limits, media=[medium for media in facts.values() for medium in media]
     )
@@ -271,7 +277,9 @@ def _size(value: object) -> int:
         return sum(
             len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items()
         )
-    return sum(map(_size, cast("list[object]", value))) if isinstance(value, list) else 8
+    if isinstance(value, list):
+        return sum(map(_size, cast("list[object]", value)))
+    return 8
 
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:

@@ -44,11 +44,10 @@ def conversation_of(turns: Sequence[Turn], decoder: TokenDecoder) -> list[object
     known_text = ""
     known_ids: list[Any] = []
     for index, turn in enumerate(turns):
-        prompt = (
-            _prompt(turn, messages, known_text, known_ids, decoder)
-            if index
-            else _first_prompt(turn, decoder)
-        )
+        if index:
+            prompt = _prompt(turn, messages, known_text, known_ids, decoder)
+        else:
+            prompt = _first_prompt(turn, decoder)
         # Content between two answers of a policy comes from its environment.
         messages += messages_of(prompt, role="tool" if index else "user")
         messages += responses(turn, decoder)
@@ -74,10 +73,14 @@ def _prompt(
     """Return the part of a later turn's prompt that is new."""
     prompt = turn.prompt
     if isinstance(prompt, str):
-        return prompt.removeprefix(known_text) if known_text else prompt
+        if known_text:
+            return prompt.removeprefix(known_text)
+        return prompt
     if prompt is not None:
         entries = messages_of(prompt)
-        return entries[len(messages) :] if _same_start(entries, messages) else entries
+        if _same_start(entries, messages):
+            return entries[len(messages) :]
+        return entries
     if turn.prompt_ids is None:
         return None
     ids = turn.prompt_ids

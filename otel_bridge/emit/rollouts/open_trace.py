@@ -1,0 +1,167 @@
+"""Trace of one live rollout while it is open: its root, and what is known of the spans below it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+
+from otel_bridge.emit.encode.span import ExtraAttributes
+from otel_bridge.emit.live_registry import register, unregister
+from otel_bridge.emit.rollouts.context import with_rollout
+from otel_bridge.emit.rollouts.spans import without_traceback
+from otel_bridge.semconv import SPAN_COUNT
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
+    from otel_bridge.emit.rollouts.spans import Pairs
+
+
+class SpanBlock(ABC):
+    """Records the block of a ``with`` statement as a span. Nothing of it ends the program.
+
+    Attributes:
+        error: Error of the block; an exception sets this field. A text after the block.
+    """
+
+    error: str | BaseException | None
+    _token: Token[Context] | None = None
+    _pid: int = 0
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Record the span, in the process that opened it."""
+
+    def _make_current(self, context: Context) -> None:
+        """Make *context* the current one until the block ends."""
+        self._pid = os.getpid()
+        self._token = otel_context.attach(context)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # First: what follows the block is not part of the span, even if its end fails.
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if error is not None:
+            self.error = error
+        # Forked inside: the span belongs to the parent.
+        if os.getpid() == self._pid:
+            self._end()
+        self.error = without_traceback(self.error)
+
+
+class OpenTrace:
+    """Starts and ends the spans of one live rollout. Thread-safe.
+
+    Args:
+        run: The run of the rollout.
+        trace_id: Id of the trace, 32 hex digits.
+
+    Attributes:
+        root: Root of the trace, invalid before its start.
+    """
+
+    def __init__(self, run: EmitRun, trace_id: str) -> None:
+        self.run = run
+        self.trace_id = trace_id
+        self.root: trace.Span = trace.INVALID_SPAN
+        self._tracer: RolloutTracer | None = None
+        # Guards the numbers of children, which other threads open and end too.
+        self._lock = threading.Lock()
+        self._children = 0
+        self._open_children = 0
+        self._is_instrumented = False
+        self._is_carried = False
+
+    @property
+    def recording(self) -> bool:
+        """Return whether the trace makes spans."""
+        return self._tracer is not None
+
+    @property
+    def has_spans(self) -> bool:
+        """Return whether the trace got spans below its root, here or perhaps elsewhere."""
+        return self._children > 0 or self._is_instrumented or self._is_carried
+
+    def mark_instrumented(self) -> None:
+        """Note that an instrumentation made a span in this trace: how many there will be is not known."""
+        self._is_instrumented = True
+
+    def mark_carried(self) -> None:
+        """Note that the context was passed to another process, which may add spans."""
+        self._is_carried = True
+
+    def start_root(self, links: Sequence[trace.Link]) -> None:
+        """Start the root, and find the trace again by its id."""
+        tracer = self.run.live_tracer
+        self.root = tracer.start_root(int(self.trace_id, 16), links)
+        # After the start: a rollout whose root cannot start makes no spans.
+        self._tracer = tracer
+        register(self)
+
+    def leave_out(self) -> None:
+        """Make a root that is not sampled: spans that join from other processes are not recorded either."""
+        ids = (int(self.trace_id, 16), int.from_bytes(os.urandom(8), "big") or 1)
+        self.root = trace.NonRecordingSpan(trace.SpanContext(*ids, is_remote=False))
+
+    def context(self, base: Context) -> Context:
+        """Return *base* with this rollout as the current rollout."""
+        return with_rollout(self, trace.set_span_in_context(self.root, base))
+
+    def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
+        """Start a child of the current span when this span belongs to the rollout, else of the root.
+
+        ``None`` when the rollout is not recorded.
+        """
+        if self._tracer is None:
+            return None
+        context = otel_context.get_current()
+        current = trace.get_current_span(context)
+        inside = current.is_recording() and current.get_span_context().trace_id == int(
+            self.trace_id, 16
+        )
+        with self._lock:
+            self._children += 1
+            self._open_children += 1
+        return self._tracer.start_child(name, context if inside else self.context(context), kind)
+
+    def end_child(self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End a span that `start_child` started."""
+        with self._lock:
+            self._open_children -= 1
+        if self._tracer is not None:
+            self._tracer.end(span, extra, end_unix_ns)
+
+    def close(self) -> None:
+        """Find the trace by its id no longer."""
+        unregister(self)
+
+    def end_root(self, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End the root with its additions; nothing happens when it did not start."""
+        if self._tracer is not None:
+            self._tracer.end(self.root, extra, end_unix_ns)
+
+    def span_count(self, of_messages: int) -> Pairs:
+        """Return the number of spans as an attribute, with those *of_messages*.
+
+        Nothing if spans of the trace may be open, or be made elsewhere.
+        """
+        is_open = self._is_carried or self._is_instrumented or self._open_children > 0
+        # A tracer provider of the program may add spans that never pass here.
+        has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        if is_open or has_provider:
+            return []
+        return [(SPAN_COUNT, 1 + self._children + of_messages)]
