@@ -96,7 +96,9 @@ def find(
 
     ``None`` for every other module, and when nothing is captured.
     """
-    return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
+    if _finder in sys.meta_path:
+        return _finder.find_spec(name, path, target)
+    return None
 
 
 def release() -> None:

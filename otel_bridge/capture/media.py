@@ -34,7 +34,9 @@ def media_of(value: Any) -> Media | list[Media] | None:
     except any_error():  # objects of another version
         return None
     media = [medium for medium in media_or_none if medium is not None]
-    return media if len(media) == len(media_or_none) else None
+    if len(media) == len(media_or_none):
+        return media
+    return None
 
 
 def _medium_of(value: Any) -> Media | None:

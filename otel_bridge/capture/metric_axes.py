@@ -58,7 +58,9 @@ class MetricAxes:
 
     def defines(self, name: str) -> bool:
         """Return whether *name* has a definition."""
-        return name[:-1] in self._globs if name.endswith("*") else name in self._exact
+        if name.endswith("*"):
+            return name[:-1] in self._globs
+        return name in self._exact
 
     def group_of(self, key: str) -> Group:
         """Return the group of *key*: an exact definition counts before the longest glob."""
@@ -94,7 +96,9 @@ class MetricAxes:
             and metric.rpartition("/")[0] == role
             and self._globs.get(prefix) == metric
         )
-        return role if shared and role and "/" not in role else None
+        if shared and role and "/" not in role:
+            return role
+        return None
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Remember the values of step metrics in *values*."""
@@ -115,7 +119,10 @@ class MetricAxes:
             row: Values of the row, which may hold the step metric; else its latest value is the
                 step, as in W&B.
         """
-        latest = whole(row[group.metric]) if group.metric in row else self._latest.get(group.metric)
+        if group.metric in row:
+            latest = whole(row[group.metric])
+        else:
+            latest = self._latest.get(group.metric)
         return counter if latest is None else latest
 
     def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:
@@ -136,6 +143,8 @@ def whole(value: Any) -> int | None:
     """Return *value* as a step; ``None`` when it is not a whole number, e.g. a part of an epoch."""
     try:
         number = float(value)
-        return int(value) if math.isfinite(number) and number.is_integer() else None
+        if math.isfinite(number) and number.is_integer():
+            return int(value)
+        return None
     except any_error():  # an object of the user's
         return None

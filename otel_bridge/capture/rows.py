@@ -95,7 +95,9 @@ class MergedRows:
     def pending_keys(self) -> Iterable[str]:
         """Return the keys of the pending row."""
         with self._lock:
-            return () if self._pending is None else tuple(self._pending.values)
+            if self._pending is None:
+                return ()
+            return tuple(self._pending.values)
 
     def step_of(
         self, key: str, step: Any = None, row: Mapping[str, Any] | None = None
@@ -183,7 +185,9 @@ class MergedRows:
             self._end_lower()
 
     def _begin(self, counter: int) -> _PendingStep | None:
-        return None if self._recorder is None else _PendingStep(self._recorder, self.axes, counter)
+        if self._recorder is None:
+            return None
+        return _PendingStep(self._recorder, self.axes, counter)
 
     def _write(self, values: Mapping[str, Any], counter: int) -> None:
         if not self.axes.defined:

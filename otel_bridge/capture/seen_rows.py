@@ -176,4 +176,6 @@ def _file_key(value: object) -> str | None:
     ``None`` without a file.
     """
     file = getattr(value, "_sha256", None) or getattr(value, "_path", None)
-    return f"{file} {getattr(value, '_caption', None)}" if isinstance(file, str) else None
+    if isinstance(file, str):
+        return f"{file} {getattr(value, '_caption', None)}"
+    return None

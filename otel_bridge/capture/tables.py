@@ -103,7 +103,9 @@ class RolloutTable:
             samples = [] if roles is None else [roles]
         whole_rows = [row for row in rows if len(row) == len(names)]
         has_texts = all(_holds_texts(roles, row) for row in whole_rows for roles in samples)
-        return cls(labels, samples) if samples and has_texts else None
+        if samples and has_texts:
+            return cls(labels, samples)
+        return None
 
     def rollouts(
         self, rows: Iterable[Sequence[Any]], count: CountCell, ids: Sequence[str] = ()
@@ -142,7 +144,9 @@ class RolloutTable:
             return None
         if index == roles.advantage:
             return "advantage"
-        return "reward" if list(roles.rewards.values()) == [index] else column
+        if list(roles.rewards.values()) == [index]:
+            return "reward"
+        return column
 
 
 def _reward_functions(logged: Iterable[str]) -> set[str]:
@@ -177,7 +181,9 @@ def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) 
     if key.lower().startswith(_EVAL) or key in _EVAL_TABLES:
         return "eval"
     keys = [] if "/" in key else _without_clocks(row) or _without_clocks(row_before)
-    return "eval" if keys and all(name.lower().startswith(_EVAL) for name in keys) else "train"
+    if keys and all(name.lower().startswith(_EVAL) for name in keys):
+        return "eval"
+    return "train"
 
 
 def _without_clocks(row: Iterable[str]) -> list[str]:
@@ -405,4 +411,6 @@ def _fact(cell: Any) -> Any:
         return cell
     if any(isinstance(medium, Table) for medium in media_in(media) or ()):
         raise _NoCounterpart(type(entries[0]).__name__)
-    return str(media.value) if isinstance(media, Html | Markdown) else media
+    if isinstance(media, Html | Markdown):
+        return str(media.value)
+    return media

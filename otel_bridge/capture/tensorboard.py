@@ -122,7 +122,9 @@ def _time_of(event: Any) -> int | None:
 
     ``None`` where it is a time since some other moment.
     """
-    return int(event.wall_time * 1e9) if event.wall_time >= _FIRST_TIME_S else None
+    if event.wall_time >= _FIRST_TIME_S:
+        return int(event.wall_time * 1e9)
+    return None
 
 
 def _count(run: Run | None) -> None:

@@ -295,12 +295,10 @@ def _class_of(value: Any) -> str:
 
 def _traces(value: Any) -> list[Any]:
     """Return the traces of a value, which is a ``Trace`` or a list of them; else nothing."""
-    items: Any = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # any list
-    return (
-        items
-        if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items)
-        else []
-    )
+    items: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # any list
+    if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items):
+        return items
+    return []
 
 
 def _record_too(run: Any, recorded: Run) -> None:

@@ -55,11 +55,9 @@ def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
     if policy.off or (item.kind == _HTML and too_long):
         return None
     allowed = policy.allowed(content, TextKind.MESSAGE)
-    return (
-        captioned
-        if allowed == content
-        else with_data(captioned, allowed.encode("utf-8", "replace"))
-    )
+    if allowed == content:
+        return captioned
+    return with_data(captioned, allowed.encode("utf-8", "replace"))
 
 
 def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
@@ -72,4 +70,6 @@ def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
         for row in table["rows"]
     ]
     data = orjson.dumps({"columns": table["columns"], "rows": rows})
-    return item if data == item.data else with_data(item, data)
+    if data == item.data:
+        return item
+    return with_data(item, data)

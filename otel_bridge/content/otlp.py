@@ -52,7 +52,9 @@ def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
     if isinstance(scope, ScopeLogs):
         return sum(apply_to_log(record, policy) for record in scope.log_records)
     # Attributes of metrics distinguish series: they are hashed below a limit, never cut.
-    return 0 if policy.limit is None else sum(map(hash_texts, scope.metrics))
+    if policy.limit is None:
+        return 0
+    return sum(map(hash_texts, scope.metrics))
 
 
 def apply_to_span(span: Span, policy: ContentPolicy, *, everything: bool = False) -> int:
@@ -151,7 +153,9 @@ def _kind(pair: KeyValue, names: tuple[str, ...]) -> TextKind:
     A value that does not look like a name is not one, whatever its key.
     """
     kind = TextKind.NAME if names and pair.key.startswith(names) else kind_of(pair.key)
-    return TextKind.UNKNOWN if kind is TextKind.NAME and not _is_name_value(pair.value) else kind
+    if kind is TextKind.NAME and not _is_name_value(pair.value):
+        return TextKind.UNKNOWN
+    return kind
 
 
 def _stays(pair: KeyValue, kind: TextKind) -> bool:
@@ -239,9 +243,9 @@ class _Attribute:
 
     def _allowed_key(self, key: str) -> str:
         is_name = self.policy.limit is None or is_identifier(key)
-        return (
-            self.policy.allowed(key, TextKind.NAME) if is_name else cut(key, self.policy.limit or 0)
-        )
+        if is_name:
+            return self.policy.allowed(key, TextKind.NAME)
+        return cut(key, self.policy.limit or 0)
 
     def _allowed(self, text: str, name: str) -> str:
         """Return the part of *text* that may leave; JSON in a message stays JSON."""
@@ -261,13 +265,17 @@ class _Attribute:
             redacted = _redacted_json(parsed, policy)
             if redacted != parsed:
                 text = as_text(redacted)
-        return text if policy.limit is None else cut(text, policy.limit)
+        if policy.limit is None:
+            return text
+        return cut(text, policy.limit)
 
 
 def _redacted_json(value: Json, policy: ContentPolicy) -> Json:
     """Return *value*, a text or JSON data, with each text redacted: by its name, as a name or id, or as a message."""
     redacted = _redacted_texts(value, policy)
-    return scrubbed(redacted, shapes=False) if policy.secrets else redacted
+    if policy.secrets:
+        return scrubbed(redacted, shapes=False)
+    return redacted
 
 
 def _redacted_texts(value: Json, policy: ContentPolicy) -> Json:
@@ -303,7 +311,9 @@ def _limit_name(span: Span, limit: int) -> None:
 
 def _words_of(pair: KeyValue) -> list[str]:
     """Return the words of *pair* when it is a name, else none."""
-    return pair.value.string_value.strip('"').split() if _kind(pair, ()) is TextKind.NAME else []
+    if _kind(pair, ()) is TextKind.NAME:
+        return pair.value.string_value.strip('"').split()
+    return []
 
 
 def hash_texts(metric: Metric) -> int:

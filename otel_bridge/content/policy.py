@@ -54,7 +54,9 @@ def kind_of(key: str) -> TextKind:
         return TextKind.FACT
     if is_content(key):
         return TextKind.MESSAGE
-    return TextKind.NAME if is_name(key) else TextKind.UNKNOWN
+    if is_name(key):
+        return TextKind.NAME
+    return TextKind.UNKNOWN
 
 
 def limit_of(message_content: str) -> Limit:
@@ -109,10 +111,13 @@ class ContentPolicy:
         if self.off:
             return ""
         # Before the cut, after which half of a secret would not be recognised.
-        redacted = (
-            self.redact(text) if kind is TextKind.MESSAGE else by_user(self.redact_fact(text, name))
-        )
-        return redacted if self.limit is None else cut(redacted, self.limit)
+        if kind is TextKind.MESSAGE:
+            redacted = self.redact(text)
+        else:
+            redacted = by_user(self.redact_fact(text, name))
+        if self.limit is None:
+            return redacted
+        return cut(redacted, self.limit)
 
     def redact(self, text: str) -> str:
         """Return *text*, of a message, after redaction."""

@@ -73,12 +73,12 @@ def cut_json(value: Json, limit: int) -> Json:
 def _cut_field(key: str, value: Json, limit: int, *, blob: bool) -> Json:
     if key in NOT_TEXT and isinstance(value, str) and is_identifier(value):
         return value
-    return _cut_blob(value, limit) if blob else cut_json(value, limit)
+    if blob:
+        return _cut_blob(value, limit)
+    return cut_json(value, limit)
 
 
 def _cut_blob(value: Json, limit: int) -> Json:
-    return (
-        f"[{len(value)} characters left out]"
-        if isinstance(value, str) and len(value) > limit
-        else value
-    )
+    if isinstance(value, str) and len(value) > limit:
+        return f"[{len(value)} characters left out]"
+    return value

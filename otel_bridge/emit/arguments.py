@@ -126,7 +126,9 @@ def seconds_of(value: object, default_s: float) -> float:
         number = float(cast("float", value))
     except any_error():  # a user's object
         return default_s
-    return default_s if math.isnan(number) else max(number, 0.0)
+    if math.isnan(number):
+        return default_s
+    return max(number, 0.0)
 
 
 def role_of(role: object) -> str | None:

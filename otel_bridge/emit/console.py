@@ -87,7 +87,10 @@ def _write(text: str) -> None:
 def begun(identity: Identity, to: str, notes: Sequence[str]) -> list[str]:
     """Return the lines of ``init()``: run, role and destinations (*to*), then a line for each note."""
     producer = f" as {identity.role}" if identity.role else ""
-    rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
+    if identity.world_size > 1:
+        rank = f" rank {identity.rank} of {identity.world_size}"
+    else:
+        rank = ""
     line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){producer}{rank} → {to}"
     return [line, *notes]
 
@@ -128,7 +131,9 @@ def held_command(folder: RunFolder, *, chosen: bool) -> str:
 
     An exporter that a command names goes before those that other runs of the directory chose.
     """
-    return command_line("drain", folder.base) if chosen else drain_command(folder, chosen=False)
+    if chosen:
+        return command_line("drain", folder.base)
+    return drain_command(folder, chosen=False)
 
 
 def nothing_kept(reason: str) -> str:
@@ -192,7 +197,9 @@ def shown_key(key: str) -> str:
     """Return *key* in printable form: cut, without secrets and without terminal control characters."""
     cut = redact_text(key[: 2 * _MAX_KEY_CHARS])
     plain = printable(cut)
-    return plain if len(plain) <= _MAX_KEY_CHARS else f"{plain[: _MAX_KEY_CHARS - 1]}…"
+    if len(plain) <= _MAX_KEY_CHARS:
+        return plain
+    return f"{plain[: _MAX_KEY_CHARS - 1]}…"
 
 
 def _drops(report: Report) -> Sequence[str]:
@@ -220,7 +227,10 @@ def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -
     """
     if delivered_by is None:
         return f"undelivered records are kept; deliver them with: {held_command(folder, chosen=chosen)}"
-    deliverer = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
+    if delivered_by == "launcher":
+        deliverer = "`otel-bridge run`"
+    else:
+        deliverer = "a process in the background"
     return f"{deliverer} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
 
 

@@ -125,7 +125,9 @@ def _outermost_frame() -> FrameType | None:
     frame = sys._current_frames().get(main_thread)  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
-    return frame if frame is not None and frame.f_code.co_name in _PROGRAMS else None
+    if frame is not None and frame.f_code.co_name in _PROGRAMS:
+        return frame
+    return None
 
 
 def _main_returned() -> bool:
@@ -138,11 +140,9 @@ def _main_returned() -> bool:
 
 def status_after(error: BaseException | None) -> EndStatus:
     """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0."""
-    return (
-        "finished"
-        if error is None or (isinstance(error, SystemExit) and _is_good(error.code))
-        else "failed"
-    )
+    if error is None or (isinstance(error, SystemExit) and _is_good(error.code)):
+        return "finished"
+    return "failed"
 
 
 def status_now() -> EndStatus:
@@ -158,9 +158,9 @@ def status_at_exit() -> EndStatus:
         return "failed"
     # An interactive session goes on after an exception, so its last one says nothing of the end.
     interactive = hasattr(sys, "ps1")
-    return (
-        "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
-    )
+    if getattr(sys, "last_value", None) is not None and not interactive:
+        return "failed"
+    return "finished"
 
 
 def _is_good(code: object) -> bool:

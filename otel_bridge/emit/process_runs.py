@@ -233,9 +233,10 @@ class ProcessRuns:
         ):
             ignored.append(f"exporters={','.join(exporters)}")
         for name, value in request.attributes.items():
-            begun_with = (
-                facts.identity.rank if name == "rank" else getattr(facts.identity.request, name)
-            )
+            if name == "rank":
+                begun_with = facts.identity.rank
+            else:
+                begun_with = getattr(facts.identity.request, name)
             if value != begun_with:
                 ignored.append(name)
         base = facts.child_environment.get(DIR.name)
@@ -473,17 +474,18 @@ def _config_errors() -> Generator[None]:
         yield
     except OSError as exc:
         remedy = "raise that limit (`ulimit -n`), or close files and finish handles that are done"
-        limit = (
-            f"; this process may have {_file_limit()} open files: {remedy}"
-            if exc.errno == errno.EMFILE
-            else ""
-        )
+        if exc.errno == errno.EMFILE:
+            limit = f"; this process may have {_file_limit()} open files: {remedy}"
+        else:
+            limit = ""
         raise ConfigError(f"init() cannot begin a run: {exc}{limit}") from exc
 
 
 def _file_limit() -> int:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return soft
 
 
 def _open_files(limit: int) -> int:

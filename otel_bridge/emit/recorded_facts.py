@@ -140,7 +140,9 @@ class RecordedFacts(NamedRun):
     def _role_pairs(self, role: object) -> dict[str, Attribute]:
         """Return the attribute of another role than the run's own; nothing for its own."""
         name = role_of(role)
-        return {} if name is None or name == self.role else {semconv.ROLE: name}
+        if name is None or name == self.role:
+            return {}
+        return {semconv.ROLE: name}
 
 
 class _Alert(NamedTuple):
@@ -165,4 +167,6 @@ def _alert_of(title: object, text: object, level: object) -> _Alert:
 
 
 def _alert_text(value: object, limit: int) -> str:
-    return "" if value is None else redact_and_cut(key_text(value), limit)
+    if value is None:
+        return ""
+    return redact_and_cut(key_text(value), limit)

@@ -79,11 +79,9 @@ class Run(RecordedFacts):
     def urls(self) -> dict[str, str]:
         """Return the address of the run by exporter, for the addresses that are known so far."""
         report = self._report()
-        return (
-            {}
-            if report is None
-            else {name: exporter.url for name, exporter in report.exporters.items() if exporter.url}
-        )
+        if report is None:
+            return {}
+        return {name: exporter.url for name, exporter in report.exporters.items() if exporter.url}
 
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
@@ -365,11 +363,15 @@ class Run(RecordedFacts):
 
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
-        return 0 if self._recorder is None else self._recorder.next_event_seq()
+        if self._recorder is None:
+            return 0
+        return self._recorder.next_event_seq()
 
     def last_step(self, role: str | None = None) -> int | None:
         """Return the last step of *role* (default: the run's own) in this process."""
-        return None if self._recorder is None else self._recorder.last_step(role or self.role)
+        if self._recorder is None:
+            return None
+        return self._recorder.last_step(role or self.role)
 
     def after_fork(self) -> None:
         """Begin the child's own part of the run in a forked child."""
@@ -476,7 +478,9 @@ class Run(RecordedFacts):
         self.finish(status_after(error))
 
     def _report(self) -> Report | None:
-        return None if self._recorder is None else read_report(self._recorder.folder)
+        if self._recorder is None:
+            return None
+        return read_report(self._recorder.folder)
 
     def _wait(
         self, recorder: Recorder, checkpoint: Checkpoint, timeout_s: float, *, end: bool

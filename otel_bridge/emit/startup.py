@@ -360,15 +360,15 @@ def _resumed(earlier_report: Report, role: str | None) -> str:
     """Return what this process does with a run that has begun before: it resumes or joins that run."""
     last_step = earlier_report.steps.get(axis_of(role))
     if last_step is not None:
-        return (
-            f"resuming, last {role} step {last_step}"
-            if role
-            else f"resuming, last step {last_step}"
-        )
+        if role:
+            return f"resuming, last {role} step {last_step}"
+        return f"resuming, last step {last_step}"
     has_living = any(
         process.alive and not process.bridge for process in earlier_report.processes.values()
     )
-    return "joining" if has_living and earlier_report.status == "running" else "resuming"
+    if has_living and earlier_report.status == "running":
+        return "joining"
+    return "resuming"
 
 
 def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
@@ -411,7 +411,9 @@ def _destination(facts: RunStart, state: _FolderState) -> list[str]:
 
 def _before(state: _FolderState) -> tuple[str, ...]:
     """Return the exporters of an earlier start, which apply when none is named now."""
-    return () if state.before is None else tuple(state.before.exporters)
+    if state.before is None:
+        return ()
+    return tuple(state.before.exporters)
 
 
 def _shown(name: str, choice: RequestedDestinations) -> str:
@@ -420,7 +422,9 @@ def _shown(name: str, choice: RequestedDestinations) -> str:
     For ``otlp`` with its endpoint, which no command or page shows.
     """
     endpoints = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
-    return f"{name} ({endpoints})" if name == OTLP and endpoints else name
+    if name == OTLP and endpoints:
+        return f"{name} ({endpoints})"
+    return name
 
 
 def _concerning(choice: RequestedDestinations, earlier_report: Report | None) -> Report | None:

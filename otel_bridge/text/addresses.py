@@ -27,11 +27,9 @@ def without_credentials(address: str) -> str:
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
-        return (
-            _USER_WITHOUT_SCHEME.sub("", address, count=1)
-            if _USER_WITHOUT_SCHEME.match(address)
-            else address
-        )
+        if _USER_WITHOUT_SCHEME.match(address):
+            return _USER_WITHOUT_SCHEME.sub("", address, count=1)
+        return address
     # The rule of RFC 3986 first; a password that breaks it must not be shown either.
     user = _USER.match(rest) or _UNQUOTED_USER.match(rest)
     address, mark, query = (rest[user.end() :] if user else rest).partition("?")

@@ -104,7 +104,9 @@ def may_be_secret(key: str) -> bool:
 
 
 def _name_of(key: str) -> _Name:
-    return _known_name(key) if len(key) <= _MAX_KNOWN_CHARS else _known_name.__wrapped__(key)
+    if len(key) <= _MAX_KNOWN_CHARS:
+        return _known_name(key)
+    return _known_name.__wrapped__(key)
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +122,9 @@ def _known_name(key: str) -> _Name:
         return _Name.SECRET if owner in _KEY_OWNERS else _Name.SECRET_IF_OPAQUE
     if last in {"token", "tokens"}:
         return _Name.SECRET_UNLESS_MARKUP if owner in _TOKEN_OWNERS else _Name.SECRET_IF_OPAQUE
-    return _Name.SECRET if owner and last == "pass" else _Name.PLAIN
+    if owner and last == "pass":
+        return _Name.SECRET
+    return _Name.PLAIN
 
 
 def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
@@ -159,11 +163,10 @@ def names_of(items: Sequence[object], key: str) -> Iterator[str]:
     name = key
     for item in items:
         yield name
-        name = (
-            item.lstrip("-")
-            if isinstance(item, str) and item.startswith("--") and "=" not in item
-            else key
-        )
+        if isinstance(item, str) and item.startswith("--") and "=" not in item:
+            name = item.lstrip("-")
+        else:
+            name = key
 
 
 def _all_redacted(value: Json) -> Json:
@@ -171,13 +174,17 @@ def _all_redacted(value: Json) -> Json:
         return [_all_redacted(item) for item in value]
     if isinstance(value, dict):
         return {name: _all_redacted(item) for name, item in value.items()}
-    return REDACTED if isinstance(value, str) and value else value
+    if isinstance(value, str) and value:
+        return REDACTED
+    return value
 
 
 def redact_named(text: str) -> str:
     """Return *text* without values that are secrets by their name in JSON within the text."""
     text = _IN_JSON.sub(_redacted_pair, text)
-    return _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, text) if '\\"' in text else text
+    if '\\"' in text:
+        return _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, text)
+    return text
 
 
 def may_name_secret(data: bytes) -> bool:
@@ -194,23 +201,26 @@ def may_name_secret(data: bytes) -> bool:
 
 def _redacted_pair(match: re.Match[str]) -> str:
     key, between, value, end = match.groups()
-    return f'"{key}"{between}"{REDACTED}{end}' if secret_by_name(key, value) else match[0]
+    if secret_by_name(key, value):
+        return f'"{key}"{between}"{REDACTED}{end}'
+    return match[0]
 
 
 def _redacted_escaped_pair(match: re.Match[str]) -> str:
     quote, key, between, value, end = match.groups()
     # JSON within the value is escaped once more.
-    redacted = (
-        REDACTED
-        if secret_by_name(key, value)
-        else _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
-    )
+    if secret_by_name(key, value):
+        redacted = REDACTED
+    else:
+        redacted = _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
     return f"{quote}{key}{quote}{between}{quote}{redacted}{end}"
 
 
 def redact_emails(value: str) -> str:
     """Return *value* with every e-mail address in it redacted."""
-    return _EMAIL.sub(REDACTED, value) if "@" in value else value
+    if "@" in value:
+        return _EMAIL.sub(REDACTED, value)
+    return value
 
 
 _ANY: Final = "x"
@@ -249,11 +259,9 @@ def redact_text(value: str) -> str:
     if len(value) < 8:
         return value
     # Names and ids come again with each record, and the expressions take some 10 us.
-    return (
-        _redacted_once(value)
-        if len(value) <= _MAX_KNOWN_CHARS
-        else _redacted_once.__wrapped__(value)
-    )
+    if len(value) <= _MAX_KNOWN_CHARS:
+        return _redacted_once(value)
+    return _redacted_once.__wrapped__(value)
 
 
 @lru_cache(maxsize=4096)
@@ -277,7 +285,9 @@ def redact_and_cut(value: str, limit: int) -> str:
 
 def _redacted_assignment(match: re.Match[str]) -> str:
     # `max_tokens=512` is not a secret.
-    return match[0] if match[2].isdigit() else f"{match[1]}{REDACTED}"
+    if match[2].isdigit():
+        return match[0]
+    return f"{match[1]}{REDACTED}"
 
 
 def _looks_opaque(value: str) -> bool:

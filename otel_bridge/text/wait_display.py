@@ -81,9 +81,10 @@ def records_in_trackers(
                 f" ({exporter.state})" if exporter.state in _TROUBLED else ""
             )
             amount = amounts.get(label, Amount(0, 0))
-            written = (
-                run.position if exporter.state == "ended" else min(exporter.written, run.position)
-            )
+            if exporter.state == "ended":
+                written = run.position
+            else:
+                written = min(exporter.written, run.position)
             amounts[label] = Amount(amount.done + written, (amount.total or 0) + run.position)
     return amounts
 
@@ -168,7 +169,9 @@ def _counted(label: str, amount: Amount) -> str:
     """Return *label* with its numbers, without any if neither is known."""
     if amount.total is not None:
         return f"{label} {amount.done:,} of {amount.total:,}"
-    return f"{label} {amount.done:,}" if amount.done else label
+    if amount.done:
+        return f"{label} {amount.done:,}"
+    return label
 
 
 def _bars_on(terminal: Console) -> Progress:

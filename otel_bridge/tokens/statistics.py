@@ -265,7 +265,9 @@ def _fold_list(values: Numbers, edges: Sequence[int], *, with_maxima: bool) -> F
 def _buckets(values: Numbers) -> Counter[int]:
     numpy = numpy_module()
     is_array = numpy is not None and isinstance(values, numpy.ndarray)
-    return _buckets_of_array(values) if is_array else _buckets_of_list(values)
+    if is_array:
+        return _buckets_of_array(values)
+    return _buckets_of_list(values)
 
 
 def _buckets_of_array(values: Numbers) -> Counter[int]:

@@ -179,4 +179,6 @@ def shade(name: str, value: float | None, highest: float) -> float | None:
     """
     if value is None or not highest:
         return None
-    return -value / highest if name == "advantage" else min(abs(value) / highest, 1.0)
+    if name == "advantage":
+        return -value / highest
+    return min(abs(value) / highest, 1.0)

@@ -119,7 +119,9 @@ class WandbArguments:
                 value = _explicit(self._setup, _OF_SETTINGS[name])
         if name == "tags":
             # WANDB_TAGS holds them with commas.
-            return value.split(",") if isinstance(value, str) else value
+            if isinstance(value, str):
+                return value.split(",")
+            return value
         return value
 
 
@@ -133,7 +135,9 @@ def _explicit(settings: Any, field: str) -> Any:
     if isinstance(settings, dict):
         return cast("dict[str, Any]", settings).get(field)
     value: Any = getattr(settings, field, None)
-    return value if field in getattr(settings, "model_fields_set", ()) else None
+    if field in getattr(settings, "model_fields_set", ()):
+        return value
+    return None
 
 
 def _run_moment(argument: Any) -> tuple[str, int] | None:
@@ -141,13 +145,14 @@ def _run_moment(argument: Any) -> tuple[str, int] | None:
 
     ``None`` when it is neither.
     """
-    text = (
-        argument
-        if isinstance(argument, str)
-        else f"{getattr(argument, 'run', '')}?_step={getattr(argument, 'value', '')}"
-    )
+    if isinstance(argument, str):
+        text = argument
+    else:
+        text = f"{getattr(argument, 'run', '')}?_step={getattr(argument, 'value', '')}"
     match = _MOMENT.fullmatch(text)
-    return None if match is None else (match[1], int(float(match[2])))
+    if match is None:
+        return None
+    return (match[1], int(float(match[2])))
 
 
 def begin(
@@ -228,7 +233,9 @@ def facts_of(run: Run, arguments: WandbArguments, *, resumed: bool) -> RunFacts:
 
 def _usable_id(run_id: str) -> str:
     # W&B takes ids that a run folder cannot have: the id made of one is the same everywhere.
-    return run_id if _VALID_ID.fullmatch(run_id) else run_id_of("", run_id)
+    if _VALID_ID.fullmatch(run_id):
+        return run_id
+    return run_id_of("", run_id)
 
 
 def _printable(text: Any) -> str | None:

@@ -106,9 +106,9 @@ def _read(path: Path) -> dict[str, dict[str, Any]] | None:
     except (OSError, ValueError):
         return None
     parts = cast("dict[str, dict[str, Any]]", content if isinstance(content, dict) else {})
-    return (
-        parts if all(isinstance(parts.get(part), dict) for part in ("config", "summary")) else None
-    )
+    if all(isinstance(parts.get(part), dict) for part in ("config", "summary")):
+        return parts
+    return None
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,9 @@ def _callbacks(package: Any) -> dict[str, Any]:
         They are not stored, which is counted.
         """
         self.recording.not_captured("wandb.run.save")
-        return [] if glob_str is None else sorted(glob.glob(os.fsdecode(glob_str)))
+        if glob_str is None:
+            return []
+        return sorted(glob.glob(os.fsdecode(glob_str)))
 
     def status(self: Any) -> Any:
         """Return that nothing waits to be sent."""

@@ -89,7 +89,9 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
 
 
 def _drop_count(run: Run) -> int:
-    return 0 if run.recorder is None else sum(run.recorder.drops.counts.values())
+    if run.recorder is None:
+        return 0
+    return sum(run.recorder.drops.counts.values())
 
 
 def current_trial(package: Any) -> SweepTrial | None:

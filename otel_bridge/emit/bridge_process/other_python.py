@@ -159,11 +159,10 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
 def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
     version = str(answer.get("version", ""))
     if "error" in answer:
-        problem = (
-            f"otel-bridge {version} there does not start"
-            if version
-            else "otel-bridge is not installed there"
-        )
+        if version:
+            problem = f"otel-bridge {version} there does not start"
+        else:
+            problem = "otel-bridge is not installed there"
         raise ConfigError(
             f"{python}: {problem} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
         )

@@ -128,7 +128,9 @@ def interpreter() -> str | None:
     executable = sys.executable
     if not executable or getattr(sys, "frozen", False) or not os.access(executable, os.X_OK):
         return None
-    return executable if _INTERPRETER.fullmatch(os.path.basename(executable)) else None
+    if _INTERPRETER.fullmatch(os.path.basename(executable)):
+        return executable
+    return None
 
 
 def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +161,9 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
         entries.append(whole)
     package_folder = os.fspath(Path(__file__).resolve().parents[3])
     # Last in the path, so that this package hides no other module when it runs from a checkout.
-    return entries if package_folder in entries else [*entries, package_folder]
+    if package_folder in entries:
+        return entries
+    return [*entries, package_folder]
 
 
 def _script_folders() -> set[str]:

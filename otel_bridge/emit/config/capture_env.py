@@ -46,7 +46,9 @@ def capture_variables(
         if entry and not is_capture_folder(entry)
     ]
     variables = {CAPTURE.name: ",".join(names), _PATH: os.pathsep.join([capture_folder(), *path])}
-    return {**variables, CAPTURE_MODE.name: mode} if mode else variables
+    if mode:
+        return {**variables, CAPTURE_MODE.name: mode}
+    return variables
 
 
 def without_capture(env: Mapping[str, str]) -> dict[str, str]:
@@ -81,7 +83,9 @@ def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
     Empty when nothing is captured.
     """
     names = CAPTURE.read(env)
-    return capture_variables(env, names, env.get(CAPTURE_MODE.name, "")) if names else {}
+    if names:
+        return capture_variables(env, names, env.get(CAPTURE_MODE.name, ""))
+    return {}
 
 
 def set_capture_aside() -> dict[str, str]:

@@ -107,7 +107,9 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     }
     if TOKEN.read(env):
         variables[TOKEN.name] = env[TOKEN.name]
-    return {**variables, EXPORTERS.name: OTLP} if launched else variables
+    if launched:
+        return {**variables, EXPORTERS.name: OTLP}
+    return variables
 
 
 # The launcher ``otel-bridge run``: while the launcher of this process lives, it is the bridge and

@@ -97,7 +97,10 @@ def choose(
         MissingExtraError: An exporter's package is not installed.
     """
     requested = _requested(argument)
-    by_signal = _by_launcher(requested, env) if launched else _by_environment(requested, env)
+    if launched:
+        by_signal = _by_launcher(requested, env)
+    else:
+        by_signal = _by_environment(requested, env)
     choice = RequestedDestinations(
         by_signal={signal: _without_none(exporters) for signal, exporters in by_signal.items()},
         destinations={},
@@ -161,7 +164,9 @@ def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[st
 def _by_launcher(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the launcher's choice, or the exporters that this process requests when the launcher chose none."""
     by_signal = launcher_exporters(env)
-    return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, requested)
+    if any(by_signal.values()):
+        return by_signal
+    return dict.fromkeys(SIGNALS, requested)
 
 
 def _by_environment(
@@ -195,7 +200,9 @@ def requested_names(argument: object) -> tuple[str, ...] | None:
         ConfigError: *argument* is not a name.
     """
     requested = _requested(argument)
-    return tuple(name for name in requested if name != NONE) if requested else None
+    if requested:
+        return tuple(name for name in requested if name != NONE)
+    return None
 
 
 def _requested(argument: object) -> tuple[str, ...]:

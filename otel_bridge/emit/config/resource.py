@@ -131,7 +131,9 @@ def _redacted(value: object) -> Attribute:
 
     Anything else is encoded, or dropped, as it is.
     """
-    return redact_text(value) if isinstance(value, str) else cast("Attribute", value)
+    if isinstance(value, str):
+        return redact_text(value)
+    return cast("Attribute", value)
 
 
 def _attempt(env: Mapping[str, str]) -> int | None:

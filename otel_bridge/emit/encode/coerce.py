@@ -52,7 +52,9 @@ def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
             return _total(cast("Mapping[object, object]", value), budget)
         return _combined(value, budget, mean=mean)
     plain = number_of(value)
-    return None if plain is None or not math.isfinite(plain) else float(plain)
+    if plain is None or not math.isfinite(plain):
+        return None
+    return float(plain)
 
 
 def _combined(entries: Iterable[object], budget: ReadBudget, *, mean: bool) -> float | None:
@@ -75,7 +77,9 @@ def _combined(entries: Iterable[object], budget: ReadBudget, *, mean: bool) -> f
             numbers.append(plain)
     if not numbers:
         return None
-    return sum(numbers) / len(numbers) if mean else sum(numbers)
+    if mean:
+        return sum(numbers) / len(numbers)
+    return sum(numbers)
 
 
 def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
@@ -97,12 +101,16 @@ def integer(value: object) -> int | None:
 
 
 def _parsed(text: str) -> float | None:
-    return float(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 16 else None
+    if text.isascii() and text.lstrip("-").isdigit() and len(text) < 16:
+        return float(text)
+    return None
 
 
 def mapping(value: object) -> Mapping[str, Any]:
     """Return *value* when it is a mapping, else an empty one."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    return {}
 
 
 def name(value: object) -> str | None:

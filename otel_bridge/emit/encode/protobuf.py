@@ -65,7 +65,9 @@ def text(field: int, value: str) -> bytes:
 
 def fixed64(field: int, value: int) -> bytes:
     """Encode a ``fixed64`` field; zero is left out."""
-    return varint(field << 3 | 1) + pack_fixed64(value & MASK_64) if value else b""
+    if value:
+        return varint(field << 3 | 1) + pack_fixed64(value & MASK_64)
+    return b""
 
 
 def double(field: int, value: float) -> bytes:
@@ -98,16 +100,16 @@ def _number(value: bool | int | float | None) -> bytes:
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, float):
         return b"\x21" + pack_double(value)
-    return (
-        b"\x18" + varint(value)
-        if -(1 << 63) <= value < 1 << 63
-        else message(1, _digits(value).encode())
-    )
+    if -(1 << 63) <= value < 1 << 63:
+        return b"\x18" + varint(value)
+    return message(1, _digits(value).encode())
 
 
 def _digits(value: int) -> str:
     """Return the digits of an integer, hexadecimal ones where Python may refuse decimal ones."""
-    return str(value) if value.bit_length() <= _DECIMAL_BITS else hex(value)
+    if value.bit_length() <= _DECIMAL_BITS:
+        return str(value)
+    return hex(value)
 
 
 def key_value(key: str, value: Attribute) -> bytes:

@@ -55,9 +55,10 @@ def _value(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return value
     kind: type = type(value)
-    fields = (
-        _TEXT_FIELDS.get(kind.__name__) if kind.__module__.startswith("opentelemetry.") else None
-    )
+    if kind.__module__.startswith("opentelemetry."):
+        fields = _TEXT_FIELDS.get(kind.__name__)
+    else:
+        fields = None
     if fields is not None:
         return _record(value, fields)
     if isinstance(value, Mapping):

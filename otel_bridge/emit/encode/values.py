@@ -217,7 +217,9 @@ def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
     ``None`` for media, which are kept, and what is counted.
     """
     drop.key = key
-    return None if drop.takes(value) else to_value(value, drop)
+    if drop.takes(value):
+        return None
+    return to_value(value, drop)
 
 
 def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
@@ -270,7 +272,9 @@ def _other(value: object, drop: CountDrop) -> Value | None:
     number = number_of(value)
     if number is None:
         return _of_tracker(value, drop)
-    return _integer(number, drop) if isinstance(number, int) else number
+    if isinstance(number, int):
+        return _integer(number, drop)
+    return number
 
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
@@ -374,7 +378,9 @@ def distribution(
         if doubles is not None:
             finite_doubles = _finite_of(doubles)
             reported = _report(len(doubles), len(finite_doubles), drop)
-            return distribution_of_array(finite_doubles) if reported else None
+            if reported:
+                return distribution_of_array(finite_doubles)
+            return None
         # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
         values = values.tolist()
     numbers: list[float] = []
@@ -384,7 +390,9 @@ def distribution(
         drop("too_many_numbers", 1)
         return None
     finite = [number for number in numbers if math.isfinite(number)]
-    return distribution_of(finite) if _report(len(numbers), len(finite), drop) else None
+    if _report(len(numbers), len(finite), drop):
+        return distribution_of(finite)
+    return None
 
 
 def _report(count: int, finite: int, drop: CountDrop) -> bool:
@@ -410,7 +418,9 @@ def _as_numpy(values: Array, drop: CountDrop) -> np.ndarray[Any, np.dtype[np.flo
             array = numpy.asarray(values)
     except any_error():  # a tensor on a device, or one that keeps a gradient
         return None
-    return array.astype(numpy.float64).ravel() if array.dtype.kind in "fiub" else None
+    if array.dtype.kind in "fiub":
+        return array.astype(numpy.float64).ravel()
+    return None
 
 
 def _finite_of(

@@ -67,7 +67,9 @@ class _ContentReader(PlainReader):
             return key
         if isinstance(value, (bytes, bytearray, memoryview)):
             return _digest(bytes(cast("bytes", value)))
-        return _digest_of_picture(value) if is_picture(value) else super()._described(value)
+        if is_picture(value):
+            return _digest_of_picture(value)
+        return super()._described(value)
 
 
 def _numbers_of(value: Array) -> bytes:

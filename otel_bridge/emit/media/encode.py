@@ -65,7 +65,9 @@ def file_of(medium: Image | Audio | Video, limit_bytes: int) -> tuple[str, bytes
 
 def _number(value: float) -> int | float | str | None:
     if isinstance(value, int):
-        return int(value) if -_INT64 <= value < _INT64 else str(value)
+        if -_INT64 <= value < _INT64:
+            return int(value)
+        return str(value)
     return float(value) if math.isfinite(value) else None
 
 
@@ -146,9 +148,10 @@ class MediaEncoder:
     def _add(self, medium: Media, mime: str, data: bytes, *, cell: bool = False) -> None:
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
-        caption = (
-            medium.caption if isinstance(medium.caption, str) else str(self._plain(medium.caption))
-        )
+        if isinstance(medium.caption, str):
+            caption = medium.caption
+        else:
+            caption = str(self._plain(medium.caption))
         if caption:
             caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[
                 :MAX_CAPTION_CHARS
@@ -177,7 +180,9 @@ class MediaEncoder:
             raise
 
     def _cell(self, value: object) -> Json:
-        return self._medium_in_cell(value) if isinstance(value, Media) else self._plain(value)
+        if isinstance(value, Media):
+            return self._medium_in_cell(value)
+        return self._plain(value)
 
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
         data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
@@ -196,7 +201,9 @@ class MediaEncoder:
                 return cell
             if policy.off:
                 return None
-            return REDACTED if is_secret[column] else texts.text(cell)
+            if is_secret[column]:
+                return REDACTED
+            return texts.text(cell)
 
         rows: list[Json] = [
             [allowed(cell, column) for column, cell in enumerate(row)] for row in cells
@@ -211,7 +218,9 @@ class MediaEncoder:
         # A reader that is stored with this method would keep the tables of a call until the next
         # cycle collection.
         plain = PlainReader(_CELLS, str, self._count_lost, self._budget).read(value)
-        return dumps(plain).decode() if isinstance(plain, (dict, list)) else plain
+        if isinstance(plain, (dict, list)):
+            return dumps(plain).decode()
+        return plain
 
     def _count_lost(self, reason: str, number: int, _key: str) -> None:
         self.count(reason, number)
@@ -247,7 +256,10 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
     types = {type(value) for row in rows for value in row}
     if not _PLAIN.issuperset(types):
         return False
-    whole = [value for row in rows for value in row if type(value) is int] if int in types else [0]
+    if int in types:
+        whole = [value for row in rows for value in row if type(value) is int]
+    else:
+        whole = [0]
     return min(whole) >= -_INT64 and max(whole) < _INT64
 
 
@@ -259,7 +271,10 @@ def columns_and_rows(
     Rows of another length are counted.
     """
     value: Any = table.value
-    columns = None if table.columns is None else list(cast("Iterable[object]", table.columns))
+    if table.columns is None:
+        columns = None
+    else:
+        columns = list(cast("Iterable[object]", table.columns))
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame
         columns = list(value.columns) if columns is None else columns
         value = value.itertuples(index=False, name=None)
@@ -282,7 +297,9 @@ def _columns_in(rows: Sequence[object]) -> list[object]:
             if isinstance(row, Mapping):
                 names |= dict.fromkeys(cast("Mapping[object, object]", row))
         return list(names)
-    return list(range(len(_cells_of(rows[0])))) if rows else []
+    if rows:
+        return list(range(len(_cells_of(rows[0]))))
+    return []
 
 
 def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], bool]:

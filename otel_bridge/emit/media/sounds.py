@@ -150,7 +150,9 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
         image = pillow_image(as_bytes(frame))
         # Pillow would choose the colours of a frame by median cut, which takes a second where there
         # are many.
-        return image if image.mode == "L" else image.quantize(method=_FAST_OCTREE)
+        if image.mode == "L":
+            return image
+        return image.quantize(method=_FAST_OCTREE)
 
     rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)

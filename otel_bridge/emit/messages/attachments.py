@@ -40,12 +40,12 @@ def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
 
 def _media_in(value: object) -> Sequence[object] | None:
     media = media_in(value)
-    if media is None:
-        entries = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,)
-        media = (
-            [Image(picture) for picture in entries] if entries and is_picture(entries[0]) else None
-        )
-    return media
+    if media is not None:
+        return media
+    entries = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,)
+    if entries and is_picture(entries[0]):
+        return [Image(picture) for picture in entries]
+    return None
 
 
 def parts_of(media: Sequence[object]) -> MediaParts:
@@ -73,7 +73,9 @@ def _parts_or_reason(medium: object) -> list[Json] | str:
 
 
 def _kind(medium: object) -> str:
-    return medium.kind if isinstance(medium, Media) else type(medium).__name__
+    if isinstance(medium, Media):
+        return medium.kind
+    return type(medium).__name__
 
 
 def _parts(medium: object) -> list[Json]:

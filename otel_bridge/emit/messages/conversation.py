@@ -100,7 +100,10 @@ def _answer(
             dumps(text),
         )
     )
-    json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name))
+    if name is None:
+        json = answer_parts + b"}"
+    else:
+        json = b'%b,"name":%b}' % (answer_parts, dumps(name))
     return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
@@ -138,7 +141,9 @@ def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
         return None
     if _has_facts(call, inner) or not content_filter.leaves(arguments):
         return None
-    return ToolCall(call_id, name, arguments.encode()) if _is_plain_object(arguments) else None
+    if _is_plain_object(arguments):
+        return ToolCall(call_id, name, arguments.encode())
+    return None
 
 
 def _has_facts(call: Mapping[str, object], function: Mapping[str, object]) -> bool:
@@ -179,7 +184,9 @@ class Conversation:
 def replayable(entry: object) -> object:
     """Return *entry* with its generators as lists: a message that is cut is encoded again."""
     if type(entry) is not dict:
-        return list(cast("Iterator[object]", entry)) if isinstance(entry, Iterator) else entry
+        if isinstance(entry, Iterator):
+            return list(cast("Iterator[object]", entry))
+        return entry
     message = cast("dict[str, object]", entry)
     for key in _GENERATED_LATE:
         value = message.get(key)

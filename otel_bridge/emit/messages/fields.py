@@ -112,7 +112,9 @@ def text_or_none(value: object) -> str | None:
     if isinstance(value, str):
         return str.__str__(value) or None
     is_nan = isinstance(value, float) and math.isnan(value)
-    return None if is_nan or is_missing(value) else any_text(value)
+    if is_nan or is_missing(value):
+        return None
+    return any_text(value)
 
 
 def plain(value: object) -> object:

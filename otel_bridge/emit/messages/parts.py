@@ -144,7 +144,10 @@ class Parts:
             part["id"] = call_id
         part["response"] = response
         self.parts.append(part)
-        text = response.encode("utf-8", "replace") if isinstance(response, str) else dumps(response)
+        if isinstance(response, str):
+            text = response.encode("utf-8", "replace")
+        else:
+            text = dumps(response)
         self.answers.append(ToolAnswer(call_id, name, text))
 
     def _response(self, content: object) -> Json:
@@ -154,7 +157,9 @@ class Parts:
         """
         content = plain(content)
         if content is None or not isinstance(content, list):
-            return "" if content is None else self.content_filter.json(content)
+            if content is None:
+                return ""
+            return self.content_filter.json(content)
         inner = Parts(self.content_filter)
         inner.add_content(cast("object", content))
         self.unread += inner.unread
@@ -163,11 +168,9 @@ class Parts:
             for part in inner.parts
             if part["type"] in _TEXT_TYPES and part.keys() == _TEXT_KEYS
         ]
-        return (
-            "\n".join(map(str, texts))
-            if len(texts) == len(inner.parts)
-            else cast("Json", inner.parts)
-        )
+        if len(texts) == len(inner.parts):
+            return "\n".join(map(str, texts))
+        return cast("Json", inner.parts)
 
     def add_part(self, part: object) -> None:
         """Add one part of a message: a text, a medium as an object, or fields with a type or a telling key."""

@@ -69,9 +69,9 @@ def _entries_in(value: object) -> list[object]:
         return [value]
     try:
         sequence = plain(value)
-        return (
-            list(cast("Iterable[object]", sequence)) if isinstance(sequence, Iterable) else [value]
-        )
+        if isinstance(sequence, Iterable):
+            return list(cast("Iterable[object]", sequence))
+        return [value]
     except any_error():  # code of the user's own iterable
         return [value]
 
@@ -186,7 +186,9 @@ def _typed(inner: object, kind: object) -> object:
     if not isinstance(kind, str) or kind not in shapes.TYPE_ROLES:
         return inner
     inner_fields = fields_of(inner)
-    return inner if inner_fields is None else {"type": kind, **inner_fields}
+    if inner_fields is None:
+        return inner
+    return {"type": kind, **inner_fields}
 
 
 def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:

@@ -337,7 +337,9 @@ class Recorder:
     def _other_role(self, role: object) -> str | None:
         """Return *role* as text when it differs from the resource's role."""
         role_name = role_of(role)
-        return None if role_name == self._rules.role else role_name
+        if role_name == self._rules.role:
+            return None
+        return role_name
 
     # --- calls inside calls -----------------------------------------------------------------------
 

@@ -104,17 +104,13 @@ def _processors() -> dict[str, Callable[..., object]]:
     from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
 
     def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        processor = (
-            SimpleSpanProcessor if isinstance(exporter, JournalSpanExporter) else BatchSpanProcessor
-        )
-        return processor(exporter, *args, **kwargs)
+        if isinstance(exporter, JournalSpanExporter):
+            return SimpleSpanProcessor(exporter, *args, **kwargs)
+        return BatchSpanProcessor(exporter, *args, **kwargs)
 
     def log_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
-        processor = (
-            SimpleLogRecordProcessor
-            if isinstance(exporter, JournalLogExporter)
-            else BatchLogRecordProcessor
-        )
-        return processor(exporter, *args, **kwargs)
+        if isinstance(exporter, JournalLogExporter):
+            return SimpleLogRecordProcessor(exporter, *args, **kwargs)
+        return BatchLogRecordProcessor(exporter, *args, **kwargs)
 
     return {"export_span_processor": span_processor, "export_log_record_processor": log_processor}

@@ -83,7 +83,9 @@ def annotate(
 def _columns(rollouts: object) -> Mapping[str, object] | None:
     """Return *rollouts* as parallel lists, ``None`` when they have another shape."""
     is_columns = isinstance(rollouts, Mapping) and "ids" in rollouts
-    return cast("Mapping[str, object]", rollouts) if is_columns else None
+    if is_columns:
+        return cast("Mapping[str, object]", rollouts)
+    return None
 
 
 def _read(
@@ -199,7 +201,10 @@ def _add_texts(
     Remove ids that may not leave, since they stand for texts.
     """
     ids = batch.columns.get(TOKEN_IDS)
-    decoded = 0 if filtered.is_off else min(batch.shown, rollouts_within(batch.lengths, _MAX_TEXTS))
+    if filtered.is_off:
+        decoded = 0
+    else:
+        decoded = min(batch.shown, rollouts_within(batch.lengths, _MAX_TEXTS))
     for index in range(decoded):
         row = rows[index]
         token_ids = None if ids is None else ids.rows[index]

@@ -85,7 +85,9 @@ def _rows(stream: object, rollouts: int) -> Iterable[object]:
 def _tensor(tensor: Any) -> object:
     """Return the numbers of a torch tensor; numpy lacks some of its types, such as bfloat16."""
     on_cpu = tensor.detach().float().cpu()
-    return on_cpu.numpy() if numpy_module() is not None else on_cpu.tolist()
+    if numpy_module() is not None:
+        return on_cpu.numpy()
+    return on_cpu.tolist()
 
 
 def _numbers(row: object) -> tuple[Numbers, int]:
@@ -184,4 +186,6 @@ def masked(stream: Numbers, mask: Numbers) -> Numbers:
 
 def sampled(mask: Numbers) -> int:
     """Return the number of tokens that were sampled."""
-    return int((mask > 0).sum()) if hasattr(mask, "sum") else sum(flag > 0 for flag in mask)
+    if hasattr(mask, "sum"):
+        return int((mask > 0).sum())
+    return sum(flag > 0 for flag in mask)

@@ -179,7 +179,9 @@ class PlainReader:
             return self._mapping(mapping, inside, value)
         if is_list_like(value):
             return self._items(value, inside, value)
-        return self._array(value, inside) if is_array(value) else self._described(value)
+        if is_array(value):
+            return self._array(value, inside)
+        return self._described(value)
 
     def _described(self, value: object) -> Json:
         text = own_text(value)
@@ -319,7 +321,9 @@ def _dumped(value: object) -> Mapping[object, object] | None:
             dumped: object = dump(value)
         except any_error():  # code of the user's own object
             continue
-        return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
+        if isinstance(dumped, Mapping):
+            return cast("Mapping[object, object]", dumped)
+        return None
     return cast("Mapping[object, object] | None", getattr(value, "__dict__", None))
 
 
@@ -358,4 +362,6 @@ def _encodable(value: Json) -> Json:
         return json_number(value)
     if isinstance(value, dict):
         return {str(_encodable(key)): _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return value

@@ -138,7 +138,9 @@ def _item(values: Sequence[object], index: int, unresolved: Sequence[object]) ->
         return values[index]
     except any_error():  # code of the user's own collection
         raw = unresolved[index] if index < len(unresolved) else None
-        return Unreadable(raw) if isinstance(raw, str) else Unreadable()
+        if isinstance(raw, str):
+            return Unreadable(raw)
+        return Unreadable()
 
 
 def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:

@@ -149,13 +149,17 @@ def _number_of_object(value: object) -> Plain | None:
     kind = type(value)
     if hasattr(kind, "__float__"):
         return float(cast("SupportsFloat", value))
-    return operator.index(cast("SupportsIndex", value)) if hasattr(kind, "__index__") else None
+    if hasattr(kind, "__index__"):
+        return operator.index(cast("SupportsIndex", value))
+    return None
 
 
 def single_of(value: object) -> object:
     """Return the content of an array of one element, of any shape; any other value as it is."""
     try:
-        return value.item() if is_array(value) and math.prod(tuple(value.shape)) == 1 else value
+        if is_array(value) and math.prod(tuple(value.shape)) == 1:
+            return value.item()
+        return value
     except any_error():  # an object of the user's
         return value
 
@@ -186,9 +190,9 @@ def text_of(value: object) -> str | None:
         return os.fsdecode(cast("os.PathLike[str]", value))
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
-    if isinstance(value, datetime.timedelta | datetime.tzinfo):
+    if isinstance(value, datetime.timedelta | datetime.tzinfo) or _is_shown_by_str(type(value)):
         return str(value)
-    return str(value) if _is_shown_by_str(type(value)) else _qualified_name(value)
+    return _qualified_name(value)
 
 
 def _text_of_bytes(value: bytes | bytearray | memoryview[int]) -> str | None:
@@ -222,7 +226,9 @@ def _qualified_name(value: object) -> str | None:
     name = getattr(value, "__qualname__", None)
     if not isinstance(name, str) or not callable(value):
         return None
-    return f"{module}.{name}" if isinstance(module, str) else name
+    if isinstance(module, str):
+        return f"{module}.{name}"
+    return name
 
 
 def own_text(value: object) -> str | None:
@@ -298,17 +304,23 @@ def _parts(items: Iterable[object], entries_left: list[int]) -> str:
         texts.append(text)
     inner = ", ".join(sorted(texts) if isinstance(items, frozenset | set) else texts)
     if isinstance(items, frozenset):
-        return f"frozenset({{{inner}}})" if texts else "frozenset()"
+        if texts:
+            return f"frozenset({{{inner}}})"
+        return "frozenset()"
     if isinstance(items, tuple):
         return f"({inner},)" if len(texts) == 1 else f"({inner})"
-    return f"[{inner}]" if isinstance(items, list) else f"{{{inner}}}"
+    if isinstance(items, list):
+        return f"[{inner}]"
+    return f"{{{inner}}}"
 
 
 def _part(item: object, entries_left: list[int]) -> str:
     if type(item) in {str, bytes}:
         return repr(item)
     collection = _collection_in(item)
-    return key_text(item) if collection is None else _parts(collection, entries_left)
+    if collection is None:
+        return key_text(item)
+    return _parts(collection, entries_left)
 
 
 def _collection_in(value: object) -> Iterable[object] | None:
@@ -322,11 +334,9 @@ def _collection_in(value: object) -> Iterable[object] | None:
         and getattr(getattr(value, "dtype", None), "kind", "") == "O"
     ):
         value = value.tolist()  # its own text shows nested arrays whole
-    return (
-        cast("Iterable[object]", value)
-        if isinstance(value, tuple | list | frozenset | set | Mapping)
-        else None
-    )
+    if isinstance(value, tuple | list | frozenset | set | Mapping):
+        return cast("Iterable[object]", value)
+    return None
 
 
 def any_text(value: object) -> str:

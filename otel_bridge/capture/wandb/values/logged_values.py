@@ -71,7 +71,10 @@ class ValueSorter:
 
         Add media and texts to *logged*.
         """
-        row = dict(values) if _TEXTS.issuperset(map(type, values)) else by_text(values, self._drop)
+        if _TEXTS.issuperset(map(type, values)):
+            row = dict(values)
+        else:
+            row = by_text(values, self._drop)
         shown: dict[str, Any] = {}
         for key, value in list(row.items()):
             kind = type(value)

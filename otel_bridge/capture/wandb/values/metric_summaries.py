@@ -76,11 +76,9 @@ class ShownSummaries:
         The last value is shown by them anyway.
         """
         kinds = self._definitions.kinds_of(name)
-        return (
-            ""
-            if NO_SUMMARY in kinds
-            else ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
-        )
+        if NO_SUMMARY in kinds:
+            return ""
+        return ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
 
     def _added(self, key: str, value: Any) -> KeySummary:
         key_summary = self._keys.get(key)

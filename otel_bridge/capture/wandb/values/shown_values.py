@@ -40,7 +40,9 @@ def text_in(value: object) -> str | None:
     if isinstance(value, list | tuple):
         entries = cast("Sequence[object]", value)
         texts: list[Json] = [entry for entry in entries if isinstance(entry, str)]
-        return dumps(texts).decode() if texts and len(texts) == len(entries) else None
+        if texts and len(texts) == len(entries):
+            return dumps(texts).decode()
+        return None
     try:
         scalar = scalar_of(value)
     except any_error():  # code of the user's own object
@@ -61,7 +63,9 @@ def recorded_value(value: Any, key: str, drop: CountKeyedDrop) -> Any:
 def _with_lists_as_texts(plain: Json) -> Json:
     if isinstance(plain, dict):
         return {key: _with_lists_as_texts(value) for key, value in plain.items()}
-    return dumps(plain).decode() if isinstance(plain, list) else plain
+    if isinstance(plain, list):
+        return dumps(plain).decode()
+    return plain
 
 
 def _shown(value: Any, key: str, drop: CountKeyedDrop) -> Any:
