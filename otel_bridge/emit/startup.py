@@ -28,7 +28,7 @@ from otel_bridge.emit.config.exporters import (
     installed,
     missing_here,
 )
-from otel_bridge.emit.config.identity import Identity, identify
+from otel_bridge.emit.config.identity import WORLD_SIZE, Identity, identify
 from otel_bridge.emit.config.misspelt import misspelt
 from otel_bridge.emit.config.resource import (
     encode_resource,
@@ -390,9 +390,22 @@ def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
         notes.append(
             "`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`"
         )
-    if facts.identity.rank and facts.settings.read(RANKS) == "0":
-        notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
-    return notes
+    return [*notes, *_note_of_ranks(facts)]
+
+
+def _note_of_ranks(facts: RunStart) -> list[str]:
+    """Return a line if rows of this rank are not recorded, or cannot be merged with those of the others."""
+    rank = facts.identity.rank
+    ranks = facts.settings.read(RANKS)
+    if rank and ranks == "0":
+        return ["rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all"]
+    has_rank = facts.identity.request.rank is not None or "RANK" in facts.env
+    # srun sets neither of the two variables. Without a rank the job has one process.
+    if ranks == "merge" and has_rank and not WORLD_SIZE.read(facts.env):
+        return [
+            f"OTEL_BRIDGE_RANKS=merge: rank {rank} counts as the last one; set WORLD_SIZE to the number of ranks"
+        ]
+    return []
 
 
 def _destination(facts: RunStart, state: _FolderState) -> list[str]:

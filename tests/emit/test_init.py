@@ -260,3 +260,19 @@ def test_an_unknown_exporter_is_a_short_traceback_that_ends_with_what_to_do(tmp_
     assert [frame.name for frame in raised.traceback][1:] == ["init"]
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+
+
+def test_a_rank_that_cannot_be_merged_for_lack_of_the_number_of_ranks_says_so(
+    tmp_path: Path,
+) -> None:
+    ranked = "import otel_bridge; otel_bridge.init('p', 'a', rank=0)"
+    unranked = "import otel_bridge; otel_bridge.init('p', 'a')"
+    merging = {**held(tmp_path), "OTEL_BRIDGE_RANKS": "merge"}
+    line = "rank 0 counts as the last one; set WORLD_SIZE to the number of ranks"
+
+    without = run_script(ranked, merging)
+    complete = run_script(ranked, {**merging, "WORLD_SIZE": "2"})
+    single = run_script(unranked, merging)
+
+    printed = [line in done.stderr for done in (without, complete, single)]
+    assert printed == [True, False, False], without.stderr

@@ -39,7 +39,7 @@ _RESOURCE_ATTRIBUTES: Final = Setting(
     "OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource."
 )
 _RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
-_WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "Number of processes of the job.")
+WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "Number of processes of the job.")
 _GROUP_RANK: Final = Setting(
     "GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it."
 )
@@ -296,4 +296,4 @@ def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
     if explicit_rank is not None and (not isinstance(explicit_rank, int) or explicit_rank < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"rank={explicit_rank!r}: expected an integer of 0 or more")
     rank = _RANK.read(env) if explicit_rank is None else int(explicit_rank)
-    return rank, max(_WORLD_SIZE.read(env), rank + 1)
+    return rank, max(WORLD_SIZE.read(env), rank + 1)
