@@ -94,11 +94,17 @@ def run(
 
 def start(file: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
     """Start a script in a session of its own."""
-    command = [sys.executable, str(file), *arguments]
+    return start_command([sys.executable, str(file), *arguments], env, file.parent)
+
+
+def start_command(
+    command: Sequence[str], env: Mapping[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own."""
     job = subprocess.Popen(
-        command,
+        list(command),
         env=dict(env),
-        cwd=file.parent,
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
