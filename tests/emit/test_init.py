@@ -267,7 +267,7 @@ def test_a_rank_that_cannot_be_merged_for_lack_of_the_number_of_ranks_says_so(
 ) -> None:
     ranked = "import otel_bridge; otel_bridge.init('p', 'a', rank=0)"
     unranked = "import otel_bridge; otel_bridge.init('p', 'a')"
-    merging = {**held(tmp_path), "OTEL_BRIDGE_RANKS": "merge"}
+    merging = {**held(tmp_path), "OTEL_BRIDGE_RANKS": "merge", "OTEL_BRIDGE_QUIET": "0"}
     line = "rank 0 counts as the last one; set WORLD_SIZE to the number of ranks"
 
     without = run_script(ranked, merging)
