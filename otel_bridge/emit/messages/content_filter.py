@@ -79,13 +79,6 @@ class ContentFilter:
         """
         return self.text(redact_text(text) if self._policy.secrets else text)
 
-    def leaves(self, text: str) -> bool:
-        """Return whether *text* would leave unchanged."""
-        # A ``--flag`` in a list of arguments may name the next one a secret.
-        if self.off or len(text) > self._limit or '"--' in text:
-            return False
-        return not self._policy.may_redact(text)
-
     def blob(self, content: str) -> str:
         """Return base64 *content* whole, or nothing: a cut would break it."""
         if self.off or len(content) > self._limit:

@@ -10,35 +10,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
-import orjson
-
-from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
-from otel_bridge.emit.messages.parts import MAX_NAME_CHARS, Parts, ToolAnswer, ToolCall
+from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
 from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
-_HEADS: Final = {
-    role: b'{"role":"%b","parts":[{"type":"text","content":' % role.encode()
-    for role in ("system", "user", "assistant", "developer")
-}
 _MAX_FACTS: Final = 100
 _RESERVED: Final = ("role", shapes.PARTS_KEY)
 _EMPTY: Final[Sequence[Json]] = (None, "", [], {})
 _NO_FACTS: Final[Mapping[str, Json]] = {}
-_SILENT: Final = b'{"role":"assistant","parts":['
-_ANSWER_KEYS: Final = (
-    frozenset({"role", "content", "tool_call_id"}),
-    frozenset({"role", "content", "tool_call_id", "name"}),
-)
-_CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
-_CALL_KEYS: Final = frozenset({"id", "type", "function"})
-_FUNCTION_KEYS: Final = frozenset({"name", "arguments"})
 
 
 class EncodedMessage(NamedTuple):
@@ -57,109 +42,6 @@ class EncodedMessage(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[ToolAnswer, ...] = ()
     unread: int = 0
-
-
-def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
-    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer.
-
-    ``None`` for other entries.
-
-    Nearly every message of a trainer is one of these. The reader of all shapes takes six times as
-    long.
-    """
-    message = cast("dict[str, object]", entry) if type(entry) is dict else {}
-    role = message.get("role")
-    content = message.get("content")
-    if type(role) is not str or not (content is None or type(content) is str):
-        return None
-    if role == "assistant" and message.keys() == _CALLER_KEYS:
-        return _caller(message["tool_calls"], content, content_filter)
-    if content is None:
-        return None
-    if len(message) == 2 and role in _HEADS:
-        return EncodedMessage(
-            role, b"%b%b}]}" % (_HEADS[role], dumps(content_filter.text(content)))
-        )
-    if role == "tool" and message.keys() in _ANSWER_KEYS:
-        return _answer(message["tool_call_id"], content, message.get("name"), content_filter)
-    return None
-
-
-def _answer(
-    call_id: object, content: str, name: object, content_filter: ContentFilter
-) -> EncodedMessage | None:
-    if type(call_id) is not str or not call_id:
-        return None
-    if name is not None and (type(name) is not str or not 0 < len(name) <= MAX_NAME_CHARS):
-        return None
-    text = content_filter.text(content)
-    answer_parts = (
-        b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]'
-        % (
-            dumps(call_id),
-            dumps(text),
-        )
-    )
-    if name is None:
-        json = answer_parts + b"}"
-    else:
-        json = b'%b,"name":%b}' % (answer_parts, dumps(name))
-    return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
-
-
-def _caller(
-    tool_calls: object, content: str | None, content_filter: ContentFilter
-) -> EncodedMessage | None:
-    if type(tool_calls) is not list or not tool_calls:
-        return None
-    calls: list[ToolCall] = []
-    parts: list[bytes] = []
-    if content is not None:
-        parts.append(b'{"type":"text","content":%b}' % dumps(content_filter.text(content)))
-    for entry in cast("Sequence[object]", tool_calls):
-        call = _call(entry, content_filter)
-        # One call of another shape: the reader of all shapes takes the whole message.
-        if call is None:
-            return None
-        calls.append(call)
-        call_fields = dumps(cast("str", call.id)), dumps(call.name), call.arguments
-        parts.append(b'{"type":"tool_call","id":%b,"name":%b,"arguments":%b}' % call_fields)
-    return EncodedMessage("assistant", b"%b%b]}" % (_SILENT, b",".join(parts)), tuple(calls))
-
-
-def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
-    """Return a tool call in OpenAI's shape without further facts, and with arguments that leave unchanged."""
-    call = cast("dict[str, object]", entry) if type(entry) is dict else {}
-    call_id = call.get("id")
-    function = call.get("function")
-    if type(call_id) is not str or not call_id or type(function) is not dict:
-        return None
-    inner = cast("dict[str, object]", function)
-    name = inner.get("name")
-    arguments = inner.get("arguments")
-    if type(name) is not str or type(arguments) is not str or len(name) > MAX_NAME_CHARS:
-        return None
-    if _has_facts(call, inner) or not content_filter.leaves(arguments):
-        return None
-    if _is_plain_object(arguments):
-        return ToolCall(call_id, name, arguments.encode())
-    return None
-
-
-def _has_facts(call: Mapping[str, object], function: Mapping[str, object]) -> bool:
-    return not (call.keys() <= _CALL_KEYS and function.keys() <= _FUNCTION_KEYS)
-
-
-def _is_plain_object(arguments: str) -> bool:
-    """Return whether *arguments* are JSON of an object that needs no cut, so that this text is used unchanged."""
-    # An escape may hide a secret from the search.
-    if not arguments.startswith("{") or "\\u" in arguments:
-        return False
-    try:
-        orjson.loads(arguments)
-    except ValueError:
-        return False
-    return True
 
 
 _USER: Final = "user"
@@ -203,17 +85,14 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
     conversation = Conversation()
     for entry in entries:
         try:
-            fast = fast_message(entry, content_filter)
-            messages = _read(entry, content_filter) if fast is None else [fast]
+            messages = [
+                _encoded(message, content_filter) for message in read(entry, content_filter.items)
+            ]
         except any_error():  # code of the user's own objects
             messages = [_unread(entry, content_filter)]
         conversation.messages += messages
         conversation.unread += sum(message.unread for message in messages)
     return conversation
-
-
-def _read(entry: object, content_filter: ContentFilter) -> list[EncodedMessage]:
-    return [_encoded(message, content_filter) for message in read(entry, content_filter.items)]
 
 
 def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:

@@ -7,17 +7,14 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.conversation import encode, fast_message
+from otel_bridge.emit.messages.conversation import encode
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from support.trainers.emit_rollout_doubles import (
     ANSWER,
-    CALL,
     CONVERSATION,
     QUESTION,
     RESULT,
@@ -246,27 +243,3 @@ def test_what_holds_nothing_counts_nothing(entry: object) -> None:
     conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
     assert (conversation.unread, len(conversation.messages)) == (0, 1)
-
-
-@given(
-    st.sampled_from([
-        {"role": "user", "content": "T"}, {"role": "tool", "tool_call_id": "c", "content": "T"}, CALL,
-        {**CALL, "content": "T"},
-    ]),
-    st.text(max_size=300),
-    st.sampled_from([ContentPolicy(), ContentPolicy(7), ContentPolicy(0), ContentPolicy(email=True)]),
-)  # fmt: skip
-def test_the_short_way_means_the_same_as_the_long_one(
-    entry: dict[str, Any], text: str, policy: ContentPolicy
-) -> None:
-    entry = {key: text if value == "T" else value for key, value in entry.items()}
-
-    short, long = ContentFilter(policy, 1000), ContentFilter(policy, 1000)
-    quick = fast_message(entry, short)
-    slow = encode([SimpleNamespace(**{"role": "", "content": None, **entry})], long).messages[0]
-
-    if quick is not None:
-        assert orjson.loads(quick.json) == orjson.loads(slow.json)
-        assert quick._replace(json=b"", calls=()) == slow._replace(json=b"", calls=())
-        assert [call[:2] for call in quick.calls] == [call[:2] for call in slow.calls]
-        assert short.clipped_bytes == long.clipped_bytes

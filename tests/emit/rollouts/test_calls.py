@@ -59,7 +59,7 @@ def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_ea
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "calculator",
         "gen_ai.tool.call.id": "c1",
-        "gen_ai.tool.call.arguments": '{"expression": "2 + 2"}',
+        "gen_ai.tool.call.arguments": '{"expression":"2 + 2"}',
         "gen_ai.tool.call.result": "4",
     }
     assert {span.parent_span_id for span in spans[1:]} == {root.span_id}
