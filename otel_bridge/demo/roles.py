@@ -95,8 +95,8 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                 step=step,
             )
             exchange.put_batch(step, rank, episodes)
-            # In no phase: a worker that waits is not the one that the others wait for.
-            exchange.wait_for_room(rank, 2)
+            with run.phase("wait_for_room", step=step):
+                exchange.wait_for_room(rank, 2)
 
 
 def _annotate(run: otel_bridge.Run, played: Sequence[Played], step: int) -> None:

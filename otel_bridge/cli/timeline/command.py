@@ -27,6 +27,9 @@ _NEVER: Final = 1 << 62
 _STEPS: Final = re.compile(r"(-?\d+)?(?:(-)(\d+)?)?")
 _BESIDE: Final = 52
 """Columns beside a bar."""
+_MIN_COLUMNS: Final = 20
+_MAX_COLUMNS: Final = 100
+"""Columns of the longest bar: a pipe has no width, and a pager has that of a terminal."""
 
 
 @click.command("timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json")
@@ -118,15 +121,14 @@ def _read(folder: RunFolder, first: int, last: int) -> list[TimelineStep]:
 
 def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
     terminal = Terminal(soft_wrap=True)
+    columns = min(max(terminal.width - _BESIDE, _MIN_COLUMNS), _MAX_COLUMNS)
     for role in dict.fromkeys(step.role for step in steps):
         of_role = [
             step
             for step in steps
             if step.role == role and any(e.kind == "phase" for e in step.events)
         ]
-        lines = bars_of(
-            of_role[-_LAST:] if last_only else of_role, max(terminal.width - _BESIDE, 20)
-        )
+        lines = bars_of(of_role[-_LAST:] if last_only else of_role, columns)
         if lines:
             terminal.print_line(role or "run", style="bold")
         for line in lines:

@@ -78,6 +78,7 @@ def test_the_last_steps_are_bars(folder: Path) -> None:
         int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()
     ]
     assert steps == [*range(10, 30)]
+    assert max(map(len, done.stdout.splitlines())) < 160
 
 
 def test_the_rank_that_the_others_wait_for_is_named_and_not_those_that_wait(tmp_path: Path) -> None:

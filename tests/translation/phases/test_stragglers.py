@@ -56,6 +56,21 @@ def test_a_rank_that_is_slow_for_enough_steps_raises_one_alert() -> None:
     assert step.title == "trainer: rank 1 is slow in step"
 
 
+def test_ranks_that_wait_for_the_slow_one_raise_no_alert() -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:2")))
+    bench.open(*map(rank, range(3)))
+    for step in range(4):
+        begin_s = step * 10
+        for number, taken_s in enumerate((1, 3, 1)):
+            arrival_s = begin_s + taken_s
+            forward = phase("forward", step, begin_s, arrival_s)
+            send(bench, rank(number), forward, phase("barrier", step, arrival_s, begin_s + 3.1))
+    bench.close()
+
+    alerts = [record for record in bench.records if isinstance(record, Alert)]
+    assert [alert.title for alert in alerts] == ["trainer: rank 1 is slow in forward"]
+
+
 def test_another_slow_rank_or_a_good_step_begins_anew() -> None:
     assert job("straggler>1.5x:3", [1, 1, 2, 2, None, 1, 1, None]) == []
     assert len(job("straggler>1.5x:2", [1, 1, None, 1, 1, None])) == 4
