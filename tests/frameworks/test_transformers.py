@@ -163,6 +163,8 @@ def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: P
     assert rows_of(found, "tokens/rollouts", "tokens/count") == [
         (step, 8, 8 * length) for step, length in lengths
     ]
+    # Rank 1 joins the run with its first tokens, at the end of the first step.
+    assert rows_of(found, "time/ranks") == [(1, 1), (2, 2), (3, 2), (4, 2)]
     # The engine has no value for one token of each rank and step.
     assert report_of(runs(tmp_path)).drops == {"token_not_finite": 8}
 
