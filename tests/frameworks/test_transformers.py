@@ -169,6 +169,26 @@ def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: P
     assert report_of(runs(tmp_path)).drops == {"token_not_finite": 8}
 
 
+def test_a_rank_of_another_machine_begins_no_second_run_for_its_tokens(tmp_path: Path) -> None:
+    env = framework_environment(tmp_path, real=True)
+    elsewhere = """
+import os
+if os.environ["RANK"] == "1":
+    os.environ["OTEL_BRIDGE_NODE_RANK"] = "1"
+    os.environ["OTEL_BRIDGE_DIR"] = os.path.abspath("elsewhere")
+"""
+    script = program(tmp_path, "train.py", elsewhere + GRPO_SAMPLED_BY_AN_ENGINE)
+
+    done = call(
+        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    tokens = rows_of(recorded(tmp_path), "tokens/rollouts")
+    assert tokens == [(step, 4) for step in (1, 2, 3, 4)]
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_second_attempt(
     tmp_path: Path,
 ) -> None:
