@@ -1,20 +1,13 @@
-"""Live rollouts and phases of this process: open rollouts by trace id, and those that never closed.
-
-Third-party spans mark their open rollout as instrumented. What is open when its run ends is
-counted.
-"""
+"""Live rollouts and phases of this process that have not closed: what is open when its run ends is counted."""
 
 from __future__ import annotations
 
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, SpanKind
-
     from otel_bridge.emit.emit_run import EmitRun
-    from otel_bridge.emit.encode.span import ExtraAttributes
 
 UNFINISHED: Final = "rollout_unfinished"
 _MAX_UNCLOSED: Final = 100_000
@@ -22,33 +15,6 @@ _MAX_STEPS: Final = 64
 """Most steps of one role and split that are reported as open, the highest first."""
 Track: TypeAlias = tuple[str, str, str]
 """Run id, role (empty without one) and split (empty when none is named)."""
-
-
-class OpenRollout(Protocol):
-    """Declares what a rollout in progress offers to its spans and to the context that it is current in."""
-
-    trace_id: str
-
-    @property
-    def run(self) -> EmitRun:
-        """Run of the rollout."""
-        ...
-
-    def start_child(self, name: str, kind: SpanKind) -> Span | None:
-        """Start a span of the rollout; ``None`` when the rollout is not recorded."""
-        ...
-
-    def end_child(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
-        """End a span that `start_child` started."""
-        ...
-
-    def mark_instrumented(self) -> None:
-        """Note that an instrumentation made a span in the rollout's trace."""
-        ...
-
-    def mark_carried(self) -> None:
-        """Note that the rollout's context was passed to another process."""
-        ...
 
 
 class _Unclosed(NamedTuple):
@@ -59,7 +25,6 @@ class _Unclosed(NamedTuple):
     reason: str
 
 
-_open: dict[str, OpenRollout] = {}
 _unclosed: dict[int, _Unclosed] = {}
 _steps: Final[dict[Track, dict[int, int]]] = {}
 _reported: Final[set[Track]] = set()
@@ -169,20 +134,3 @@ def _count(number: int) -> None:
     unclosed = _pop(number)
     if unclosed is not None:
         unclosed.run.count_drop(unclosed.reason, 1, unclosed.name)
-
-
-def register(rollout: OpenRollout) -> None:
-    """Register an open rollout."""
-    _open[rollout.trace_id] = rollout
-
-
-def unregister(rollout: OpenRollout) -> None:
-    """Remove a closed rollout."""
-    if _open.get(rollout.trace_id) is rollout:
-        del _open[rollout.trace_id]
-
-
-def mark_instrumented(trace_id: int) -> None:
-    """Note that an instrumentation started a span in the trace *trace_id*."""
-    if _open and (rollout := _open.get(f"{trace_id:032x}")) is not None:
-        rollout.mark_instrumented()

@@ -26,10 +26,32 @@ _LOCK_S: Final = 1.0
 _POLL_S: Final = 0.02
 
 
+class _StartPauses:
+    """Spaces the starts of a bridge that ends again and again: at growing intervals of at most a minute."""
+
+    def __init__(self) -> None:
+        self._pause_s = _FIRST_PAUSE_S
+        self._not_before = 0.0
+        self._settled_at = 0.0
+
+    def settle(self, now: float) -> None:
+        """Reset the pauses where a bridge runs, and has lasted a minute: not one that soon ends again."""
+        if now >= self._settled_at:
+            self._not_before = 0.0
+            self._pause_s = _FIRST_PAUSE_S
+
+    def begin(self, now: float) -> bool:
+        """Return whether a bridge may be started now, and pause after this start."""
+        if now < self._not_before:
+            return False
+        self._not_before = now + self._pause_s
+        self._settled_at = now + _LONGEST_PAUSE_S
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return True
+
+
 class BridgeStarter:
     """Starts a bridge when no process holds the folder's lock. Not thread-safe: its owner locks.
-
-    Thirteen attributes: what to start, and the times and log size that show what became of a start.
 
     Args:
         folder: The run folder.
@@ -54,9 +76,7 @@ class BridgeStarter:
         self._python = python
         self._shared = shared
         self._shared_s = float("-inf")
-        self._not_before = 0.0
-        self._settled_at = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self._pauses = _StartPauses()
         self._startable = True
         self._notified = False
         self._started_s = float("-inf")
@@ -91,26 +111,19 @@ class BridgeStarter:
     def ensure(self) -> bool:
         """Start a bridge if no process delivers; return whether a process delivers or will deliver.
 
-        A bridge that repeatedly ends within a minute is restarted at growing intervals of at most a
-        minute.
+        A bridge that ends within a minute is restarted after a pause.
         """
         if self.delivered_by() is not None:
             self._shared_s = float("-inf")
-            # Only a bridge that lasted a minute resets the pauses, not one that soon ends again.
-            if time.monotonic() >= self._settled_at:
-                self._not_before = 0.0
-                self._pause_s = _FIRST_PAUSE_S
+            self._pauses.settle(time.monotonic())
             return True
         if (
             self._hold or not self._folder.exists()
         ):  # a folder that was moved: a bridge has no place for its log
             return False
         now = time.monotonic()
-        if now < self._not_before:
+        if not self._pauses.begin(now):
             return self._startable
-        self._not_before = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        self._settled_at = now + _LONGEST_PAUSE_S
         self._started_s = now
         # Before the start: a log that has grown while the lock is free shows that the bridge ended.
         self._logged = log_bytes(self._folder)

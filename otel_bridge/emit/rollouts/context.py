@@ -12,24 +12,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_bridge.emit.live_registry import OpenRollout
-
-_KEY: Final = "otel_bridge.rollout"
 _FIELDS: Final = ("traceparent", "tracestate")
-
-
-def current_rollout(context: Context | None = None) -> OpenRollout | None:
-    """Return the live rollout of *context* (default: the current one) in this process."""
-    from opentelemetry.context import get_value  # noqa: PLC0415  # only where rollouts are live
-
-    return cast("OpenRollout | None", get_value(_KEY, context))
-
-
-def with_rollout(rollout: OpenRollout | None, context: Context) -> Context:
-    """Return *context* with *rollout* as its current rollout."""
-    from opentelemetry.context import set_value  # noqa: PLC0415
-
-    return set_value(_KEY, rollout, context)
 
 
 def get_context() -> dict[str, str]:
@@ -43,6 +26,8 @@ def get_context() -> dict[str, str]:
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    from otel_bridge.emit.rollouts.open_trace import current_rollout  # noqa: PLC0415
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
@@ -69,6 +54,8 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
             return
         from opentelemetry.context import attach, get_current  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        from otel_bridge.emit.rollouts.open_trace import with_rollout  # noqa: PLC0415
 
         # The carrier may belong to another rollout than the open one of this process.
         context = with_rollout(None, get_current())

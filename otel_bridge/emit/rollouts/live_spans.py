@@ -30,11 +30,9 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
-from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
-from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
-from otel_bridge.emit.rollouts.open_trace import SpanBlock
+from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock, current_rollout, with_rollout
 from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import (
     Pairs,
@@ -180,7 +178,7 @@ class ChildSpan(SpanBlock):
         error: Error of the call; an exception sets this field. A text after the block.
     """
 
-    def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
+    def __init__(self, rollout: OpenTrace | None, fields: Mapping[str, Any]) -> None:
         self.metadata: dict[str, Any] = {}
         self.error = None
         field_names = {key for key in vars(self) if not key.startswith("_")}
@@ -280,7 +278,7 @@ class ChatSpan(ChildSpan):
     """
 
     def __init__(
-        self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]
+        self, rollout: OpenTrace | None, model: str | None, fields: Mapping[str, Any]
     ) -> None:
         self.model = model
         self.input: Any = None
@@ -334,7 +332,7 @@ class ToolSpan(ChildSpan):
             after the block.
     """
 
-    def __init__(self, rollout: OpenRollout | None, name: str, fields: Mapping[str, Any]) -> None:
+    def __init__(self, rollout: OpenTrace | None, name: str, fields: Mapping[str, Any]) -> None:
         self.name = name
         self.call_id: str | None = None
         self.arguments: Any = None

@@ -8,21 +8,41 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
 from otel_bridge.emit.encode.span import ExtraAttributes
-from otel_bridge.emit.live_registry import register, unregister
-from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.spans import without_traceback
 from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
     from otel_bridge.emit.rollouts.spans import Pairs
+
+
+_KEY: Final = "otel_bridge.rollout"
+_open_traces: Final[dict[int, OpenTrace]] = {}
+"""Open traces of this process by their ids."""
+
+
+def current_rollout(context: Context | None = None) -> OpenTrace | None:
+    """Return the trace of the live rollout of *context* (default: the current one) in this process."""
+    return cast("OpenTrace | None", otel_context.get_value(_KEY, context))
+
+
+def with_rollout(rollout: OpenTrace | None, context: Context) -> Context:
+    """Return *context* with *rollout* as its current rollout."""
+    return otel_context.set_value(_KEY, rollout, context)
+
+
+def mark_instrumented(trace_id: int) -> None:
+    """Note that an instrumentation started a span in the trace *trace_id*."""
+    open_trace = _open_traces.get(trace_id)
+    if open_trace is not None:
+        open_trace.mark_instrumented()
 
 
 class SpanBlock(ABC):
@@ -110,7 +130,7 @@ class OpenTrace:
         self.root = tracer.start_root(int(self.trace_id, 16), links)
         # After the start: a rollout whose root cannot start makes no spans.
         self._tracer = tracer
-        register(self)
+        _open_traces[int(self.trace_id, 16)] = self
 
     def leave_out(self) -> None:
         """Make a root that is not sampled: spans that join from other processes are not recorded either."""
@@ -147,7 +167,9 @@ class OpenTrace:
 
     def close(self) -> None:
         """Find the trace by its id no longer."""
-        unregister(self)
+        trace_id = int(self.trace_id, 16)
+        if _open_traces.get(trace_id) is self:
+            del _open_traces[trace_id]
 
     def end_root(self, extra: ExtraAttributes, end_unix_ns: int) -> None:
         """End the root with its additions; nothing happens when it did not start."""

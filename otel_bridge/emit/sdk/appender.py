@@ -27,7 +27,7 @@ from otel_bridge import semconv
 from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.encode.sdk_text import well_formed
-from otel_bridge.emit.live_registry import mark_instrumented
+from otel_bridge.emit.rollouts.open_trace import mark_instrumented
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
 
@@ -38,6 +38,17 @@ Request: TypeAlias = (
     "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
 )
 _log = logging.getLogger("otel_bridge")
+
+
+class NothingWaits:
+    """Answers the SDK for a processor or exporter that appends at once."""
+
+    def shutdown(self) -> None:
+        """Do nothing: no data waits here, and the run ends by itself."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
+        """Return True: no data waits here."""
+        return True
 
 
 class SdkAppender:

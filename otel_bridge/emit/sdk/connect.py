@@ -27,9 +27,9 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 from otel_bridge import semconv
 from otel_bridge.capabilities import accepts
-from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
-from otel_bridge.emit.sdk.appender import SdkAppender
+from otel_bridge.emit.rollouts.open_trace import mark_instrumented
+from otel_bridge.emit.sdk.appender import NothingWaits, SdkAppender
 from otel_bridge.emit.sdk.metric_reader import AppendingReader
 from otel_bridge.errors import any_error
 
@@ -60,7 +60,7 @@ class AppendingSpanProcessor(SpanProcessor):
             self._appender.spans([span])
 
 
-class AppendingLogProcessor(LogRecordProcessor):
+class AppendingLogProcessor(NothingWaits, LogRecordProcessor):
     """Appends each log record when it is emitted."""
 
     def __init__(self, appender: SdkAppender) -> None:
@@ -75,13 +75,6 @@ class AppendingLogProcessor(LogRecordProcessor):
             log_record.limits,
         )
         self._appender.logs([record])
-
-    def shutdown(self) -> None:
-        """Do nothing: no record waits here."""
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Do nothing: no record waits here."""
-        return True
 
 
 def connect(run: Run) -> None:

@@ -15,11 +15,12 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_bridge.emit.sdk.appender import NothingWaits
 from otel_bridge.emit.sdk.metric_reader import AppendingReader
 from otel_bridge.emit.sdk.run import NAMES, appender_for
 
 
-class JournalSpanExporter(SpanExporter):
+class JournalSpanExporter(NothingWaits, SpanExporter):
     """Appends spans; its subclasses are the entry points."""
 
     name: ClassVar[str]
@@ -35,15 +36,8 @@ class JournalSpanExporter(SpanExporter):
             self._appender.spans(spans)
         return SpanExportResult.SUCCESS
 
-    def shutdown(self) -> None:
-        """Do nothing: no data waits here, and the run ends by itself."""
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Return True: no data waits here."""
-        return True
-
-
-class JournalLogExporter(LogRecordExporter):
+class JournalLogExporter(NothingWaits, LogRecordExporter):
     """Appends log records; its subclasses are the entry points."""
 
     name: ClassVar[str]
@@ -56,13 +50,6 @@ class JournalLogExporter(LogRecordExporter):
         if self._appender is not None:
             self._appender.logs(batch)
         return LogRecordExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        """Do nothing: no data waits here, and the run ends by itself."""
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Return True: no data waits here."""
-        return True
 
 
 class JournalMetricReader(AppendingReader):
