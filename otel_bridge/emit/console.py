@@ -41,13 +41,11 @@ def notify(*lines: str, always: bool = False) -> None:
                 return
     # A closed or broken stderr is the program's own concern.
     try:
-        indents = ("", *("  " for _ in lines[1:]))
-        _write(
-            "".join(
-                f"otel-bridge: {indent}{shown(line)}\n"
-                for indent, line in zip(indents, lines, strict=True)
-            )
-        )
+        text = ""
+        for line in lines:
+            indent = "  " if text else ""
+            text += f"otel-bridge: {indent}{shown(line)}\n"
+        _write(text)
     except any_error():
         pass
 
@@ -162,11 +160,10 @@ def ended(
     if report is not None:
         parts += [f"{label}: {text}" for label, text in view_links(report)]
         parts += [*found(report), *degraded(report)]
-        waiting = [
-            counted(number, plural.removesuffix("s"))
-            for plural, number in report.waiting.items()
-            if number
-        ]
+        waiting: list[str] = []
+        for plural, number in report.waiting.items():
+            if number:
+                waiting.append(counted(number, plural.removesuffix("s")))
         if waiting:
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is
             # written then.

@@ -177,16 +177,14 @@ class Drops:
 
     def notify(self) -> None:
         """Print the drops since the last report."""
-        new = {
-            reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()
-        }
+        parts: list[str] = []
+        for reason, number in self.counts.items():
+            new = number - self._printed.get(reason, 0)
+            if new:
+                key = first_key(self.first_keys.get(reason, ""))
+                parts.append(f"{new} {MEANING.get(reason, reason)} [{reason}]{key}")
         self._printed = dict(self.counts)
         self._notify_again_s = time.monotonic() + _NOTIFY_EVERY_S
-        parts = [
-            f"{number} {MEANING.get(reason, reason)} [{reason}]{first_key(self.first_keys.get(reason, ''))}"
-            for reason, number in new.items()
-            if number
-        ]
         if parts:
             notify(f"dropped: {'; '.join(parts)}", always=True)
 

@@ -134,7 +134,7 @@ def _all_of(convert_item: _Convert) -> _Convert:
         items: list[object] = []
         try:
             for item in cast("list[object]", value):
-                items.append(convert_item(item, depth))  # noqa: PERF401  # an error needs the index of the bad item
+                items.append(convert_item(item, depth))  # an error needs the index of the bad item
         except _BadValueError as exc:
             exc.path.append(f"[{len(items)}]")
             raise

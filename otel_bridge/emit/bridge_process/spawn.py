@@ -37,7 +37,16 @@ _NICE: Final = 5
 # and headers of `otlp`.
 # An inherited WANDB_SERVICE makes wandb refuse the run: its id is "in use".
 _DROPPED: Final = frozenset(
-    {"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+    {
+        "WANDB_SERVICE",
+        "LD_PRELOAD",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        LAUNCHER.name,
+        LAUNCHER_EXPORTERS.name,
+    }
 )
 # `opentelemetry-instrument` would load its SDK in the bridge through PYTHONPATH.
 _DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
@@ -112,11 +121,7 @@ def start_bridge(
             ],
             # Signals that the trainer blocks or ignores would stay so in the bridge.
             setsigmask=(),
-            setsigdef=[
-                number
-                for number in signal.valid_signals()
-                if number not in {signal.SIGKILL, signal.SIGSTOP}
-            ],
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     except OSError as exc:
         raise JournalError(f"{executable} cannot be started: {exc.strerror or exc}") from exc
@@ -135,15 +140,12 @@ def interpreter() -> str | None:
 
 def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* without the variables that concern only the training process."""
-    variables = {
-        name: value
-        for name, value in without_capture(env).items()
-        if name not in _DROPPED
-        and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
-    }
-    for name in (LAUNCHER.name, LAUNCHER_EXPORTERS.name):
-        variables.pop(name, None)
-    return {**variables, NO_BRIDGE.name: "1"}
+    variables = {NO_BRIDGE.name: "1"}
+    for name, value in without_capture(env).items():
+        is_foreign = name.startswith(_DROPPED_PREFIXES) and not name.startswith(_KEPT_PREFIXES)
+        if not is_foreign and name not in _DROPPED:
+            variables.setdefault(name, value)
+    return variables
 
 
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:

@@ -27,8 +27,10 @@ _CREDENTIALS: Final = {
 
 def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
     """Return whether an exporter is blocked and *env* holds a credential for this exporter."""
-    blocked = (name for name, exporter in report.exporters.items() if exporter.state == "blocked")
-    return any(env.get(variable) for name in blocked for variable in _CREDENTIALS.get(name, ()))
+    for name, exporter in report.exporters.items():
+        if exporter.state == "blocked" and any(map(env.get, _CREDENTIALS.get(name, ()))):
+            return True
+    return False
 
 
 def take_over(folder: RunFolder) -> None:

@@ -38,17 +38,16 @@ class ChildEnvironment:
 
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return *env* without what `set` added."""
-        ours = {
-            name: previous_value
-            for name, previous_value in self._before.items()
-            if env.get(name) == self._given.get(name)
-        }
-        unchanged = {name: value for name, value in env.items() if name not in ours}
-        return unchanged | {
-            name: previous_value
-            for name, previous_value in ours.items()
-            if previous_value is not None
-        }
+        variables = dict(env)
+        for name, previous_value in self._before.items():
+            # The program has set it since, so that it stays.
+            if env.get(name) != self._given.get(name):
+                continue
+            if previous_value is None:
+                variables.pop(name, None)
+            else:
+                variables[name] = previous_value
+        return variables
 
     def keep(self) -> None:
         """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""

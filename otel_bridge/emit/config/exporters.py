@@ -179,10 +179,10 @@ def _by_environment(
     if any(by_signal.values()):
         return by_signal
     # Only an endpoint is set: something collects there.
-    return {
-        signal: (OTLP,) if signal in destination.signals_with_endpoint(env) else ()
-        for signal in SIGNALS
-    }
+    otlp_only: dict[str, tuple[str, ...]] = dict.fromkeys(SIGNALS, ())
+    for signal in destination.signals_with_endpoint(env):
+        otlp_only[signal] = (OTLP,)
+    return otlp_only
 
 
 def _ours(chosen: Iterable[str]) -> tuple[str, ...]:

@@ -241,12 +241,12 @@ def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
 
     Entries that are not ``key=value`` are ignored, as in SDKs.
     """
-    pairs = (item.partition("=") for item in _RESOURCE_ATTRIBUTES.read(env).split(","))
-    return {
-        key.strip(): unquote(value.strip())
-        for key, equals, value in pairs
-        if equals and key.strip()
-    }
+    attributes: dict[str, str] = {}
+    for item in _RESOURCE_ATTRIBUTES.read(env).split(","):
+        key, equals, value = item.partition("=")
+        if equals and key.strip():
+            attributes[key.strip()] = unquote(value.strip())
+    return attributes
 
 
 def _first(*sources: tuple[str, object]) -> str:

@@ -110,12 +110,12 @@ class ContentFilter:
             values: A mapping, or an object with fields; anything else is one fact.
             name: Name of this one fact.
         """
-        facts = {key: self.json(value, key) for key, value in self.entries(values, name).items()}
-        return {
-            key: fact
-            for key, fact in facts.items()
-            if fact is not None and not (self.off and fact == "")
-        }
+        facts: dict[str, Json] = {}
+        for key, value in self.entries(values, name).items():
+            fact = self.json(value, key)
+            if fact is not None and not (self.off and fact == ""):
+                facts[key] = fact
+        return facts
 
     def entries(self, values: object, name: str) -> dict[str, object]:
         """Return the entries of a mapping or of an object with fields.

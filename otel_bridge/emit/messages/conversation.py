@@ -201,10 +201,11 @@ def _holds_answers(content: object) -> bool:
     """Return whether *content* is a list with a part that is a tool's answer by its type."""
     if not isinstance(content, list):
         return False
-    kinds = [
-        first(fields_of(part) or {}, shapes.KIND_KEYS) for part in cast("list[object]", content)
-    ]
-    return any(isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER for kind in kinds)
+    for part in cast("list[object]", content):
+        kind = first(fields_of(part) or {}, shapes.KIND_KEYS)
+        if isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER:
+            return True
+    return False
 
 
 def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
@@ -238,12 +239,10 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
     """Return whether the extras of a message hold calls and its reasoning only."""
-    other_values = [
-        value
-        for key, value in extras.items()
-        if key not in shapes.CALL_KEYS and not _is_empty(value)
-    ]
-    return all(_is_same(value, thought) for value in other_values)
+    for key, value in extras.items():
+        if not (key in shapes.CALL_KEYS or _is_empty(value) or _is_same(value, thought)):
+            return False
+    return True
 
 
 def _is_empty(value: object) -> bool:

@@ -90,8 +90,11 @@ def _conversation_encoded(
 def _fair_length(entries: Sequence[object], budget: int) -> int:
     """Return the length of texts at which all texts together fit."""
     # Plain messages only: other long texts are found when they are encoded.
-    dicts = [cast("dict[str, object]", entry) for entry in entries if type(entry) is dict]
-    sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
+    sizes: list[int] = []
+    for entry in entries:
+        text = cast("dict[str, object]", entry).get("content") if type(entry) is dict else None
+        if type(text) is str:
+            sizes.append(len(text))
     # Nearly every rollout: nothing is cut.
     if sum(sizes) <= budget:
         return budget

@@ -53,7 +53,7 @@ def log_rollouts(
         return
     call_defaults = defaults_of(run, step, split, role)
     state_name = coerce.name(state)
-    given_columns = _columns_of(entries)
+    rollout_columns = _columns_of(entries)
 
     def build(index: int) -> Rollout:
         entry = entries[index]
@@ -67,10 +67,10 @@ def log_rollouts(
         rollout_id = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
         return rollout_id or str(index)
 
-    for of_group, indices in _by_defaults(run, given_columns, call_defaults).items():
-        columns = _columns(
+    for of_group, indices in _by_defaults(run, rollout_columns, call_defaults).items():
+        columns = sampled_columns(
             run,
-            given_columns if len(indices) == len(entries) else given_columns.of(indices),
+            rollout_columns if len(indices) == len(entries) else rollout_columns.of(indices),
             indices,
         )
         defaults_of_group = of_group if state_name is None else _of_state(of_group, state_name)
@@ -84,12 +84,12 @@ def annotate_rollouts(
     """Record the tokens that turns of rollouts to train on carry; most rollouts have none."""
     if defaults.split not in {None, TRAIN}:
         return
-    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
-    with_turns = [
-        (entry.get("id"), entry["turns"])
-        for entry in fields
-        if isinstance(entry.get("turns"), (list, tuple))
-    ]
+    with_turns: list[tuple[object, Sequence[object]]] = []
+    for entry in entries:
+        fields = entry if isinstance(entry, dict) else vars(entry)
+        turns = fields.get("turns")
+        if isinstance(turns, (list, tuple)):
+            with_turns.append((fields.get("id"), cast("Sequence[object]", turns)))
     if with_turns:
         from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
         from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
@@ -127,11 +127,9 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     return entries
 
 
-class _SampledOutColumns(NamedTuple):
+class RolloutColumns(NamedTuple):
     """Holds what sampling needs of a call's rollouts, one column each: the whole cost of one that is sampled out."""
 
-    step: Sequence[object]
-    split: Sequence[object]
     reward: Sequence[object]
     group: Sequence[object]
     error: Sequence[object]
@@ -139,39 +137,42 @@ class _SampledOutColumns(NamedTuple):
     policy_version: Sequence[object]
     id: Sequence[object]
     dataset: Sequence[object]
+    step: Sequence[object] = ()
+    split: Sequence[object] = ()
 
-    def of(self, indices: Sequence[int]) -> _SampledOutColumns:
+    def of(self, indices: Sequence[int]) -> RolloutColumns:
         """Return the columns of some of the rollouts."""
-        return _SampledOutColumns(*([column[index] for index in indices] for column in self))
+        return RolloutColumns(*([column[index] for index in indices] for column in self))
 
 
 _facts_of: Final = itemgetter(
-    "step", "split", "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset"
+    "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset", "step", "split"
 )
+"""Getter of the fields in the order of `RolloutColumns`."""
 
 
-def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColumns:
+def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> RolloutColumns:
     fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
     try:
-        return _SampledOutColumns(*zip(*map(_facts_of, fields), strict=True))
+        return RolloutColumns(*zip(*map(_facts_of, fields), strict=True))
     except KeyError:  # mappings need not have every field
-        return _SampledOutColumns(
+        return RolloutColumns(
             *(
                 [entry_fields.get(name) for entry_fields in fields]
-                for name in _SampledOutColumns._fields
+                for name in RolloutColumns._fields
             )
         )
 
 
 def _by_defaults(
-    run: EmitRun, given_columns: _SampledOutColumns, call_defaults: RolloutDefaults
+    run: EmitRun, rollout_columns: RolloutColumns, call_defaults: RolloutDefaults
 ) -> dict[RolloutDefaults, list[int]]:
     """Group the rollouts of a call by step and split; most calls have one of each."""
-    if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
-        return {call_defaults: list(range(len(given_columns.step)))}
+    if _types(rollout_columns.step) == _types(rollout_columns.split) == _NOTHING:
+        return {call_defaults: list(range(len(rollout_columns.step)))}
     by_defaults: dict[RolloutDefaults, list[int]] = {}
     for index, (raw_step, split) in enumerate(
-        zip(given_columns.step, given_columns.split, strict=True)
+        zip(rollout_columns.step, rollout_columns.split, strict=True)
     ):
         step = call_defaults.step if raw_step is None else coerce.integer(raw_step)
         if raw_step is not None and step is None:
@@ -203,17 +204,20 @@ def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
     return run.id, defaults.role or run.role or "", defaults.split or ""
 
 
-def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]) -> SampledColumns:
-    failed = [index for index, error in enumerate(given_columns.error) if error is not None]
+def sampled_columns(
+    run: EmitRun, rollout_columns: RolloutColumns, indices: list[int]
+) -> SampledColumns:
+    """Return the facts for sampling of the rollouts *indices* of a call; rewards that are not numbers are counted."""
+    failed = [index for index, error in enumerate(rollout_columns.error) if error is not None]
     return SampledColumns(
         indices,
-        finite_rewards(run, given_columns.reward),
-        _groups(given_columns.group),
+        _finite_rewards(run, rollout_columns.reward),
+        _groups(rollout_columns.group),
         failed,
-        truncated(given_columns.finish_reason),
-        _any_of(given_columns.policy_version),
-        _any_of(given_columns.id),
-        _any_of(given_columns.dataset),
+        _truncated(rollout_columns.finish_reason),
+        _any_of(rollout_columns.policy_version),
+        _any_of(rollout_columns.id),
+        _any_of(rollout_columns.dataset),
     )
 
 
@@ -228,7 +232,7 @@ def _groups(raw_groups: Sequence[object]) -> list[str | None]:
     return [coerce.name(group) for group in raw_groups]
 
 
-def finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
+def _finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
     """Return rewards as numbers; values that are not numbers are counted."""
     if _types(raw_rewards) == {float} and all(map(isfinite, cast("Sequence[float]", raw_rewards))):
         return list(cast("Sequence[float | None]", raw_rewards))
@@ -240,7 +244,7 @@ def finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | 
     return rewards
 
 
-def truncated(reasons: Sequence[object]) -> list[int]:
+def _truncated(reasons: Sequence[object]) -> list[int]:
     """Return the indices of finish reasons that mean truncation."""
     if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(
         cast("Sequence[str]", reasons)

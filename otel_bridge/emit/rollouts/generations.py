@@ -143,11 +143,10 @@ class Generations:
         ]
         if not group_column.given:
             return [of_prompt[prompt] for prompt in self._prompt_of]
-        group_names = (coerce.name(group_column.at(turn[0])) for turn in self._turns)
-        return [
-            of_prompt[prompt] if group is None else group
-            for prompt, group in zip(self._prompt_of, group_names, strict=True)
-        ]
+        groups: list[str | None] = []
+        for prompt, turn in zip(self._prompt_of, self._turns, strict=True):
+            groups.append(coerce.name(group_column.at(turn[0])) or of_prompt[prompt])
+        return groups
 
     @cached_property
     def _positions(self) -> list[int]:
@@ -160,25 +159,17 @@ class Generations:
         lasts = [self._turns[rollout][-1] for rollout in with_prompt]
         if len(with_prompt) < len(self._turns):
             self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(with_prompt))
-        errors = self._lists["errors"]
-        reasons = self._lists["finish_reasons"]
-        versions = self._lists["policy_versions"]
-        id_column = self._lists["ids"]
-        datasets = self._lists["datasets"]
-        return SampledColumns(
-            with_prompt,
-            batch.finite_rewards(self._run, self._rewards.at_all(lasts)),
-            [self._groups[rollout] for rollout in with_prompt],
-            [index for index, error in enumerate(errors.at_all(lasts)) if error is not None]
-            if errors.given
-            else [],
-            batch.truncated(reasons.at_all(lasts)) if reasons.given else [],
-            versions.at_all(lasts) if versions.given else (),
-            [id_column.at(self._turns[rollout][0]) for rollout in with_prompt]
-            if id_column.given
-            else (),
-            datasets.at_all(lasts) if datasets.given else (),
+        firsts = [self._turns[rollout][0] for rollout in with_prompt]
+        rollout_columns = batch.RolloutColumns(
+            reward=self._rewards.at_all(lasts),
+            group=[self._groups[rollout] for rollout in with_prompt],
+            error=self._lists["errors"].at_all(lasts),
+            finish_reason=self._lists["finish_reasons"].at_all(lasts),
+            policy_version=self._lists["policy_versions"].at_all(lasts),
+            id=self._lists["ids"].at_all(firsts),
+            dataset=self._lists["datasets"].at_all(lasts),
         )
+        return batch.sampled_columns(self._run, rollout_columns, with_prompt)
 
     def _with_prompt(self) -> list[int]:
         """Return the rollouts with a non-empty prompt."""
@@ -208,21 +199,19 @@ class Generations:
 
     def tokens(self, rollouts: Sequence[int]) -> list[tuple[object, list[dict[str, Any]]]]:
         """Return the id of each rollout with the tokens of its turns."""
-        names = {
-            "token_ids": "response_token_ids",
-            "logprobs": "logprobs",
-            "loss_mask": "loss_masks",
-        }
-        return [
-            (
-                self._at("ids", self._turns[rollout][0]),
-                [
-                    {name: self._at(column, entry) for name, column in names.items()}
-                    for entry in self._turns[rollout]
-                ],
-            )
-            for rollout in rollouts
-        ]
+        tokens: list[tuple[object, list[dict[str, Any]]]] = []
+        for rollout in rollouts:
+            entries = self._turns[rollout]
+            turns = [
+                {
+                    "token_ids": self._at("response_token_ids", entry),
+                    "logprobs": self._at("logprobs", entry),
+                    "loss_mask": self._at("loss_masks", entry),
+                }
+                for entry in entries
+            ]
+            tokens.append((self._at("ids", entries[0]), turns))
+        return tokens
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)

@@ -86,11 +86,14 @@ FIELDS: Final = frozenset(one.name for one in fields(Rollout))
 
 def rollout_of(values: Mapping[str, Any]) -> Rollout:
     """Make a `Rollout` of a mapping with its field names; other keys become metadata."""
-    field_values = {
-        key: value for key, value in values.items() if key in FIELDS and value is not None
-    }
+    field_values: dict[str, Any] = {}
+    extra: dict[Any, Any] = {}
+    for key, value in values.items():
+        if key not in FIELDS:
+            extra[key] = value
+        elif value is not None:
+            field_values[key] = value
     rollout = Rollout(**field_values)
-    extra: dict[Any, Any] = {key: value for key, value in values.items() if key not in FIELDS}
     if extra:
         rollout.metadata = {**mapping_or(rollout.metadata, "metadata"), **extra}
     return rollout

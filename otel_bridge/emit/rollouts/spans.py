@@ -284,10 +284,10 @@ def _size(value: object) -> int:
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
     """Return input (all messages but the last answer) and output (the last answer)."""
-    last = max(
-        (index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None
-    )
-    if last is None:
+    last = len(messages) - 1
+    while last >= 0 and messages[last].role != ASSISTANT:
+        last -= 1
+    if last < 0:
         return [
             (semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)),
             (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(())),
@@ -372,16 +372,16 @@ def child_spans(
     children = _children(rollout, content)
     start = parent.start_unix_ns
     slot = max((parent.end_unix_ns - start) // max(len(children), 1), 1)
-    return [
-        span_encoding.span(
-            (parent.trace_id, span_id, parent.root_id),
-            child.name,
-            (start + slot * index, start + slot * (index + 1)),
-            span_encoding.span_attributes(child.pairs),
-            kind=child.kind,
+    spans: list[Pieces] = []
+    for child, span_id in zip(children, ids, strict=False):
+        end = start + slot
+        span_ids = (parent.trace_id, span_id, parent.root_id)
+        attributes = span_encoding.span_attributes(child.pairs)
+        spans.append(
+            span_encoding.span(span_ids, child.name, (start, end), attributes, kind=child.kind)
         )
-        for index, (child, span_id) in enumerate(zip(children, ids, strict=False))
-    ]
+        start = end
+    return spans
 
 
 def child_count(messages: Iterable[EncodedMessage]) -> int:
@@ -519,15 +519,10 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
 def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]) -> bool:
     """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
-    first_match = next(
-        (
-            earlier_call
-            for earlier_call in earlier_calls
-            if earlier_call.id is not None and earlier_call.id == call_id and earlier_call.arguments
-        ),
-        None,
-    )
-    return first_match is call or (first_match is None and (call is None or not call.arguments))
+    for earlier_call in earlier_calls:
+        if call_id is not None and earlier_call.id == call_id and earlier_call.arguments:
+            return earlier_call is call
+    return call is None or not call.arguments
 
 
 def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:

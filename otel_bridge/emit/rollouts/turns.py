@@ -113,10 +113,8 @@ def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
     generated = [bool(flag) for flag in turn.mask[: len(turn.response_ids)]]
     generated += [True] * (len(turn.response_ids) - len(generated))
     pairs = zip(generated, turn.response_ids, strict=True)
-    return [
-        {
-            "role": "assistant" if policy else "tool",
-            "content": decoder.text([token for _, token in run]),
-        }
-        for policy, run in groupby(pairs, key=lambda pair: pair[0])
-    ]
+    messages: list[object] = []
+    for is_of_policy, run in groupby(pairs, key=lambda pair: pair[0]):
+        role = "assistant" if is_of_policy else "tool"
+        messages.append({"role": role, "content": decoder.text([token for _, token in run])})
+    return messages

@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.context import Context
@@ -120,16 +121,12 @@ def _flushes() -> list[Callable[[], object]]:
         metrics.get_meter_provider(),
         _logs.get_logger_provider(),
     ]
-    flushes = [
-        cast("Callable[..., object]", flush)
-        for provider in providers
-        if (flush := getattr(provider, "force_flush", None))
-    ]
-    return [_bounded(flush) for flush in flushes]
-
-
-def _bounded(flush: Callable[..., object]) -> Callable[[], object]:
-    return lambda: flush(FLUSH_MS)
+    flushes: list[Callable[[], object]] = []
+    for provider in providers:
+        flush: Any = getattr(provider, "force_flush", None)
+        if flush is not None:
+            flushes.append(partial(flush, FLUSH_MS))
+    return flushes
 
 
 def _resource(run: Run) -> Resource:

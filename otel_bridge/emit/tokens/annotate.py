@@ -62,15 +62,14 @@ def annotate(
     Raises:
         Exception: What the program's own objects raise.
     """
-    columns = _columns(rollouts)
-    if columns is not None:
-        streams = {**{name: column for name, column in columns.items() if name != "ids"}, **streams}
+    named_streams: dict[str, object] = {}
+    for name, stream in (*_columns(rollouts).items(), *streams.items()):
+        if stream is not None and name != "ids":
+            named_streams[name] = stream
     ids = rollout_ids(run, rollouts, _REASON)
     if not any(ids):
         return
-    batch = _read(
-        run, ids, {name: stream for name, stream in streams.items() if stream is not None}, call
-    )
+    batch = _read(run, ids, named_streams, call)
     if batch is None:
         return
     pairs: list[tuple[str, Attribute]] = [(STEP, step_of(run, call.step, call.role))]
@@ -80,12 +79,11 @@ def annotate(
         append_token_span(run, part, pairs)
 
 
-def _columns(rollouts: object) -> Mapping[str, object] | None:
-    """Return *rollouts* as parallel lists, ``None`` when they have another shape."""
-    is_columns = isinstance(rollouts, Mapping) and "ids" in rollouts
-    if is_columns:
+def _columns(rollouts: object) -> Mapping[str, object]:
+    """Return *rollouts* as parallel lists, empty when they have another shape."""
+    if isinstance(rollouts, Mapping) and "ids" in rollouts:
         return cast("Mapping[str, object]", rollouts)
-    return None
+    return {}
 
 
 def _read(

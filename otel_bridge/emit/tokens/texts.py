@@ -6,7 +6,6 @@ Pure, but for the program's decoder.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 from otel_bridge.emit.messages.content_filter import ContentFilter
@@ -59,12 +58,13 @@ class TokenTexts:
         that changes it.
         """
         max_chars = self._limits.policy.limit
-        ends = accumulate(map(len, texts))
-        within = [
-            text
-            for text, end in zip(texts, ends, strict=True)
-            if max_chars is None or end <= max_chars
-        ]
+        within: list[str] = []
+        chars = 0
+        for text in texts:
+            chars += len(text)
+            if max_chars is not None and chars > max_chars:
+                break
+            within.append(text)
         content_filter = ContentFilter(self._limits.policy, self._limits.rollout_bytes)
         whole = "".join(within)
         if content_filter.text(whole) == whole:

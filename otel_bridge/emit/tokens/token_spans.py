@@ -42,11 +42,11 @@ def append_token_span(
     run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str, Attribute]]
 ) -> None:
     """Append one span of the rollouts of *batch*, with the attributes *pairs* first."""
-    streams = {
+    streams: dict[str, Numbers] = {}
+    for name, column in batch.columns.items():
         # All tokens of a rollout without a mask were sampled.
-        name: reading.flat(column, batch.lengths, 1.0 if name == LOSS_MASK else math.nan)
-        for name, column in batch.columns.items()
-    }
+        missing = 1.0 if name == LOSS_MASK else math.nan
+        streams[name] = reading.flat(column, batch.lengths, missing)
     values = _sampled_values(streams)
     figures = figures_of(values, batch.lengths)
     _count_not_finite(
