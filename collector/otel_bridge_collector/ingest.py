@@ -113,7 +113,6 @@ class Ingest:
     def __init__(self, chosen: IngestSettings, counters: Counters) -> None:
         self._settings = chosen
         self._counters = counters
-        self._most_open = DescriptorShares.of(descriptor_limit()).segments
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
         self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = (
             OrderedDict()
@@ -281,9 +280,8 @@ class Ingest:
         # The usual request: its bytes are kept as they came.
         if whole and len(parts_by_run) == 1:
             return dict.fromkeys(parts_by_run, body), rejected
-        return {
-            identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()
-        }, rejected
+        joined = {identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()}
+        return joined, rejected
 
     def _append(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
@@ -305,10 +303,11 @@ class Ingest:
             except (FormatVersionError, TooManyRunsError) as exc:
                 # A retry would be refused forever, and would block other runs behind it in a
                 # client's queue.
-                if len(by_run) == 1:
-                    raise (
-                        exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc))
-                    ) from exc
+                is_alone = len(by_run) == 1
+                if is_alone and isinstance(exc, FormatVersionError):
+                    raise InvalidRecordError(str(exc)) from exc
+                if is_alone:
+                    raise
                 _reject(rejected, signal, payload, exc)
                 continue
             self._counters.append(len(payload))
@@ -362,11 +361,13 @@ class Ingest:
             self._close_oldest(len(self._runs) // 2)
             run = self._opened(identity)
         self._runs[identity.id] = run
-        self._close_oldest(self._most_open)
+        self._close_oldest(DescriptorShares.of(descriptor_limit()).segments)
         return run
 
     def _full(self) -> str:
-        limit = "half of the free disk" if self._quota.of_disk else settings.MAX_BYTES.name
+        limit = settings.MAX_BYTES.name
+        if self._quota.of_disk:
+            limit = "half of the free disk"
         return f"{self._settings.base} has reached its limit ({limit}); {FREE_SPACE}"
 
     def _opened(self, identity: RunIdentity) -> RunSegment:

@@ -118,9 +118,6 @@ class ReceiverSettings:
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
-    Seventeen attributes, because it owns the event loop, its thread and both servers, which start
-    and stop together.
-
     Args:
         chosen: Addresses, access and storage.
         metrics: Returns more metrics for ``/metrics``; called outside the event loop.
@@ -139,20 +136,15 @@ class Receiver:
         status: Callable[[], bytes] | None = None,
         warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        self.host = chosen.host
-        self.http_host = chosen.http_host
         self.counters = Counters()
         self._chosen = chosen
         self._more_metrics = metrics
         self._status = status
         self._warnings = warnings
-        self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
-        self._stopped = False
-        self._exhausted_s = float("-inf")
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._report_loop_error)
+        self._loop.set_exception_handler(_LoopErrors().report)
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="otlp-receiver", daemon=True
         )
@@ -170,14 +162,14 @@ class Receiver:
         Empty without gRPC.
         """
         if self._grpc is not None:
-            return self._endpoint(self.host, self._grpc.port)
+            return self._endpoint(self._chosen.host, self._grpc.port)
         return ""
 
     @property
     def http_endpoint(self) -> str:
         """Return ``http://host:port`` of HTTP; empty without HTTP."""
         if self._http is not None:
-            return self._endpoint(self.http_host, self._http.port)
+            return self._endpoint(self._chosen.http_host, self._http.port)
         return ""
 
     @property
@@ -204,12 +196,15 @@ class Receiver:
     def unready(self) -> list[str]:
         """Return why data cannot be accepted now, one line per reason."""
         base = self._chosen.ingest.base
-        reasons = [self._ingest.refusing] if self._ingest.refusing else []
+        reasons: list[str] = []
+        if self._ingest.refusing:
+            reasons.append(self._ingest.refusing)
         if not os.access(base, os.W_OK | os.X_OK):
             reasons.append(f"{base} is not writable")
         if not reasons:
-            reason = self._on_loop(self._ingest.lacks_space()).result(_START_S)
-            reasons += [reason] if reason else []
+            lack = self._on_loop(self._ingest.lacks_space()).result(_START_S)
+            if lack:
+                reasons.append(lack)
         if exhausted():
             reasons.append(_no_descriptor())
         elif self._grpc is not None and self._grpc.is_full():
@@ -227,9 +222,8 @@ class Receiver:
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """Refuse new requests (clients retry elsewhere or later), complete running ones, and close the segments."""
-        if self._stopped:
+        if self._loop.is_closed():
             return
-        self._stopped = True
         self._on_loop(self._close(grace_s)).result(grace_s + _START_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_S)
@@ -275,17 +269,6 @@ class Receiver:
         pages = OpsEndpoints(self.unready, self._text, self._status)
         return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 
-    def _report_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error of the event loop, but only one a minute about descriptors that are used up."""
-        # Python 3.11 reports each connection that it cannot accept, as often as the queue is long,
-        # every second.
-        exc = context.get("exception")
-        if not isinstance(exc, OSError) or not exhausted(exc):
-            loop.default_exception_handler(context)
-        elif loop.time() - self._exhausted_s >= _QUIET_S:
-            self._exhausted_s = loop.time()
-            _log.warning("no connection can be accepted: %s", _no_descriptor())
-
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -317,7 +300,28 @@ class Receiver:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _endpoint(self, host: str, port: int) -> str:
-        return f"{self._scheme}://{_bracketed(host)}:{port}"
+        scheme = "https"
+        if self._chosen.tls is None:
+            scheme = "http"
+        return f"{scheme}://{_bracketed(host)}:{port}"
+
+
+class _LoopErrors:
+    """Logs errors of an event loop, but only one a minute about descriptors that are used up."""
+
+    def __init__(self) -> None:
+        self._exhausted_s = float("-inf")
+
+    def report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error of *loop*, as its exception handler."""
+        # Python 3.11 reports each connection that it cannot accept, as often as the queue is long,
+        # every second.
+        exc = context.get("exception")
+        if not isinstance(exc, OSError) or not exhausted(exc):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._exhausted_s >= _QUIET_S:
+            self._exhausted_s = loop.time()
+            _log.warning("no connection can be accepted: %s", _no_descriptor())
 
 
 def _no_descriptor() -> str:

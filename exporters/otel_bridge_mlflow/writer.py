@@ -69,11 +69,19 @@ class MlflowRunWriter:
         self._roles = Roles(connection, opened.id)
         tags = Names("summary", connection.rules, memory)
         self._summary = SummaryWriter(connection, opened.id, self._metrics, tags, memory)
-        self.tracker_run_id = opened.id
-        self.found = opened.found
         self.degraded = connection.abilities.degraded
         self.left_out: Counter[str] = Counter()
         self._media = MediaWriter(connection, opened.id, self.left_out)
+
+    @property
+    def tracker_run_id(self) -> str:
+        """Return MLflow's own id of the run."""
+        return self._run.id
+
+    @property
+    def found(self) -> str:
+        """Return one line on what MLflow held of the run at the first opening, empty without any."""
+        return self._run.found
 
     @property
     def url(self) -> str:
@@ -81,7 +89,9 @@ class MlflowRunWriter:
 
         For a database, on the one that ``mlflow ui`` starts.
         """
-        server = self._connection.shown if self._connection.settings.remote else _UI
+        server = _UI
+        if self._connection.settings.remote:
+            server = self._connection.shown
         return f"{server}/{self._run.page}"
 
     def write_rows(self, rows: Sequence[Row]) -> None:

@@ -46,6 +46,7 @@ from otel_bridge_wandb.settings import (
     sweep_of,
 )
 from otel_bridge_wandb.shared_mode.run import (
+    LineNumbers,
     SharedRun,
     definitions_count,
     marker_of,
@@ -358,13 +359,19 @@ def _writer(
         axes.bind_all(_listed(run.keys, sharing))
         axes.send_definitions(now=True)
     shared = None
+    numbered: dict[str, Any] = {}
     suffix = ""
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
-        suffix = "" if sharing.is_primary(run) else table_suffix_of(marker)
+        if not sharing.is_primary(run):
+            suffix = table_suffix_of(marker)
+        numbered["number"] = LineNumbers(marker, lambda: store.next_line).number
         shared = SharedRun(
-            opened, axes, roles=sharing.roles, next_line=lambda: store.next_line, stored=server.stored, marker=marker,
+            opened,
+            axes,
+            roles=sharing.roles,
+            stored=server.stored,
             every_s=2 * settings.limits.poll_s,
-        )  # fmt: skip
+        )
         if stored is not None:
             with as_bridge_errors("taking over config and axes"):
                 # Read before init(), whose first upload replaces what the others had stored.
@@ -372,10 +379,15 @@ def _writer(
     missed = None
     if server is not None and memory is not None:
         missed = functools.partial(_missed, server, memory, shared)
-    refused_files = None if settings.offline else RefusedFiles(_log_file(opened))
+    refused_files = None
     # Offline, the directory is written again as a whole, its alerts too.
-    alert_memory = None if settings.offline else memory
-    deadline_s = None if sdk.abilities(wandb).finish_timeout else settings.limits.finish_timeout_s
+    alert_memory = None
+    if not settings.offline:
+        refused_files = RefusedFiles(_log_file(opened))
+        alert_memory = memory
+    deadline_s = None
+    if not sdk.abilities(wandb).finish_timeout:
+        deadline_s = settings.limits.finish_timeout_s
 
     def histogram(counts: list[int], edges: list[float]) -> object:
         return wandb.Histogram(np_histogram=(counts, edges))
@@ -398,6 +410,7 @@ def _writer(
             degraded=sdk.abilities(wandb).degraded,
             deadline_s=deadline_s,
             shared=shared,
+            **numbered,
             bulk=BulkLogger(opened),
             missed=missed,
         )

@@ -37,9 +37,7 @@ class SharedRun:
         run: ``wandb.Run``.
         axes: Its axes.
         roles: All roles of the job.
-        next_line: Number of this writer's next line, from 0.
         stored: Asks the server for what it stores of the run.
-        marker: From `marker_of`.
         every_s: Seconds between two checks of the server.
         clock_s: Monotonic seconds.
         pause: Waits for a number of seconds.
@@ -51,33 +49,22 @@ class SharedRun:
         axes: WandbAxes,
         *,
         roles: Sequence[str],
-        next_line: Callable[[], int],
         stored: Callable[[], Stored],
-        marker: str,
         every_s: float,
         clock_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._run = run
         self._axes = axes
-        self._next_line = next_line
         self._stored = stored
-        self._marker = marker
         self._every_s = every_s
         self._clock_s = clock_s
         self._pause = pause
         self._prefixes = {f"{role}/": axis_of(role) for role in roles}
-        self._mine: dict[str, object] = {}
-        self._former: dict[str, object] = {}
-        self._others: dict[str, object] = {}
+        self._config = SharedConfig()
         self._next_look_s = clock_s()
         self._adopted_s = self._next_look_s
         self._repairs = 0
-
-    def number(self, lines: Sequence[dict[str, object]]) -> None:
-        """Number the lines that are about to be logged, from 1."""
-        for number, line in enumerate(lines, self._next_line() + 1):
-            line[self._marker] = number
 
     def gather(self, mine: Mapping[str, object] | None = None) -> None:
         """Adopt what the other writers have stored, because the next upload replaces it.
@@ -86,32 +73,16 @@ class SharedRun:
             mine: Entries of the config that this writer is about to set.
         """
         if mine:
-            entries = self._mine
-            self._former |= {
-                key: entries[key]
-                for key, value in mine.items()
-                if key in entries and entries[key] != value
-            }
-            entries |= mine
+            self._config.set(mine)
             self._repairs = 0
             self._adopted_s = self._clock_s() + self._every_s + _UPLOADED_S
         self.take_over(self._stored())
 
     def take_over(self, stored: Stored) -> None:
         """Adopt the config of the other writers, and an axis for each key that they logged."""
-        stored_entries = {
-            key: _value(item)
-            for key, item in stored.config.items()
-            if key != "_wandb" and key not in self._mine
-        }
-        changed = {
-            key: value
-            for key, value in stored_entries.items()
-            if key not in self._others or self._others[key] != value
-        }
+        changed = self._config.adopt(stored.config)
         if changed:
             self._run.config.update(changed, allow_val_change=True)
-            self._others |= changed
         for name, axis in definitions_in(stored.config):
             self._axes.adopt(name, axis)
         for key, axis in self._axes_of(stored.keys):
@@ -134,7 +105,8 @@ class SharedRun:
             _log.debug("W&B: what the server stores of the shared run could not be read: %r", exc)
             return
         self.take_over(stored)
-        if not self._replaced(stored):
+        has_axes = self._axes.declared <= defined_names(stored.config)
+        if has_axes and not self._config.is_replaced(stored.config):
             self._repairs = 0
         elif self._repairs < _MAX_REPAIRS:
             self._repairs += 1
@@ -162,43 +134,91 @@ class SharedRun:
             for key, _ in self._axes_of(stored.keys)
             if self._axes.needs(key) and key not in defined
         ]
-        while (
-            not (lost := self._lost(stored)) and (left_s := self._adopted_s - self._clock_s()) > 0
-        ):
+        left_s = self._adopted_s - self._clock_s()
+        while left_s > 0 and not self._config.is_lost(stored.config):
             self._pause(min(left_s, self._every_s))
             stored = self._stored()
-        return [
-            *(["the axes"] if axes or not self._axes.declared <= defined else []),
-            *(["the config"] if lost else []),
-        ]
+            left_s = self._adopted_s - self._clock_s()
+        parts: list[str] = []
+        if axes or not self._axes.declared <= defined:
+            parts.append("the axes")
+        if self._config.is_lost(stored.config):
+            parts.append("the config")
+        return parts
 
-    def _lost(self, stored: Stored) -> bool:
+    def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the keys of *keys* that belong to a listed role, with its axis."""
+        for key in keys:
+            for prefix, axis in self._prefixes.items():
+                if key.startswith(prefix) and key != axis:
+                    yield key, axis
+                    break
+
+
+class SharedConfig:
+    """Holds the entries of a config that several writers share: those of one writer, and those of the others."""
+
+    def __init__(self) -> None:
+        self._mine: dict[str, object] = {}
+        self._former: dict[str, object] = {}
+        self._others: dict[str, object] = {}
+
+    def set(self, mine: Mapping[str, object]) -> None:
+        """Set entries of this writer."""
+        for key, value in mine.items():
+            if key in self._mine and self._mine[key] != value:
+                self._former[key] = self._mine[key]
+            self._mine[key] = value
+
+    def adopt(self, stored: Mapping[str, object]) -> dict[str, object]:
+        """Take over the entries of other writers in a stored config; return those that have changed."""
+        changed: dict[str, object] = {}
+        for key, item in stored.items():
+            value = _value(item)
+            is_known = key in self._others and self._others[key] == value
+            if key != "_wandb" and key not in self._mine and not is_known:
+                changed[key] = value
+        self._others |= changed
+        return changed
+
+    def is_lost(self, stored: Mapping[str, object]) -> bool:
         """Return whether an entry of this writer is missing, or back at a value from before its last change.
 
         Any other value is of another machine with the same role.
         """
         for key in self._mine:
-            if key not in stored.config:
+            if key not in stored:
                 return True
-            if key in self._former and _value(stored.config[key]) == self._former[key]:
+            if key in self._former and _value(stored[key]) == self._former[key]:
                 return True
         return False
 
-    def _replaced(self, stored: Stored) -> bool:
+    def is_replaced(self, stored: Mapping[str, object]) -> bool:
         """Return whether another writer's upload has replaced an entry of this writer."""
         for key, value in self._mine.items():
-            if key not in stored.config or _value(stored.config[key]) != value:
+            if key not in stored:
                 return True
-        return not self._axes.declared <= defined_names(stored.config)
+            if _value(stored[key]) != value:
+                return True
+        return False
 
-    def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the keys of *keys* that belong to a listed role, with its axis."""
-        for key in keys:
-            axis = next(
-                (axis for prefix, axis in self._prefixes.items() if key.startswith(prefix)), ""
-            )
-            if axis and key != axis:
-                yield key, axis
+
+class LineNumbers:
+    """Numbers the lines of one writer of a shared run, so that it recognises its own.
+
+    Args:
+        marker: From `marker_of`.
+        next_line: Number of this writer's next line, from 0.
+    """
+
+    def __init__(self, marker: str, next_line: Callable[[], int]) -> None:
+        self._marker = marker
+        self._next_line = next_line
+
+    def number(self, lines: Sequence[dict[str, object]]) -> None:
+        """Number the lines that are about to be logged, from 1."""
+        for number, line in enumerate(lines, self._next_line() + 1):
+            line[self._marker] = number
 
 
 def marker_of(memory: WriterMemory) -> str:

@@ -142,7 +142,7 @@ class _Watched:
         self.run = SharedRun(
             SimpleNamespace(config=SimpleNamespace(update=lambda *_args, **_more: None)),
             WandbAxes(_Names()),
-            roles=("trainer", "explorer"), next_line=lambda: 0, stored=self._read, marker="otel_bridge/1", every_s=10.0,
+            roles=("trainer", "explorer"), stored=self._read, every_s=10.0,
             clock_s=lambda: self.now_s, pause=self._wait,
         )  # fmt: skip
 
