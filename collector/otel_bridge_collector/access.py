@@ -170,7 +170,9 @@ class Access:
 
 def _is_own_name(host: str) -> bool:
     """Return whether *host* is an address or localhost, so that no other DNS server can have led a browser here."""
-    name = host.rpartition(":")[0] if _PORT.search(host) else host
+    name = host
+    if _PORT.search(host):
+        name = host.rpartition(":")[0]
     name = name.strip("[]").lower().rstrip(".")
     # Browsers resolve these names to this machine without asking any DNS server.
     if name == "localhost" or name.endswith(".localhost"):

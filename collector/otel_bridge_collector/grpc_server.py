@@ -194,7 +194,9 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    ca = None if tls.client_ca is None else _bytes(tls.client_ca)
+    ca = None
+    if tls.client_ca is not None:
+        ca = _bytes(tls.client_ca)
     pair = (_bytes(tls.key), _bytes(tls.certificate))
     return grpc.ssl_server_credentials(
         [pair], root_certificates=ca, require_client_auth=ca is not None

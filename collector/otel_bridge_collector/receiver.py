@@ -187,7 +187,9 @@ class Receiver:
 
     def metrics(self) -> list[Metric]:
         """Return the receiver's own metrics at this moment."""
-        syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
+        syncs = None
+        if self._ingest.sync is not None:
+            syncs = self._ingest.sync.syncs
         return [
             *of_receiver(self.counters, open_runs=self.open_runs, syncs=syncs),
             *self._more_metrics(),

@@ -112,14 +112,18 @@ class ConsoleRunWriter:
         """Print a line for each of *rows*."""
         for row in rows:
             values = " ".join(f"{key}={_shown(value)}" for key, value in row.values.items())
-            axis_text = f"{row.axis}={row.step}" if row.axis else ""
+            axis_text = ""
+            if row.axis:
+                axis_text = f"{row.axis}={row.step}"
             self._print(row.position, row.time_unix_ns, axis_text, values)
         self._flush(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Print a line for each of *rollouts*, with the last message."""
         for rollout in rollouts:
-            answer = rollout.messages[-1].get("content") if rollout.messages else None
+            answer = None
+            if rollout.messages:
+                answer = rollout.messages[-1].get("content")
             facts = {
                 "group": rollout.group,
                 "reward": rollout.reward,
@@ -128,7 +132,9 @@ class ConsoleRunWriter:
             facts_text = " ".join(
                 f"{key}={value}" for key, value in facts.items() if value is not None
             )
-            axis_text = f"{rollout.axis}={rollout.step}" if rollout.axis else ""
+            axis_text = ""
+            if rollout.axis:
+                axis_text = f"{rollout.axis}={rollout.step}"
             self._print(
                 rollout.position,
                 rollout.end_unix_ns,
@@ -143,7 +149,9 @@ class ConsoleRunWriter:
             took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
             error = next((span.error for span in trace.spans if span.error), None)
             summary = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
-            failed = f" error={_clipped(error)}" if error else ""
+            failed = ""
+            if error:
+                failed = f" error={_clipped(error)}"
             self._print(trace.position, trace.end_unix_ns, trace.role or "", summary + failed)
         self._flush(traces)
 
@@ -154,8 +162,12 @@ class ConsoleRunWriter:
                 f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}"
                 for item in record.items[:3]
             )
-            more_items = f" and {len(record.items) - 3} more" if len(record.items) > 3 else ""
-            axis_text = f"{record.axis}={record.step}" if record.axis else ""
+            more_items = ""
+            if len(record.items) > 3:
+                more_items = f" and {len(record.items) - 3} more"
+            axis_text = ""
+            if record.axis:
+                axis_text = f"{record.axis}={record.step}"
             self._print(
                 record.position, record.time_unix_ns, axis_text, f"{record.key} {items}{more_items}"
             )
@@ -179,7 +191,9 @@ class ConsoleRunWriter:
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Print a line for each of *alerts*."""
         for alert in alerts:
-            step_text = f"step={alert.step}" if alert.step is not None else ""
+            step_text = ""
+            if alert.step is not None:
+                step_text = f"step={alert.step}"
             text = f"{alert.level.upper()}: {_clipped(alert.title)} {_clipped(alert.text)}".rstrip()
             self._print(alert.position, alert.time_unix_ns, step_text, text)
         self._flush(alerts)
@@ -230,7 +244,9 @@ class ConsoleRunWriter:
             if isinstance(failure, OSError):
                 raise failure
         except (OSError, ValueError) as exc:
-            position = records[0].position if records else None
+            position = None
+            if records:
+                position = records[0].position
             raise RetryableError(
                 f"standard output cannot be written: {exc}", position=position
             ) from exc

@@ -205,7 +205,9 @@ def message(run: RunInfo, alert: Alert) -> bytes:
     """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take."""
     text = alert.text if len(alert.text) <= _MAX_TEXT_CHARS else f"{alert.text[:_MAX_TEXT_CHARS]}…"
     time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9))
-    step = None if alert.step is None else f"step {alert.step}"
+    step = None
+    if alert.step is not None:
+        step = f"step {alert.step}"
     facts = [f"{run.project}/{run.name}", alert.role, step, time_text]
     lines = [
         f"{_SIGNS.get(alert.level, '')} *{_escaped(alert.title)}* ({alert.level})",

@@ -142,7 +142,9 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
         body = None
     if isinstance(body, dict):
         fields = cast("dict[str, object]", body)
-        code = str(fields["error_code"]) if "error_code" in fields else None
+        code = None
+        if "error_code" in fields:
+            code = str(fields["error_code"])
         # "detail" is what MLflow's FastAPI routes answer, such as that of OTLP.
         text = str(fields.get("message") or fields.get("detail") or text)
     if missing_is_refused and code in MISSING:
@@ -204,7 +206,9 @@ def _imported(settings: MlflowSettings) -> Package:
         from mlflow import entities  # noqa: PLC0415
         from mlflow.utils import rest_utils  # noqa: PLC0415
 
-        kind = "rest_store.RestStore" if settings.remote else "sqlalchemy_store.SqlAlchemyStore"
+        kind = "sqlalchemy_store.SqlAlchemyStore"
+        if settings.remote:
+            kind = "rest_store.RestStore"
         module, _, name = f"mlflow.store.tracking.{kind}".rpartition(".")
         store: Any = getattr(importlib.import_module(module), name)
         untyped = cast("Any", mlflow)

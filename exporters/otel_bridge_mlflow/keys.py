@@ -125,7 +125,9 @@ class Names:
         return f"names/{self._kind}"
 
     def _add(self, identity: str, preferred_name: str) -> str:
-        name = preferred_name if self._fits(preferred_name) else self._clean(preferred_name)
+        name = preferred_name
+        if not self._fits(preferred_name):
+            name = self._clean(preferred_name)
         salt = identity
         while name in self._taken:
             name = self._cut(name, salt)

@@ -50,7 +50,9 @@ class MediaWriter:
         self._connection = connection
         self._run_id = run_id
         self._left_out = left_out
-        self._mark = "+" if _names_with_plus(connection.client) else "%"
+        self._mark = "%"
+        if _names_with_plus(connection.client):
+            self._mark = "+"
         self._tagged = False
         self._tables: list[Json] | None = None
 
@@ -176,9 +178,9 @@ def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
     try:
         with Pillow.open(io.BytesIO(item.data)) as image:
             image.load()
-            picture: Any = (
-                image if image.mode in {"L", "LA", "RGB", "RGBA"} else image.convert("RGBA")
-            )
+            picture: Any = image
+            if image.mode not in {"L", "LA", "RGB", "RGBA"}:
+                picture = image.convert("RGBA")
             whole = item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
             picture.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
             return whole, _saved(picture.convert("RGBA"), "WEBP")

@@ -70,9 +70,9 @@ class MetricWriter:
         self._size = RequestSize(
             connection.rules.metrics, memory=memory, key="request_size/metrics"
         )
-        self._send: Callable[[Sequence[MetricValue]], None] = (
-            self._post if connection.settings.remote else self._log
-        )
+        self._send: Callable[[Sequence[MetricValue]], None] = self._log
+        if connection.settings.remote:
+            self._send = self._post
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write *rows*.
@@ -224,7 +224,9 @@ class Counts:
     def __init__(self, memory: WriterMemory) -> None:
         self._memory = memory
         stored = memory.get(_COUNT_SLOT)
-        counts = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
+        counts = {}
+        if stored:
+            counts = cast("dict[str, dict[str, object]]", json.loads(stored))
         self._next = cast("dict[str, int]", counts.get("next", {}))
         self._given = {
             key: dict(cast("list[tuple[int, int]]", pairs))

@@ -125,7 +125,9 @@ class ParamWriter:
 
     def _log(self, kind: _Kind, items: Sequence[tuple[str, str]]) -> None:
         entities = self._connection.entities
-        make = entities.Param if kind == "params" else entities.RunTag
+        make = entities.RunTag
+        if kind == "params":
+            make = entities.Param
         batch = {kind: [make(key, value) for key, value in items]}
         with as_bridge_errors(f"logging {len(items)} {kind} to {self._connection.shown}"):
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)

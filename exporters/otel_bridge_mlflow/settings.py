@@ -80,7 +80,9 @@ class MlflowSettings:
         )
         # MLflow 3.17's default where ./mlruns holds no experiments; a file store is never used.
         raw = env.get("MLFLOW_TRACKING_URI", "").strip() or f"sqlite:///{DEFAULT_DATABASE}"
-        scheme = raw.partition(":")[0].lower() if ":" in raw else ""
+        scheme = ""
+        if ":" in raw:
+            scheme = raw.partition(":")[0].lower()
         if scheme == "sqlite":
             database, query = _sqlite_path(raw, cwd)
             return make(f"sqlite:///{database}{query}", database, remote=False)

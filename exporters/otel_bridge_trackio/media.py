@@ -166,7 +166,9 @@ def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Pa
     if item.kind in _FILES:
         return _file(item, put_file, step)
     text = item.data.decode("utf-8", "replace")
-    markdown = text if item.kind == "markdown" else _fenced(text)
+    markdown = text
+    if item.kind != "markdown":
+        markdown = _fenced(text)
     return {
         "_type": "trackio.markdown",
         "_value": f"**{item.caption}**\n\n{markdown}" if item.caption else markdown,
@@ -186,7 +188,9 @@ def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> lis
 
 def _file(item: MediaItem, put_file: Put, step: int) -> Payload:
     # A browser plays a GIF as an image only.
-    kind = "image" if item.mime_type.startswith("image/") else item.kind
+    kind = item.kind
+    if item.mime_type.startswith("image/"):
+        kind = "image"
     return {
         "_type": _FILES[kind],
         "file_path": put_file(item, step),

@@ -206,9 +206,7 @@ class RemoteStore:
             if "Unknown API" in str(exc):
                 return None
             raise
-        folder: object = None
-        if isinstance(server_settings, dict):
-            folder = cast("dict[str, object]", server_settings).get("media_dir")
+        folder = _table(server_settings).get("media_dir")
         if folder:
             return remote_put(self, self._fields, str(folder), self._server.hf_token)
         return None
@@ -222,9 +220,7 @@ class RemoteStore:
         """
         # Two calls, as Trackio's client makes them: the file first, then what names it.
         answer = self._answer("POST", "api/upload", None, files={"files": (name, data)})
-        paths: object = (
-            cast("dict[str, object]", answer).get("paths") if isinstance(answer, dict) else None
-        )
+        paths = _table(answer).get("paths")
         if not isinstance(paths, list) or not paths:
             raise RetryableError(f"{self.url}: api/upload named no file")
         return {
@@ -349,7 +345,7 @@ class RemoteStore:
 
     def _probe(self) -> TrackioAbilities:
         answer = self._answer("GET", "version", None)
-        facts = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+        facts = _table(answer)
         version = str(facts.get("version") or "")
         if facts.get("api_version") != _API_VERSION:
             raise BlockedError(
@@ -370,10 +366,7 @@ class RemoteStore:
         return of_server(version)
 
     def _post(self, name: str, body: bytes) -> object:
-        answer = self._answer("POST", f"api/{name}", body)
-        if isinstance(answer, dict):
-            return cast("dict[str, object]", answer).get("data")
-        return None
+        return _table(self._answer("POST", f"api/{name}", body)).get("data")
 
     def _answer(
         self,
@@ -405,12 +398,14 @@ class RemoteStore:
     def _error(self, response: requests.Response, answer: object) -> ExporterError:
         """Return the error for an answer that is not a success: by its status, or by the words of its text."""
         status = response.status_code
-        fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
+        fields = _table(answer)
         text = str(fields.get("error") or response.reason or "no JSON")
         message = f"{self.url}: HTTP {status}: {redact_and_cut(text, 300)}"
         # Words before statuses: a missing token is a 400, which would otherwise blame the address.
         if status in {401, 403} or _has_word(text, _TOKEN_WORDS):
-            variable = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
+            variable = "TRACKIO_WRITE_TOKEN"
+            if self._server.space:
+                variable = "HF_TOKEN (hf auth login)"
             return BlockedError(
                 message, help=f"set {variable} where the bridge runs, to a token that may write"
             )
@@ -458,6 +453,13 @@ def abilities_at(server: Remote) -> TrackioAbilities:
     store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()
     return store.abilities
+
+
+def _table(answer: object) -> dict[str, object]:
+    """Return an answer that is an object; empty for anything else."""
+    if isinstance(answer, dict):
+        return cast("dict[str, object]", answer)
+    return {}
 
 
 def _has_word(text: str, words: Iterable[str]) -> bool:

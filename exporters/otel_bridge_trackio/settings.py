@@ -163,7 +163,9 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     host = parts.netloc.rpartition("@")[2]
     path = parts.path.rstrip("/")
     # A self-hosted server never gets the token of the Hub (trackio/remote_client.py).
-    hf_token = _hf_token(env, cwd) if host.lower().endswith(".hf.space") else None
+    hf_token = None
+    if host.lower().endswith(".hf.space"):
+        hf_token = _hf_token(env, cwd)
     query_text = f"?{urlencode(query)}" if query else ""
     return Remote(f"{parts.scheme}://{host}{path}/{query_text}", None, token, hf_token, timeout_s)
 

@@ -117,7 +117,9 @@ class TrackioRunWriter:
     """
 
     def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:
-        self.url = None if settings.remote is None else settings.view(run)
+        self.url = None
+        if settings.remote is not None:
+            self.url = settings.view(run)
         self._store = _opened(settings, run, memory)
         self.degraded = self._store.abilities.degraded
         if settings.caution:

@@ -189,7 +189,9 @@ def _open_online(
     # Before init(), because the finish timeout is one of wandb's own settings.
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
     with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
-        parameters = server.parameters() if assigned else None
+        parameters = None
+        if assigned:
+            parameters = server.parameters()
         stored = None
         if existing is not None and not alone:
             stored = server.stored()

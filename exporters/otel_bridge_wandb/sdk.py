@@ -225,7 +225,9 @@ def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
 
 def api(wandb: Wandb, settings: WandbSettings) -> Any:
     """Return ``wandb.Api`` for the server of *settings*."""
-    overrides = {"base_url": settings.base_url} if settings.base_url else {}
+    overrides = {}
+    if settings.base_url:
+        overrides = {"base_url": settings.base_url}
     return wandb.Api(
         overrides=overrides,
         timeout=max(1, int(settings.limits.init_timeout_s)),

@@ -218,7 +218,9 @@ class RequestedExporters:
         """Evict records up to *through* that are owed to exporters without any destination."""
         for name in self._without_destination():
             total = self._given_up_of(name)
-            count = self._give_up(name, through) if total.through < through else 0
+            count = 0
+            if total.through < through:
+                count = self._give_up(name, through)
             if count:
                 total = replace(total, through=through, evicted=total.evicted + count)
                 self._store_given_up({**self.given_up, name: total})

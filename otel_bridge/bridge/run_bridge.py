@@ -165,7 +165,9 @@ class RunBridge:
         is_ended = self.reader.translator.status() != "running"
         # A person or an exiting program waits then, so checks come five times as often.
         is_ending = self.shutdown.closing or self.shutdown.draining or is_ended
-        polls = ENDING_HOUSEKEEPING_POLLS if is_ending else HOUSEKEEPING_POLLS
+        polls = HOUSEKEEPING_POLLS
+        if is_ending:
+            polls = ENDING_HOUSEKEEPING_POLLS
         is_due = now_s - self._housekept_s >= polls * self.options.poll_s
         if is_due or self._requests.retries_dead_letters:
             self._housekept_s = now_s

@@ -325,7 +325,9 @@ class BridgeSupervisor:
                     if self._until_done and self._runs.nothing_left():
                         break
                     self._stall_watch.round_done()
-                    pause_s = 0.0 if has_more else self._pace.wait_s()
+                    pause_s = 0.0
+                    if not has_more:
+                        pause_s = self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
                     has_more = False
                     pause_s = self._stall_watch.round_failed(exc)

@@ -51,7 +51,9 @@ class ControlRequest:
     def dead_letters(self) -> dict[str, list[int]]:
         """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
         ids_by_name = self.values.get("dead_letters")
-        requested = cast("dict[str, object]", ids_by_name) if isinstance(ids_by_name, dict) else {}
+        requested = {}
+        if isinstance(ids_by_name, dict):
+            requested = cast("dict[str, object]", ids_by_name)
         lists = {
             name: cast("list[object]", ids)
             for name, ids in requested.items()
@@ -96,7 +98,9 @@ def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
         )
     except (OSError, TypeError) as exc:
         is_full = isinstance(exc, OSError) and exc.errno in DISK_FULL
-        advice = "free space on that disk" if is_full else "is the run folder yours?"
+        advice = "is the run folder yours?"
+        if is_full:
+            advice = "free space on that disk"
         raise JournalError(
             f"{folder.control_dir}: the request {kind} cannot be written: {exc}; {advice}"
         ) from exc

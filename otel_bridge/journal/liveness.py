@@ -110,8 +110,10 @@ def alive(
     """
 
     def grew() -> bool:
-        last = _last_append_ns(folder, header.instance_id) if appended_ns is None else appended_ns
-        return now_unix_ns - last < liveness_timeout_ns
+        last_ns = appended_ns
+        if last_ns is None:
+            last_ns = _last_append_ns(folder, header.instance_id)
+        return now_unix_ns - last_ns < liveness_timeout_ns
 
     if header.boot_id != this_host().boot_id:
         return grew()

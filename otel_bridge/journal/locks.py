@@ -184,7 +184,9 @@ def content(path: Path) -> bytes:
     """Return the content that a lock's holder wrote; empty without such a file."""
     with _mutex:
         file_identity = _identity_at(path)
-        holder = None if file_identity is None else _registry.get(file_identity)
+        holder = None
+        if file_identity is not None:
+            holder = _registry.get(file_identity)
         if holder is not None:
             return holder.read()
         try:

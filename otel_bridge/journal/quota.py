@@ -115,7 +115,9 @@ class Quota:
             used = self.used_bytes()
             limit = self.limit_bytes(used)
             room = limit - used
-            self.reason = "disk_half_full" if limit < self._max_bytes else "directory_full"
+            self.reason = "directory_full"
+            if limit < self._max_bytes:
+                self.reason = "disk_half_full"
             if (
                 self._run is not None
                 and (of_run := self._run_bytes - bytes_below(str(self._run))) < room

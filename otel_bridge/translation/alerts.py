@@ -390,7 +390,9 @@ class _Stalls:
         name = f"{_STALLED}{_digest(rule.text, role)}"
         last_ns = max(self._last.get(role, self._since_ns), began_ns)
         # Rows that were sent while no bridge listened may still be under way.
-        grace_ns = min(rule.after_ns, self._remote_wait_ns) if remote else 0
+        grace_ns = 0
+        if remote:
+            grace_ns = min(rule.after_ns, self._remote_wait_ns)
         overdue = now_unix_ns >= max(last_ns + rule.after_ns, self._since_ns + grace_ns)
         if not overdue or self._raised.get(name) == last_ns:
             self._overdue.pop(name, None)

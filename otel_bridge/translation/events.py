@@ -172,7 +172,9 @@ class Events:
     def _end(self, event: _Event) -> None:
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         # An end of another version or producer is still an end; only its word is not known.
-        status = Status(stated) if stated in _STATUSES else Status.FINISHED
+        status = Status.FINISHED
+        if stated in _STATUSES:
+            status = Status(stated)
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
         self._lifecycle.end(
             event.process,
@@ -252,5 +254,7 @@ def _first_key(reason: str, event: _Event) -> str:
     Empty if it names none.
     """
     keys = event.attributes.get(semconv.DROPPED_KEYS)
-    key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
+    key = None
+    if isinstance(keys, Mapping):
+        key = cast("Mapping[str, object]", keys).get(reason)
     return key if isinstance(key, str) else ""

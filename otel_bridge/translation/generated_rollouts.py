@@ -63,7 +63,8 @@ class GeneratedRollout:
 
     def revise(self, reward: float | None, *, is_sampled_out: bool) -> None:
         """Note a reward that came later, if any, and whether the rollout is sampled out now."""
-        self.reward = self.reward if reward is None else reward
+        if reward is not None:
+            self.reward = reward
         self.is_sampled_out |= is_sampled_out
 
     def inherit(self, earlier: GeneratedRollout) -> None:

@@ -53,8 +53,10 @@ class KeyTotals:
         self.weighted += value * weight
         self.total += value
         # NaN is below nothing and above nothing, so it needs the explicit check to stick.
-        self.low = value if math.isnan(value) or value < self.low else self.low
-        self.high = value if math.isnan(value) or value > self.high else self.high
+        if math.isnan(value) or value < self.low:
+            self.low = value
+        if math.isnan(value) or value > self.high:
+            self.high = value
 
     def values(self, key: str) -> Iterator[tuple[str, float]]:
         """Yield the four results: the chosen one under *key*, the others below it."""

@@ -67,7 +67,9 @@ class SpanPipelines:
         records: list[Record] = []
         phases, scope = split_phases(received)
         if phases:
-            received_ns = frame.append_unix_ns if frame.held else 0
+            received_ns = 0
+            if frame.held:
+                received_ns = frame.append_unix_ns
             records += self.phases.take(context, phases, now_ns, received_ns=received_ns)
         if scope is not None:
             train_spans, scope = split_train_spans(scope)

@@ -127,7 +127,9 @@ class SpanStepStore(StepStore[SpanStepT]):
         # A later step of the role shows that this one is over; else only the longer silence does.
         is_behind = any(later.track == step.track and later.number > step.number for later in self)
         options = self._run.options
-        wait_ns = options.row_wait_ns if is_behind and is_whole else options.step_watermark_ns
+        wait_ns = options.step_watermark_ns
+        if is_behind and is_whole:
+            wait_ns = options.row_wait_ns
         return now_unix_ns >= self._run.receive_clock.due(step.changed_ns, wait_ns)
 
 

@@ -192,7 +192,9 @@ class StepStore(Generic[StepT]):
         if attempt > 1:
             values = {ATTEMPT: attempt, **values}
         axes = self._run.axes
-        admit = axes.admit_statistics if step.ARE_STATISTICS else axes.admit
+        admit = axes.admit
+        if step.ARE_STATISTICS:
+            admit = axes.admit_statistics
         # Made of facts alone: after a kill before the commit the next bridge gives the same id.
         row_id = f"{step.ROW_ID}{role}:{step.number}:a{attempt}"
         row = Row(

@@ -85,7 +85,9 @@ def _plan(kind: Descriptor) -> _Plan:
     # Before its fields are read: AnyValue holds lists of AnyValue.
     _begun[kind.full_name] = plan
     for field in kind.fields:
-        oneof = None if _is_optional(field) else field.containing_oneof
+        oneof = None
+        if not _is_optional(field):
+            oneof = field.containing_oneof
         oneof_name = None if oneof is None else oneof.name
         plan.fields[field.json_name] = (field.name, _reader(field), oneof_name)
     return plan

@@ -120,5 +120,9 @@ def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
 
 def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:
     """Return the additional headers of a refusal."""
-    headers = {"Retry-After": str(RETRY_S)} if answer.retry else {}
-    return headers | ({"WWW-Authenticate": "Bearer"} if answer.http_status == 401 else {})
+    headers: dict[str, str] = {}
+    if answer.retry:
+        headers["Retry-After"] = str(RETRY_S)
+    if answer.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers

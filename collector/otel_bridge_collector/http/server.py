@@ -181,7 +181,9 @@ class HttpServer:
         return Response(await page.get(), media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
-        status = exc.status_code if isinstance(exc, HTTPException) else 404
+        status = 404
+        if isinstance(exc, HTTPException):
+            status = exc.status_code
         # Not from `url`, which contains the client's header `Host`.
         path: str = request.scope["path"]
         error: Exception = no_such_path(path[:_SHOWN])
@@ -322,7 +324,9 @@ def _is_json(headers: Headers) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         # A restarted service gets its port at once, although old connections linger.

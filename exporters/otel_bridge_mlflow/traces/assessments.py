@@ -36,7 +36,9 @@ class AssessmentWriter:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         # A server has no call for assessments of several traces.
-        self._database = None if connection.settings.remote else StoreWithRewards(connection.store)
+        self._database = None
+        if not connection.settings.remote:
+            self._database = StoreWithRewards(connection.store)
 
     def rewards(self, rollout: RolloutRecord) -> list[Any]:
         """Return the reward of *rollout* and its parts as MLflow's assessments."""

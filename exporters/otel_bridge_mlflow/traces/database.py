@@ -134,7 +134,9 @@ class StoreWithRewards:
         # MLflow's own call updates those sums, so that each evaluation goes through it.
         if tables is None or _keeps_rollups(self._store):
             return list(assessments)
-        declared = {"read_only": False} if self._declares_writes else {}
+        declared = {}
+        if self._declares_writes:
+            declared = {"read_only": False}
         with self._open_session(**declared) as session:
             without_trace, stored = _add(session, tables, assessments)
         return without_trace + stored

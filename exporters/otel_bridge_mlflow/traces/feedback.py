@@ -51,7 +51,9 @@ def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
             if rollout.reward is None:
                 yield _remarked(rollout, REWARD, None, remark)
         elif name not in rollout.rewards:
-            advantage = rollout.advantage if name == _ADVANTAGE else None
+            advantage = None
+            if name == _ADVANTAGE:
+                advantage = rollout.advantage
             yield _remarked(rollout, _name(name), advantage, remark)
 
 
@@ -96,7 +98,9 @@ def _value(value: float) -> float | str:
 
 def _name(part: str) -> str:
     """Return the name of the assessment of *part*, unique for each part: a changed name gets a hash."""
-    name = f"rewards.{part}" if _TAKEN.fullmatch(part) else part
+    name = part
+    if _TAKEN.fullmatch(part):
+        name = f"rewards.{part}"
     clean_name = clean_text(name)
     if clean_name == name and len(name) <= _NAME_LENGTH:
         return name

@@ -69,8 +69,11 @@ class TraceWriter:
         self._run = run
         self._names = names
         self._size = RequestSize(REQUEST_ROLLOUTS, memory=memory, key="request_size/traces")
-        kind = ServerTraces if connection.settings.remote else DatabaseTraces
-        self._traces: ServerTraces | DatabaseTraces = kind(connection, run.experiment_id)
+        self._traces: ServerTraces | DatabaseTraces
+        if connection.settings.remote:
+            self._traces = ServerTraces(connection, run.experiment_id)
+        else:
+            self._traces = DatabaseTraces(connection, run.experiment_id)
         self._tags_missing: bool | None = None
         self._session_missing: bool | None = None
 
@@ -138,7 +141,8 @@ class TraceWriter:
         except ExporterError as exc:
             # A half of the batch may have set its own position already, which is the more exact
             # one.
-            exc.position = position if exc.position is None else exc.position
+            if exc.position is None:
+                exc.position = position
             raise
 
     def _link(self, batch: Sequence[TraceContent]) -> None:
@@ -156,7 +160,9 @@ class TraceWriter:
         if not self._tags_missing and not self._session_missing:
             return
         for rollout in rollouts:
-            tags = self._tags(rollout) if self._tags_missing else {}
+            tags = {}
+            if self._tags_missing:
+                tags = self._tags(rollout)
             session = session_of(rollout)
             if self._session_missing and session is not None:
                 tags[self._names.name(_GROUP)] = session

@@ -82,7 +82,9 @@ class WandbMedia:
             raise
         except Exception as exc:
             raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
-        max_bytes = self._table_bytes if record.cells else _MAX_KEY_BYTES
+        max_bytes = _MAX_KEY_BYTES
+        if record.cells:
+            max_bytes = self._table_bytes
         key = shown_key(safe_key(record.key, max_bytes), record.axis)
         if len(record.items) == 1:
             return {key: values[0]}
@@ -132,7 +134,9 @@ class WandbMedia:
     def _page(self, item: MediaItem) -> object:
         text = item.data.decode("utf-8", "replace")
         if item.kind != "html":
-            title = f"<b>{html.escape(item.caption)}</b>" if item.caption else ""
+            title = ""
+            if item.caption:
+                title = f"<b>{html.escape(item.caption)}</b>"
             text = f'{title}<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
         return self._wandb.Html(text)
 

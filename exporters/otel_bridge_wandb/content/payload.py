@@ -156,7 +156,9 @@ def beside_roles(configs: Mapping[str, dict[str, object]], role: str) -> dict[st
     top = configs.get("", {})
     if not role:
         return {_beside(key, top, configs): value for key, value in top.items()}
-    moved = {_beside(role, top, configs): top[role]} if role in top else {}
+    moved = {}
+    if role in top:
+        moved = {_beside(role, top, configs): top[role]}
     return {role: configs[role], **moved}
 
 

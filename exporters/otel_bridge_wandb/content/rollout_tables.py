@@ -125,7 +125,9 @@ class Tables:
             self._remember(key, opened)
             return opened.table
 
-        table_key = key if opened.part == 1 else f"{key}_{opened.part}"
+        table_key = key
+        if opened.part != 1:
+            table_key = f"{key}_{opened.part}"
         return Increment(table_key, add, undo=lambda: _undo(opened, row_count))
 
     def _current(self, key: str, columns: Sequence[str]) -> _Open:
@@ -136,7 +138,9 @@ class Tables:
         return opened
 
     def _remembered(self, key: str, columns: Sequence[str]) -> _Open:
-        stored = self._memory.get(f"table/{key}") if self._memory is not None else None
+        stored = None
+        if self._memory is not None:
+            stored = self._memory.get(f"table/{key}")
         part, increments = json.loads(stored) if stored else (1, 0)
         return _Open(self._make(list(columns)), int(part), int(increments))
 
@@ -171,7 +175,9 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
         if message.get("role") == "assistant"
     ]
     last = answers[-1] if answers else len(rollout.messages)
-    answer = _content(rollout.messages[last]) if answers else ""
+    answer = ""
+    if answers:
+        answer = _content(rollout.messages[last])
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
     # Without content there are no messages; the spans of the model still show the number of turns.
     turns = len(answers) or sum(span.kind == "generation" for span in rollout.spans)

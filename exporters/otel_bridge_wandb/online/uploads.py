@@ -108,9 +108,9 @@ class Server:
         self._api.flush()
         run = self._api.run(f"{self._entity}/{self._project}/{self._run_id}")
         history: object = getattr(run, "history_keys", None)
-        keys = (
-            cast("Mapping[str, object]", history).get("keys") if isinstance(history, dict) else None
-        )
+        keys = None
+        if isinstance(history, dict):
+            keys = cast("Mapping[str, object]", history).get("keys")
         return Stored(
             dict(run.rawconfig),
             tuple(cast("Mapping[str, object]", keys)) if isinstance(keys, dict) else (),
@@ -158,7 +158,9 @@ class Server:
 
     def _versions(self, name: str) -> Iterable[Any]:
         listing: Callable[..., Iterable[Any]] = self._api.artifacts
-        order = {"order": "-createdAt"} if "order" in inspect.signature(listing).parameters else {}
+        order = {}
+        if "order" in inspect.signature(listing).parameters:
+            order = {"order": "-createdAt"}
         return listing(_TABLE_TYPE, name, per_page=20, **order)
 
 

@@ -250,7 +250,9 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     definitions: list[tuple[str, str]] = []
     for name, entry in zip(names, entries, strict=True):
         place = entry.get("5")
-        axis = names[place - 1] if isinstance(place, int) and 0 < place <= len(names) else ""
+        axis = ""
+        if isinstance(place, int) and 0 < place <= len(names):
+            axis = names[place - 1]
         if name and axis:
             definitions.append((name, axis))
     return definitions

@@ -321,9 +321,10 @@ class DeadLetterQueue:
             else:
                 # The limit may be stricter than at the first try.
                 limit = self._limit()
-                allowed = record if limit is None else truncate(record, limit)
+                if limit is not None:
+                    record = truncate(record, limit)
                 # Its own position would move the exporter back behind what it has written.
-                return replace(allowed, position=state.written)
+                return replace(record, position=state.written)
         self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")
         return None
 

@@ -228,7 +228,9 @@ class Delivery:
             return self._context.resolve()
         except MissingExtraError as exc:
             command = str(exc).rpartition(": ")[2]
-            help_text = command if command.startswith("pip ") else ""
+            help_text = command
+            if not command.startswith("pip "):
+                help_text = ""
             # A person must install it; the next try in a minute finds it without a restart.
             raise BlockedError(str(exc), help=help_text) from exc
         except ConfigError as exc:
@@ -237,7 +239,9 @@ class Delivery:
     # --- the next batch ---------------------------------------------------------------------------
     @property
     def _kinds(self) -> Sequence[int]:
-        exporter = None if self._target is None else self._target[0]
+        exporter = None
+        if self._target is not None:
+            exporter = self._target[0]
         takes_traces = exporter is not None and (exporter.takes_traces or exporter.takes_late_spans)
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
@@ -259,7 +263,9 @@ class Delivery:
         end = _end_of(page, final) or _owed_end(page, final, state, records)
         if self._writer.opened is None and not needs_writer(state, records, end):
             # A config alone opens no run in the tracker, but its end must be passed as well.
-            self._passed_end = 0 if end is None else end.position
+            self._passed_end = 0
+            if end is not None:
+                self._passed_end = end.position
             return Batch(deque(), page.through)
         return Batch(
             deque(calls_of(records, ordered=exporter.ordered)),
@@ -334,7 +340,9 @@ class Delivery:
         After a batch of all available records the exporter pauses, unless dead letters are to be
         retried, or the run has just ended.
         """
-        wait_s = 0.0 if self._has_more() else self._settled_wait_s()
+        wait_s: float | None = 0.0
+        if not self._has_more():
+            wait_s = self._settled_wait_s()
         may_pause = batch.whole and batch.end is None and not self.dead_letters.waiting
         pause_s = self._writer.throttle.pause_s(allowed=may_pause)
         self.pausing = bool(pause_s)
@@ -346,7 +354,9 @@ class Delivery:
         """Return whether records or dead letters are left."""
         position = self._ledger.position
         final = self.requests.final_position
-        last = position if final is None else min(position, final.position)
+        last = position
+        if final is not None:
+            last = min(position, final.position)
         return bool(self.dead_letters.waiting) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
@@ -356,7 +366,9 @@ class Delivery:
         """
         state = self._position.now
         opened = self._writer.opened
-        in_doubt = opened if state.durable < state.written else None
+        in_doubt = None
+        if state.durable < state.written:
+            in_doubt = opened
         if in_doubt is not None:
             is_due = time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S
             # Each query may be a request to the tracker's server.
@@ -419,7 +431,9 @@ class Delivery:
 def _end_of(page: RecordPage, final: FinalPosition | None) -> End | None:
     """Return the end that closes *page*; a later record for the exporter cancels the end."""
     last = page.records[-1] if page.records else None
-    last_position = page.last if final is None else max(final.position, page.through)
+    last_position = page.last
+    if final is not None:
+        last_position = max(final.position, page.through)
     if isinstance(last, End) and last.position == last_position:
         return last
     return None

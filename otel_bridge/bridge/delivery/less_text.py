@@ -96,7 +96,9 @@ def _remark(
 
 def _span(span: Span, limit: int) -> Span:
     try:
-        otlp = trace_pb2.Span.FromString(span.otlp) if span.otlp else None
+        otlp = None
+        if span.otlp:
+            otlp = trace_pb2.Span.FromString(span.otlp)
     except DecodeError:
         otlp = None
     if otlp is None:

@@ -79,7 +79,9 @@ class RetryPolicy:
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
         """Show that a person must act; return the seconds until the next try."""
-        help_ = exc.help if isinstance(exc, BlockedError) else ""
+        help_ = ""
+        if isinstance(exc, BlockedError):
+            help_ = exc.help
         state = self._position.state
         if state.state != "blocked" or state.reason != str(exc):
             # Logged once for each reason; the try of every minute would fill the log.
@@ -231,7 +233,9 @@ class DeliveryPosition:
         """
         state = self.now
         # Without a writer the last one's word holds: what it left unconfirmed stays so.
-        in_doubt = state.durable < state.written if reports_durable is None else reports_durable
+        in_doubt = reports_durable
+        if reports_durable is None:
+            in_doubt = state.durable < state.written
         written = max(through, state.written)
         moved = dataclasses.replace(
             state,

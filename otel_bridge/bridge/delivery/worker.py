@@ -255,7 +255,9 @@ class DeliveryThread:
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
         begun_s = time.monotonic()
-        due_s = math.inf if wait_s is None else begun_s + wait_s
+        due_s = math.inf
+        if wait_s is not None:
+            due_s = begun_s + wait_s
         # Of the beginning of the wait, because a flush must not shorten what the server asked for.
         allowed_s = begun_s + self._requested_s()
         with self._wake:

@@ -151,7 +151,9 @@ class WriterSession:
             return exporter.open(run, settings, self._ledger.memory(state.id))
         except Exception as exc:
             packages = " ".join(exporter.requires)
-            install = f"pip install --upgrade {packages}" if packages else ""
+            install = ""
+            if packages:
+                install = f"pip install --upgrade {packages}"
             blocked = incompatibility(exc, packages or f"the exporter {self._name}", install)
             if blocked is None:
                 raise
@@ -185,7 +187,9 @@ class WriterSession:
         error = self._made(opened, call)
         written: WriterCall | None = call
         if error is not None:
-            unwritten_from = error.position if isinstance(error, ExporterError) else None
+            unwritten_from = None
+            if isinstance(error, ExporterError):
+                unwritten_from = error.position
             written, unwritten = call.split(unwritten_from)
             # Only what was not written: a repeated call must not double the first part.
             batch.calls.appendleft(unwritten)
@@ -387,8 +391,12 @@ def counted(
     if through <= state.counted:
         return state
     counts = view.count(state.counted, through)
-    rows = counts.get(codec.ROW, 0) if codec.ROW in kinds else 0
-    rollouts = counts.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
+    rows = 0
+    if codec.ROW in kinds:
+        rows = counts.get(codec.ROW, 0)
+    rollouts = 0
+    if codec.ROLLOUT in kinds:
+        rollouts = counts.get(codec.ROLLOUT, 0)
     return dataclasses.replace(
         state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts
     )

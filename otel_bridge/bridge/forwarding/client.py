@@ -168,7 +168,9 @@ class _GrpcClient:
         self._rpc_error = grpc.RpcError
         target = endpoint.address.partition("://")[2]
         options = [("grpc.max_receive_message_length", 4 << 20)]
-        compression = grpc.Compression.Gzip if endpoint.gzip else grpc.Compression.NoCompression
+        compression = grpc.Compression.NoCompression
+        if endpoint.gzip:
+            compression = grpc.Compression.Gzip
         if endpoint.secure:
             credentials = grpc.ssl_channel_credentials(
                 _file(endpoint.certificate),

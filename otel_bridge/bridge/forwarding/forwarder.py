@@ -344,7 +344,9 @@ class Forwarder:
                 is_repeated = is_repeated or lane.sender.server in retried_servers
                 retried_servers.add(lane.sender.server)
             if not is_repeated:
-                help_text = f"; {failure.help}" if failure.help else ""
+                help_text = ""
+                if failure.help:
+                    help_text = f"; {failure.help}"
                 self._log_line(f"otlp is {failure.state}: {failure.reason}{help_text}")
             lane.logged_failure = failure
 

@@ -74,7 +74,9 @@ def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
         if len(items) != 1:
             return items if len(items) else None
         message = items[0]
-    kind = message.WhichOneof("data") if isinstance(message, Metric) else None
+    kind = None
+    if isinstance(message, Metric):
+        kind = message.WhichOneof("data")
     if kind is None:
         return None
     points = cast("_Repeated", getattr(message, kind).data_points)

@@ -98,7 +98,9 @@ class FolderRetention:
 
     def _delete_segments(self) -> None:
         of_all = OTLP in self._workers.names
-        forwarding = self._view.sources() if of_all or self._selection.owes_otlp else None
+        forwarding = None
+        if of_all or self._selection.owes_otlp:
+            forwarding = self._view.sources()
         delete_read_segments(self._folder, self._ledger, self._reader, forwarding, of_all=of_all)
 
     def _prune(self) -> int:
@@ -146,7 +148,9 @@ def delete_read_segments(
         OSError: A segment cannot be deleted; the others are deleted.
         JournalError: The ledger cannot be synced to the disk.
     """
-    forwarded = None if forwarding is None else {item.instance_id: item for item in forwarding}
+    forwarded = None
+    if forwarding is not None:
+        forwarded = {item.instance_id: item for item in forwarding}
     due = {
         name: _keep_from(tail, forwarded if of_all or requests_otlp(tail) else None)
         for name, tail in reader.tails.items()

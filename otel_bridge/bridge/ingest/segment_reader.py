@@ -134,7 +134,9 @@ class SegmentReader:
         self._view = ledger.view()
         # A run without a read position has waited for no other bridge: a short job is over before
         # its service opens the folder.
-        opened_unix_ns = time.time_ns() if self._view.sources() else 0
+        opened_unix_ns = 0
+        if self._view.sources():
+            opened_unix_ns = time.time_ns()
         self._new_translator = partial(
             Translator, options=options, other_traces=other_traces, opened_unix_ns=opened_unix_ns
         )

@@ -208,7 +208,9 @@ class SegmentCursor:
                 raise
             return  # deleted meanwhile: the next listing shows that
         self._note_header(header, scanned)
-        whole_end = scanned.frames[-1].end if scanned.frames else self.offset
+        whole_end = self.offset
+        if scanned.frames:
+            whole_end = scanned.frames[-1].end
         self.offset = scanned.end
         self.gaps += scanned.gaps
         if scanned.torn:

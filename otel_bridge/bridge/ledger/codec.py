@@ -86,7 +86,9 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
         return OTHER, _encode_other(record)
     if isinstance(record, MediaRecord):
         # A kind of its own, so that an exporter of metrics alone does not read it.
-        kind = TOKEN_VIEW if record.id.startswith(TOKENS_ID) else MEDIA
+        kind = MEDIA
+        if record.id.startswith(TOKENS_ID):
+            kind = TOKEN_VIEW
         return kind, _encode_media(record)
     if isinstance(record, Config):
         return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
@@ -117,7 +119,9 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
             return Evaluation(*evaluations)
         if kind in {CONFIG, SUMMARY}:
             name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
-            record_type = Config if kind == CONFIG else Summary
+            record_type: type[Config | Summary] = Summary
+            if kind == CONFIG:
+                record_type = Config
             return record_type(name, role, entries, time_unix_ns, position)
         if kind == ALERT:
             alert: list[Any] = [*_load(data), position]

@@ -72,7 +72,9 @@ class ExporterState(ExporterReport):
 
     def lacks(self, position: Position) -> int:
         """Return the number of records up to *position* that the exporter still has to write."""
-        last = position if self.final_position is None else min(position, self.final_position)
+        last = position
+        if self.final_position is not None:
+            last = min(position, self.final_position)
         return max(last - self.written, 0)
 
     def has_all(self, position: Position) -> bool:

@@ -101,7 +101,9 @@ def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
 
 def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
     """Return dead letters, oldest first: all, or those of *ids*."""
-    condition = "" if ids is None else f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
+    condition = ""
+    if ids is not None:
+        condition = f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
     rows = sql.execute(
         "SELECT dead_letters.id, destination, exporter, position, kind, record_id, reason, time_unix_ns, data "  # noqa: S608
         f"FROM dead_letters JOIN destinations ON destinations.id = destination {condition} ORDER BY dead_letters.id",

@@ -256,7 +256,9 @@ class Ledger:
                 "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
             )
             # Older records were pruned; the new exporter counts them as missed.
-            start = self.position if oldest is None else oldest - 1
+            start = self.position
+            if oldest is not None:
+                start = oldest - 1
             sql.execute(
                 "INSERT OR IGNORE INTO destinations (exporter, variables, written, durable, counted, missed) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -288,7 +290,9 @@ class Ledger:
 
     def save(self, destination: ExporterState) -> None:
         """Store the positions and counts of a destination."""
-        status = "" if destination.end_status is None else destination.end_status.value
+        status = ""
+        if destination.end_status is not None:
+            status = destination.end_status.value
         with self.database.transaction() as sql:
             sql.execute(
                 "UPDATE destinations SET written = ?, durable = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "

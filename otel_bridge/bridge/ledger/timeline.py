@@ -89,7 +89,9 @@ class TimelineStore:
             parts.setdefault((phase.role, phase.phase.step), []).append(_of_phase(phase))
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                step = record.step if record.step is not None else _NO_STEP
+                step = _NO_STEP
+                if record.step is not None:
+                    step = record.step
                 parts.setdefault((record.role or "", step), []).extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:

@@ -153,7 +153,9 @@ class ActiveRuns:
         self._log_line = log_line
         self._stall_watch = stall_watch
         self._opener = RunOpener(options, wake, log_line)
-        self._strays = None if may_join is None else StrayTraces(may_join, self._reopen)
+        self._strays = None
+        if may_join is not None:
+            self._strays = StrayTraces(may_join, self._reopen)
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}

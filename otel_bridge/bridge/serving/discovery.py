@@ -133,7 +133,9 @@ class Discovery:
         if folder.path in self._idle_runs:
             return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
         closed = self.closed.get(folder.path)
-        outcome = None if closed is None else closed.remaining.outcome
+        outcome = None
+        if closed is not None:
+            outcome = closed.remaining.outcome
         is_due = closed is not None and self._is_due(closed)
         if outcome not in {None, Outcome.DONE, Outcome.PARKED}:
             return is_due

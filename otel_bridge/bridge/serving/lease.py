@@ -86,7 +86,9 @@ class FolderLease:
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
-            fate = "belongs to another bridge" if self._folder.exists() else "was moved or deleted"
+            fate = "was moved or deleted"
+            if self._folder.exists():
+                fate = "belongs to another bridge"
             self._log_line(f"{self._folder.path} {fate}; this bridge ends")
         self.lost = True
         return False
@@ -139,7 +141,9 @@ def take_lock(
         if _acquired(lock, options.handover_s):
             return lock
     holder = folder.holder()
-    owner = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+    owner = "another process"
+    if holder is not None:
+        owner = f"process {holder.pid} on {holder.host}"
     raise FolderLockedError(
         f"{folder.path} is in use by {owner}; wait for it to finish, or stop it"
     )

@@ -70,7 +70,9 @@ class StallWatch:
             return ["the thread that reads run folders has ended; restart the service"]
         reasons: list[str] = []
         if self.age_s() > self._stall_s:
-            place = f" at run {self._where}" if self._where else ""
+            place = ""
+            if self._where:
+                place = f" at run {self._where}"
             reasons.append(
                 f"the thread that reads run folders has stood still{place} for {self.age_s():.0f} s"
             )

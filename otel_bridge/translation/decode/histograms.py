@@ -114,7 +114,9 @@ def _outer_low(edges: Sequence[float], low: float) -> float:
         return bottom
     if not math.isfinite(top):  # one bucket from -inf to inf
         return low if math.isfinite(low) else 0.0
-    width = edges[2] - top if len(edges) > 2 and math.isfinite(edges[2]) else 1.0
+    width = 1.0
+    if len(edges) > 2 and math.isfinite(edges[2]):
+        width = edges[2] - top
     return top - width
 
 
@@ -125,7 +127,9 @@ def _outer_high(edges: Sequence[float], high: float) -> float:
         return high
     if math.isfinite(top):
         return top
-    width = bottom - edges[-3] if len(edges) > 2 and math.isfinite(edges[-3]) else 1.0
+    width = 1.0
+    if len(edges) > 2 and math.isfinite(edges[-3]):
+        width = bottom - edges[-3]
     return bottom + width
 
 

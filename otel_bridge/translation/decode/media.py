@@ -88,9 +88,9 @@ def items_of(
     cells: list[MediaItem] = []
     start = 0
     for entry in cast("list[object]", listed):
-        described: Mapping[str, object] = (
-            cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
-        )
+        described: Mapping[str, object] = {}
+        if isinstance(entry, Mapping):
+            described = cast("Mapping[str, object]", entry)
         item, start = _item(described, data, start)
         (cells if described.get("cell") is True else items).append(item)
     # Bytes that no item claims show that the sizes are wrong.
@@ -143,9 +143,9 @@ def _check_table(data: bytes, media: int) -> None:
         parsed: object = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise InvalidRecordError(f"a table is not JSON: {exc}") from exc
-    table: Mapping[str, object] = (
-        cast("Mapping[str, object]", parsed) if isinstance(parsed, dict) else {}
-    )
+    table: Mapping[str, object] = {}
+    if isinstance(parsed, dict):
+        table = cast("Mapping[str, object]", parsed)
     columns = table.get("columns")
     rows = table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or len(table) != 2:
@@ -160,7 +160,9 @@ def _check_table(data: bytes, media: int) -> None:
 
 
 def _check_row(row: object, columns: int, media: int) -> None:
-    cells = cast("list[object]", row) if isinstance(row, list) else None
+    cells = None
+    if isinstance(row, list):
+        cells = cast("list[object]", row)
     if cells is None or len(cells) != columns:
         raise InvalidRecordError(f"a row of a table has not {columns} cells")
     for cell in cells:

@@ -72,7 +72,9 @@ class Chat:
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
             return
-        entry_role = entry.get("role") if isinstance(entry, dict) else None
+        entry_role = None
+        if isinstance(entry, dict):
+            entry_role = entry.get("role")
         if not isinstance(entry, dict) or not isinstance(entry_role, str) or not entry_role:
             # Counted and left out: the other messages of the attribute are read.
             self.skipped += 1
@@ -189,7 +191,9 @@ def _choice(entry: Json) -> Json:
 
     Return any other entry unchanged.
     """
-    inner = entry.get("message") if isinstance(entry, dict) else None
+    inner = None
+    if isinstance(entry, dict):
+        inner = entry.get("message")
     if not isinstance(entry, dict) or not isinstance(inner, dict):
         return entry
     return {"role": "assistant", "finish_reason": entry.get("finish_reason"), **inner}

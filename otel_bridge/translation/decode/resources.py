@@ -232,14 +232,18 @@ def role_of(resource_attributes: Mapping[str, object]) -> str | None:
     role = text_in(resource_attributes, semconv.ROLE)
     if not role and semconv.INSTANCE_ID not in resource_attributes:
         service = text_in(resource_attributes, semconv.SERVICE_NAME)
-        role = "" if service.startswith(_UNKNOWN_SERVICE) else service
+        role = service
+        if service.startswith(_UNKNOWN_SERVICE):
+            role = ""
     return role or None
 
 
 def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrigin:
     """Return the origin of spans of the instrumentation scope *scope*."""
     is_native = scope == semconv.SCOPE_NAME
-    facts: dict[str, Json] = {} if is_native else _agent_lightning_facts(resource_attributes)
+    facts: dict[str, Json] = {}
+    if not is_native:
+        facts = _agent_lightning_facts(resource_attributes)
     run_id = run_of(resource_attributes).id
     return SpanOrigin(role_of(resource_attributes), run_id, is_native, facts, scope)
 

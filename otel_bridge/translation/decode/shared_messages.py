@@ -85,9 +85,9 @@ def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
     """
     inputs = _messages(root, semconv.GEN_AI_INPUT_MESSAGES)
     outputs = _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
-    index = (
-        len(inputs) if last_answer is None or not 0 <= last_answer <= len(inputs) else last_answer
-    )
+    index = last_answer
+    if last_answer is None or not 0 <= last_answer <= len(inputs):
+        index = len(inputs)
     return [*inputs[:index], *outputs, *inputs[index:]]
 
 

@@ -77,8 +77,12 @@ class SpanFacts:
         """Return the record of this span."""
         span = self.otlp
         attributes = self.attributes
-        inputs: Json = [*self.prompt] if self.prompt else None
-        outputs: Json = [*self.answer] if self.answer else None
+        inputs: Json = None
+        if self.prompt:
+            inputs = [*self.prompt]
+        outputs: Json = None
+        if self.answer:
+            outputs = [*self.answer]
         if self.kind == TOOL:
             inputs = parsed_json(_else(first_of(attributes, _ARGUMENTS), inputs))
             outputs = parsed_json(_else(first_of(attributes, _RESULTS), outputs))
@@ -234,7 +238,9 @@ def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
         value = attributes.get(name)
         if inner:
             parsed = parsed_json(value)
-            value = parsed.get(inner) if isinstance(parsed, dict) else None
+            value = None
+            if isinstance(parsed, dict):
+                value = parsed.get(inner)
         if value is not None:
             return unquoted(value)
     return None

@@ -133,7 +133,9 @@ class EnginePipeline:
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any."""
         axis = self._axis()
-        step = None if axis is None else self._axes.furthest(axis)
+        step = None
+        if axis is not None:
+            step = self._axes.furthest(axis)
         if axis is None or step is None:
             return []
         attempt = self._axes.current(axis)

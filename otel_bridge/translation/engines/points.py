@@ -85,7 +85,9 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading
         kind, points = _points(metric)
         # Whether a Collector keeps the ending of counters depends on its settings.
         is_counter = kind is SeriesKind.COUNTER
-        family = metric.name.removesuffix(_TOTAL) if is_counter else metric.name
+        family = metric.name
+        if is_counter:
+            family = metric.name.removesuffix(_TOTAL)
         for point in points:
             reading = None if point.flags & _NO_VALUE else _reading(kind, point)
             if reading is not None:

@@ -81,7 +81,9 @@ class Increments:
         # Popped and set again, so that the dict is ordered by the last point.
         self._last.pop(series, None)
         self._last[series] = last_point
-        kind = _EXPLICIT if isinstance(point, pb.HistogramDataPoint) else _EXPONENTIAL
+        kind = _EXPONENTIAL
+        if isinstance(point, pb.HistogramDataPoint):
+            kind = _EXPLICIT
         self._state.set(f"{_HIST}{series}", kind + last_point.SerializeToString())
         if len(self._last) > self._max_series:
             oldest = next(iter(self._last))

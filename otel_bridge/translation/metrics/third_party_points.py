@@ -147,7 +147,9 @@ class ThirdPartyPoints:
     def _points(self, producer: Producer, metrics: Iterable[pb.Metric]) -> Iterator[MetricPoint]:
         """Yield the points of *metrics*, whose texts are hashed where the run is not to have them."""
         for metric in metrics:
-            hashed_texts = hash_texts(metric) if self._less_text else 0
+            hashed_texts = 0
+            if self._less_text:
+                hashed_texts = hash_texts(metric)
             if hashed_texts:
                 count(self._state, "unknown_text", hashed_texts)
             yield from points_of(metric, producer.third_party_role, producer.rank)
@@ -274,9 +276,9 @@ def points_of(
         suffix = attribute_suffix(attributes)
         for ending, value in _values(point):
             key = full_key(point_role, metric.name + ending, rank=rank, suffix=suffix)
-            whole = (
-                point if cumulative and step is None and isinstance(point, _HISTOGRAMS) else None
-            )
+            whole = None
+            if cumulative and step is None and isinstance(point, _HISTOGRAMS):
+                whole = point
             yield MetricPoint(point_role, key, step, point.time_unix_nano, value, delta, whole)
 
 

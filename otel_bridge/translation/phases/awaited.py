@@ -58,7 +58,9 @@ def _awaited_in(
     ends = newest.ends[phase]
     missing = [instance for instance in living if instance not in ends]
     # Of several missing ranks none is the one that holds up the others.
-    rank = _rank_before(steps, phase, missing[0]) if len(missing) == 1 else None
+    rank = None
+    if len(missing) == 1:
+        rank = _rank_before(steps, phase, missing[0])
     if rank is None:
         return None
     last_end_ns = max(end_ns for instance, end_ns in ends.items() if instance in living)

@@ -207,7 +207,9 @@ class PhasePipeline:
             if step.role not in reaches:
                 reaches[step.role] = self._workers.reach(step.role or "", "", now_unix_ns)
             is_over = step.track[1] < self._run.axes.current(axis_of(step.role))
-            quiet_ns = wait_ns if is_over else self._run.options.step_timeout_ns
+            quiet_ns = self._run.options.step_timeout_ns
+            if is_over:
+                quiet_ns = wait_ns
             due_ns = self._run.receive_clock.due(step.last_ns, quiet_ns)
             if now_unix_ns >= min(due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)):
                 steps.append(step)

@@ -76,7 +76,9 @@ class StragglerCauses:
                 self._state.delete(name)
             return []
         # Another rank is another cause: slow ranks that take turns are not one straggler.
-        steps = cause.steps + 1 if cause is not None and cause.rank == rank else 1
+        steps = 1
+        if cause is not None and cause.rank == rank:
+            steps = cause.steps + 1
         # Names of phases come from programs, so their number has a limit.
         if cause is not None or len(self._causes) < _MAX_CAUSES:
             self._causes[name] = _Cause(rank, steps, row.attempt, step)

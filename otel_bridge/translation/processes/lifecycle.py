@@ -191,7 +191,9 @@ class RunLifecycle:
         """Reopen the run, because data follow its end. Without an open process the run ends again after a while."""
         self.ended = False
         self._changed = True
-        self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
+        self._due_ns = 0
+        if not self._open:
+            self._due_ns = now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*.

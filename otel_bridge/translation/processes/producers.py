@@ -129,8 +129,12 @@ class ProducerRegistry:
             return None
         if process is None:
             # A bridge reports only on processes of its own machine.
-            kind = "process" if source.kind == "bridge" else source.kind
-            start = source.start if source.kind in PROCESS_KINDS else None
+            kind = source.kind
+            if kind == "bridge":
+                kind = "process"
+            start = None
+            if source.kind in PROCESS_KINDS:
+                start = source.start
             process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)
         rank = 0 if producer.merge_world else producer.rank  # keys of merged rows name no rank
         decoder = self._decoders.get((producer.role, rank))

@@ -160,7 +160,9 @@ class RolloutAssembler:
         spans = [reading.read_span(span) for span in limited_spans]
         root = _root(spans, subject)
         attributes = root.attributes
-        axis = axis_of(facts.role) if facts.step is not None else None
+        axis = None
+        if facts.step is not None:
+            axis = axis_of(facts.role)
         metadata = _metadata(trace.id, attributes, origin)
         for score in scores:
             metadata.update(_remark_texts(score))
@@ -319,7 +321,9 @@ def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span
     steps: list[tuple[int, int, int]] = []
     for _, span in spans:
         for pair in span.attributes:
-            step = reading.as_int(value_of(pair.value)) if pair.key in keys else None
+            step = None
+            if pair.key in keys:
+                step = reading.as_int(value_of(pair.value))
             if step is not None:
                 steps.append((keys.index(pair.key), span.start_time_unix_nano, step))
     return min(steps)[2] if steps else None
@@ -353,7 +357,9 @@ def _rewards(
     """Return the reward and its parts, from the subject, else from a span in the style of agent-lightning."""
     parts: dict[str, float] = {}
     for key, value in attributes.items():
-        part = reading.as_float(value) if key.startswith(semconv.REWARDS_PREFIX) else None
+        part = None
+        if key.startswith(semconv.REWARDS_PREFIX):
+            part = reading.as_float(value)
         if part is not None:
             parts[key.removeprefix(semconv.REWARDS_PREFIX)] = part
     reward = reading.as_float(attributes.get(semconv.REWARD))

@@ -131,7 +131,9 @@ def _mark(message: Message) -> _Mark:
 
 
 def _call_mark(call: Json) -> Json:
-    function = call.get("function") if isinstance(call, dict) else None
+    function = None
+    if isinstance(call, dict):
+        function = call.get("function")
     if not isinstance(function, dict):
         return call
     return [function.get("name"), parsed_json(function.get("arguments"))]

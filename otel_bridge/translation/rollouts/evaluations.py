@@ -176,7 +176,9 @@ class Evaluations:
         """
         trace_id = evaluation.trace_id
         entry = self._entry(trace_id)
-        values = cast("dict[str, dict[str, list[Json]]]", entry["values"]) if entry else {}
+        values = {}
+        if entry:
+            values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
         of_name = values.get(evaluation.score.name, {})
         stored = of_name.get(evaluation.instance_id)
         # Redelivered, or overtaken by a later value of the same process.
@@ -190,7 +192,9 @@ class Evaluations:
             packed = _rank_only(packed)
         # Copies, because a value in the state must not be changed in place.
         values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
-        since_ns = cast("int", entry["since"]) if entry else now_unix_ns
+        since_ns = now_unix_ns
+        if entry:
+            since_ns = cast("int", entry["since"])
         was_settled = settled or bool(entry and entry["settled"])
         self._store(trace_id, since_ns, values, pending=pending, settled=was_settled)
         return True

@@ -132,7 +132,9 @@ class RolloutPipeline:
         self._is_native = origin.is_native or semconv.INSTANCE_ID in resource_attributes
         for trace_id, spans in by_trace.items():
             # The usual message holds one trace: stored as it is, without packing spans again.
-            message = scope_spans if len(spans) == len(scope_spans.spans) else None
+            message = None
+            if len(spans) == len(scope_spans.spans):
+                message = scope_spans
             records += self._received(trace_id.hex(), origin, spans, message, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
@@ -230,7 +232,9 @@ class RolloutPipeline:
         records = self.tick(now_unix_ns)
         waiting = self._store.traces.get(stray.id)
         # The process that sent a stray is of another run, and not one of this run's workers.
-        self._sender = "" if waiting is None else waiting.sender
+        self._sender = ""
+        if waiting is not None:
+            self._sender = waiting.sender
         self._is_native = False
         for origin, span in stray.spans:
             records += self._received(stray.id, origin, [span], None, now_unix_ns)

@@ -235,7 +235,9 @@ class StepSampler:
         number = self._stepless_number(step) if step.number is None else step.number
         identity = f"{STATISTICS_ID}{role}:{split}:{number}"
         identity += f":a{attempt}" if attempt > 1 else ""
-        axis = axis_of(step.role) if step.number is not None else None
+        axis = None
+        if step.number is not None:
+            axis = axis_of(step.role)
         steps = dict(self._axes())
         if axis is not None and step.number is not None:
             steps[axis] = step.number
@@ -263,9 +265,9 @@ class StepSampler:
     def _stepless_number(self, step: SampledStep) -> int:
         """Return a new number for rollouts without a step: the arrival time of the first, made unique."""
         last_number = self._state.get(_STEPLESS)
-        number = (
-            max(step.first_ns, last_number + 1) if isinstance(last_number, int) else step.first_ns
-        )
+        number = step.first_ns
+        if isinstance(last_number, int):
+            number = max(step.first_ns, last_number + 1)
         self._state.set(_STEPLESS, number)
         return number
 

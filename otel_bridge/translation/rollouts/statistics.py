@@ -109,7 +109,9 @@ class Statistics:
             sums.flat for group, sums in self.groups.items() if group != NO_GROUP
         )
         whole = self._whole()
-        self.groups = {NO_GROUP: whole} if whole.count else {}
+        self.groups = {}
+        if whole.count:
+            self.groups = {NO_GROUP: whole}
 
     def _whole(self) -> Sums:
         whole = Sums()

@@ -95,11 +95,15 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]
             for span_id, pair in pairs.items()
             if beginnings.get(span_id, without_rollout) == beginning
         ]
-        rollout_id = trace.id if keeps_id else sub_trace_id(trace.id, beginning)
+        rollout_id = trace.id
+        if not keeps_id:
+            rollout_id = sub_trace_id(trace.id, beginning)
         inherited = _inherited(spans[beginning], spans)
         part_spans: list[tuple[SpanOrigin, Span]] = []
         for origin, member in members:
-            span = inherited if member.span_id == beginning else member
+            span = member
+            if member.span_id == beginning:
+                span = inherited
             if not keeps_id:
                 span = _moved(span, beginning, rollout_id, trace.id, spans)
             part_spans.append((origin, span))
@@ -139,7 +143,9 @@ def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes
     first_of_name: dict[str, bytes] = {}
     beginnings: dict[bytes, bytes] = {}
     for top in _by_start(tops.values(), spans):
-        name = None if spans[top].name == semconv.ROLLOUT_SPAN else _rollout_id(spans[top])
+        name = None
+        if spans[top].name != semconv.ROLLOUT_SPAN:
+            name = _rollout_id(spans[top])
         beginnings[top] = top if name is None else first_of_name.setdefault(name, top)
     return {span_id: beginnings[top] for span_id, top in tops.items()}
 

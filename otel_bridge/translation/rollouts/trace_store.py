@@ -323,7 +323,9 @@ class CompletedTraces:
         # By the number of their end: the state is ordered by trace id.
         entries.sort(key=lambda pair: cast("int", pair[0][0]))
         self._ended = {trace_id: _ended(value) for value, trace_id in entries}
-        self._number = cast("int", entries[-1][0][0]) if entries else 0
+        self._number = 0
+        if entries:
+            self._number = cast("int", entries[-1][0][0])
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -340,7 +342,9 @@ class CompletedTraces:
     def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
         """Remember a trace; return the id of the trace that is forgotten in exchange."""
         self._number += 1
-        ids = b"".join(sorted(ended.span_ids)).hex() if ended.span_ids is not None else None
+        ids = None
+        if ended.span_ids is not None:
+            ids = b"".join(sorted(ended.span_ids)).hex()
         fields = [
             self._number,
             ended.emitted,

@@ -160,7 +160,9 @@ class TokenPipeline:
             waits = not span.has_mismatch and ENGINE in streams
             if is_shown or waits:
                 # Of a rollout that no tracker shows only the half is kept that a mismatch needs.
-                kept_streams = streams if is_shown else {ENGINE: streams[ENGINE]}
+                kept_streams = streams
+                if not is_shown:
+                    kept_streams = {ENGINE: streams[ENGINE]}
                 rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
