@@ -12,17 +12,15 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from otel_bridge.capabilities import accepts
-from otel_bridge.errors import PermanentError
-from otel_bridge.media_files import file_name, put_media
+from otel_bridge.media_files import put_media
 from otel_bridge.records import Json, MediaItem, MediaRecord
 from otel_bridge_trackio.payload import RESERVED, Payload
 
 Put = Callable[[MediaItem, int], str]
 """Stores the file of an item at a step; returns its path below Trackio's folder of media."""
-UPLOAD: Final = "bulk_upload_media"
 _FILES: Final = {
     "image": "trackio.image", "audio": "trackio.audio", "video": "trackio.video", "html": "trackio.html",
 }  # fmt: skip
@@ -50,64 +48,6 @@ def local_put(project: str, run: str) -> Put | None:
         # The umask decides, as for Trackio's own files: others may run the dashboard on this
         # folder.
         return str(put_media(folder, item, mode=0o666).relative_to(media_dir))
-
-    return put_file
-
-
-class FileServer(Protocol):
-    """Takes files, as a Trackio server does."""
-
-    def upload(self, name: str, data: bytes, /) -> Payload:
-        """Send a file; return what names it in a call."""
-        ...
-
-    def call(self, name: str, **arguments: object) -> object:
-        """Call one function of the server."""
-        ...
-
-    def file_bytes(self, path: str, /) -> int | None:
-        """Return the size of a file that the server shows, ``None`` when it shows none at *path*."""
-        ...
-
-
-def remote_put(
-    server: FileServer, fields: Payload, media_dir: str, hf_token: str | None = None
-) -> Put:
-    """Return what stores files on a Trackio server: each is looked for there before and after it is sent.
-
-    Args:
-        server: The server.
-        fields: Project, run and id of the run, as every entry names them.
-        media_dir: The server's folder of media.
-        hf_token: Token that a Space requires.
-    """
-    project = str(fields["project"])
-    # The server's own folder of a project: Trackio drops all other characters.
-    folder = "".join(char for char in project if char.isalnum() or char in "-_") or "default"
-    run_folder = folder_name(str(fields["run"]))
-
-    def put_file(item: MediaItem, step: int) -> str:
-        path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
-        server_path = f"{media_dir}/{path}"
-        size = len(item.data)
-        # Redelivered, or the same bytes at this step: the name is made of them, so the file is
-        # whole.
-        if server.file_bytes(server_path) == size:
-            return path
-        sent: Payload = {
-            **fields, "run": run_folder, "step": step, "relative_path": None,
-            "uploaded_file": server.upload(file_name(item), item.data),
-        }  # fmt: skip
-        server.call(UPLOAD, uploads=[sent], hf_token=hf_token)
-        # Asked again, because some versions store the file under a name of their own, which no row
-        # shows.
-        stored_size = server.file_bytes(server_path)
-        if stored_size != size:
-            raise PermanentError(
-                f"Trackio's server shows {stored_size} bytes of a file of {size} under {path}: its Trackio names files"
-                " itself; upgrade Trackio on the server"
-            )
-        return path
 
     return put_file
 

@@ -17,11 +17,12 @@ import requests
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.media_files import file_name
 from otel_bridge.otlp.request_size import RequestSize, retry_after_s
-from otel_bridge.records import Alert, Evaluation
+from otel_bridge.records import Alert, Evaluation, MediaItem
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
-from otel_bridge_trackio.media import UPLOAD, Put, remote_put
+from otel_bridge_trackio.media import Put, folder_name
 from otel_bridge_trackio.payload import Payload, timestamp
 from otel_bridge_trackio.settings import Remote
 from otel_bridge_trackio.store import StoreEntry
@@ -30,6 +31,7 @@ from otel_bridge_trackio.versions import TrackioAbilities, of_server
 REQUEST_ENTRIES: Final = 500
 REQUEST_BYTES: Final = 4 << 20
 _API_VERSION: Final = 1
+_UPLOAD: Final = "bulk_upload_media"
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _HEADER: Final = "X-Trackio-Write-Token"
 _PAGE: Final = 500
@@ -200,18 +202,52 @@ class RemoteStore:
             BlockedError: The server refuses access.
         """
         try:
-            self.call(UPLOAD, uploads=[], hf_token=self._server.hf_token)
+            self.call(_UPLOAD, uploads=[], hf_token=self._server.hf_token)
             server_settings = self.call("get_settings")
         except BlockedError as exc:
             if "Unknown API" in str(exc):
                 return None
             raise
         folder = _table(server_settings).get("media_dir")
-        if folder:
-            return remote_put(self, self._fields, str(folder), self._server.hf_token)
-        return None
+        if not folder:
+            return None
+        media_dir = str(folder)
+        return lambda item, step: self._put_file(media_dir, item, step)
 
-    def upload(self, name: str, data: bytes) -> Payload:
+    def _put_file(self, media_dir: str, item: MediaItem, step: int) -> str:
+        """Store a file on the server, which is asked for it before and after; return its path below *media_dir*.
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+            BlockedError: The server refuses access.
+            PermanentError: The server stored the file under another name.
+        """
+        # The server's own folder of a project: Trackio drops all other characters.
+        folder = "".join(char for char in self._project if char.isalnum() or char in "-_")
+        run_folder = folder_name(str(self._fields["run"]))
+        path = f"{folder or 'default'}/{run_folder}/{step}/{file_name(item)}"
+        server_path = f"{media_dir}/{path}"
+        size = len(item.data)
+        # Redelivered, or the same bytes at this step: the name is made of them, so the file is
+        # whole.
+        if self._file_bytes(server_path) == size:
+            return path
+        sent: Payload = {
+            **self._fields, "run": run_folder, "step": step, "relative_path": None,
+            "uploaded_file": self._upload(file_name(item), item.data),
+        }  # fmt: skip
+        self.call(_UPLOAD, uploads=[sent], hf_token=self._server.hf_token)
+        # Asked again, because some versions store the file under a name of their own, which no row
+        # shows.
+        stored_size = self._file_bytes(server_path)
+        if stored_size != size:
+            raise PermanentError(
+                f"Trackio's server shows {stored_size} bytes of a file of {size} under {path}: its Trackio names files"
+                " itself; upgrade Trackio on the server"
+            )
+        return path
+
+    def _upload(self, name: str, data: bytes) -> Payload:
         """Send a file to the server's folder of uploads; return what names it in a call.
 
         Raises:
@@ -229,7 +265,7 @@ class RemoteStore:
             "meta": {"_type": "gradio.FileData"},
         }
 
-    def file_bytes(self, path: str) -> int | None:
+    def _file_bytes(self, path: str) -> int | None:
         """Return the size of a file that the server shows, ``None`` when it shows none at *path*.
 
         Raises:
@@ -249,9 +285,7 @@ class RemoteStore:
                     raise self._error(response, None)
                 return int(response.headers.get("Content-Length", "-1"))
         except requests.RequestException as exc:
-            raise RetryableError(
-                f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)
-            ) from exc
+            raise self._unreachable(exc) from exc
 
     def close(self) -> None:
         """Close the connection."""
@@ -388,12 +422,15 @@ class RemoteStore:
             )
             answer = _json(response)
         except requests.RequestException as exc:
-            raise RetryableError(
-                f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)
-            ) from exc
+            raise self._unreachable(exc) from exc
         if response.status_code == 200 and answer is not None:
             return answer
         raise self._error(response, answer)
+
+    def _unreachable(self, exc: requests.RequestException) -> RetryableError:
+        reason = redact_and_cut(" ".join(str(exc).split()), 300)
+        timed_out = isinstance(exc, requests.Timeout)
+        return RetryableError(f"{self.url}: {reason}", timed_out=timed_out)
 
     def _error(self, response: requests.Response, answer: object) -> ExporterError:
         """Return the error for an answer that is not a success: by its status, or by the words of its text."""
@@ -481,10 +518,6 @@ def _text(stored: object) -> str:
     if text.lstrip().startswith("{"):
         return text
     return bytes.fromhex(text).decode()
-
-
-def _short(exc: Exception) -> str:
-    return redact_and_cut(" ".join(str(exc).split()), 300)
 
 
 def _quoted(text: str) -> str:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
@@ -23,7 +23,7 @@ from otel_bridge_trackio.late_values import add_late_values
 from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
-from otel_bridge_trackio.versions import INSTALL, Storage, TrackioAbilities, storage_of, unusable
+from otel_bridge_trackio.versions import INSTALL, TrackioAbilities, storage_of, unusable
 
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
 _REFUSALS: Final = (
@@ -76,8 +76,10 @@ class LocalStore:
         if not accepts(self._storage, "get_log_count", "project", "run", "run_id"):
             return 0
         with _as_bridge_errors():
-            return self._storage.get_log_count(
-                project=self._project, run=self._name, run_id=self._run_id
+            return int(
+                self._storage.get_log_count(
+                    project=self._project, run=self._name, run_id=self._run_id
+                )
             )
 
     def config(self) -> Payload:
@@ -90,7 +92,7 @@ class LocalStore:
         if not accepts(self._storage, "get_run_config", "project", "run", "run_id"):
             return {}
         with _as_bridge_errors():
-            stored_config = self._storage.get_run_config(
+            stored_config: Payload | None = self._storage.get_run_config(
                 project=self._project, run=self._name, run_id=self._run_id
             )
         return stored_config or {}
@@ -254,7 +256,7 @@ def abilities_in(directory: Path) -> TrackioAbilities:
     return _imported(directory)[1]
 
 
-def _load(directory: Path, project: str) -> tuple[Storage, TrackioAbilities]:
+def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
     storage, abilities = _imported(directory)
     if accepts(storage, "validate_project_name", "project"):
         try:
@@ -266,7 +268,7 @@ def _load(directory: Path, project: str) -> tuple[Storage, TrackioAbilities]:
     return storage, abilities
 
 
-def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
+def _imported(directory: Path) -> tuple[Any, TrackioAbilities]:
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
         # A hub that never answers must not block the writer.

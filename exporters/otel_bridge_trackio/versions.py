@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Any, Final
 
 from otel_bridge.capabilities import Capabilities, accepts, incompatibility, release_of
 from otel_bridge.errors import BlockedError
-from otel_bridge_trackio.payload import Payload
 
 INSTALL: Final = "pip install 'trackio>=0.25,<0.44'"
 TESTED_WITH: Final = "0.25.1, 0.30.4, 0.36.0, 0.37.1, 0.40.0, 0.43.0"
@@ -46,68 +45,6 @@ _HINTS: Final[Mapping[str, str]] = {
 }
 
 
-class Storage(Protocol):
-    """Declares the used static methods of ``SQLiteStorage``.
-
-    Only `bulk_log` and `get_traces` must exist.
-    """
-
-    def bulk_log(
-        self,
-        *,
-        project: str,
-        run: str,
-        metrics_list: list[Payload],
-        steps: list[int],
-        timestamps: list[str],
-        config: Payload | None,
-        log_ids: list[str],
-        run_id: str,
-    ) -> None:
-        """Store records, each once by its id."""
-        ...
-
-    def bulk_alert(
-        self,
-        *,
-        project: str,
-        run: str,
-        titles: list[str],
-        texts: list[str | None],
-        levels: list[str],
-        steps: list[int | None],
-        timestamps: list[str],
-        alert_ids: list[str],
-        run_id: str,
-    ) -> None:
-        """Store alerts, each once by its id."""
-        ...
-
-    def get_log_count(self, *, project: str, run: str, run_id: str) -> int:
-        """Return how many records there are."""
-        ...
-
-    def get_run_config(self, *, project: str, run: str, run_id: str) -> Payload | None:
-        """Return the config."""
-        ...
-
-    def get_project_db_path(self, *, project: str) -> Path:
-        """Return the database file of a project."""
-        ...
-
-    def get_logs(self, *, project: str, run: str, run_id: str) -> list[dict[str, object]]:
-        """Return the rows."""
-        ...
-
-    def get_traces(self, *, project: str, run_id: str) -> list[object]:
-        """Return the traces."""
-        ...
-
-    def validate_project_name(self, *, project: str) -> None:
-        """Raise ``ValueError`` for a name that a project may not have."""
-        ...
-
-
 class TrackioAbilities:
     """Holds the abilities of one Trackio that not every supported version has.
 
@@ -124,13 +61,13 @@ class TrackioAbilities:
         self.degraded = capabilities.degraded
 
 
-def storage_of(trackio: ModuleType) -> tuple[Storage, TrackioAbilities]:
+def storage_of(trackio: ModuleType) -> tuple[Any, TrackioAbilities]:
     """Return ``SQLiteStorage`` of the imported package *trackio*, and what it can do.
 
     Raises:
         BlockedError: A call without which nothing works is missing.
     """
-    storage: Storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+    storage: Any = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
     tracker = f"Trackio {trackio.__version__}"
     capabilities = Capabilities(tracker, INSTALL)
     capabilities.require(storage, "bulk_log", *_BULK_LOG)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.otlp.json_text import utf8
@@ -38,7 +38,10 @@ from otel_bridge_wandb.content.payload import (
 )
 from otel_bridge_wandb.content.rollout_tables import Increment, Tables
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
+from otel_bridge_wandb.offline.store import OfflineStore
+from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.sdk import call_within
+from otel_bridge_wandb.shared_mode.run import SharedRun
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as
@@ -46,78 +49,8 @@ killed."""
 R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
-class RunStore(Protocol):
-    """Tracks which records are durable: offline none is, online the server's line count decides."""
-
-    def due(self, positions: Sequence[Position], /) -> Sequence[Position]:
-        """Return the positions of *positions* that are neither in the store nor being uploaded."""
-        ...
-
-    def passed(self, position: Position, /) -> None:
-        """Note that the record at *position* has no line."""
-        ...
-
-    def announce(self, positions: Sequence[Position], /) -> None:
-        """Store that the next lines are *positions*; raise when none may be logged."""
-        ...
-
-    def logged(self, count: int, /) -> None:
-        """Note that *count* of the announced lines were logged and the rest will not be."""
-        ...
-
-    def announce_table(self, key: str, positions: Sequence[Position], /) -> None:
-        """Store that the next line is an increment of the table *key* with *positions*."""
-        ...
-
-    def log_table(self, log: Callable[[], None], /) -> None:
-        """Log the increment just announced by calling *log*."""
-        ...
-
-    def log_media(self, position: Position, log: Callable[[], None], /) -> None:
-        """Log one line with media by calling *log*, as the record at *position*."""
-        ...
-
-    def durable(self) -> Position | None:
-        """Return the last position up to which all records are in the store.
-
-        Raise when no more will arrive.
-        """
-        ...
-
-    def timed_out(self) -> None:
-        """Note that the run was not finished in time."""
-        ...
-
-    def ended(self) -> Position | None:
-        """Return what `durable` would after the run was finished.
-
-        Raise unless all logged data is in the store.
-        """
-        ...
-
-    def left(self) -> Position | None:
-        """Return what `durable` would after the run was finished without being marked complete."""
-        ...
-
-    def close(self) -> None:
-        """Release everything."""
-        ...
-
-
-class Shared(Protocol):
-    """Adds the duties of a writer of a run with several writers."""
-
-    def gather(self, mine: Mapping[str, object], /) -> None:
-        """Adopt what the other writers have stored, except entries *mine*, because the next upload replaces it."""
-        ...
-
-    def look(self) -> None:
-        """Check from time to time what the server stores; raise only exceptions of wandb."""
-        ...
-
-    def before_end(self) -> None:
-        """Send all entries before the run is finished, because the last upload is final."""
-        ...
+RunStore: TypeAlias = OnlineStore | OfflineStore
+"""Tracks which records are durable: offline none is, online the server's line count decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +91,7 @@ class OpenRun:
     run_id: str | None = None
     degraded: tuple[str, ...] = ()
     deadline_s: float | None = None
-    shared: Shared | None = None
+    shared: SharedRun | None = None
     number: Callable[[Sequence[dict[str, object]]], None] = lambda _lines: None
     missed: Callable[[int, bool], str] | None = None
     bulk: Callable[[], AbstractContextManager[None]] = nullcontext
