@@ -186,21 +186,18 @@ def count_items(
     request: ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest,
 ) -> int:
     """Return the number of points, spans or records."""
+    items = 0
     if isinstance(request, ExportMetricsServiceRequest):
-        metrics = (
-            m
-            for part in request.resource_metrics
-            for scope in part.scope_metrics
-            for m in scope.metrics
-        )
-        return sum(_points(metric) for metric in metrics)
-    if isinstance(request, ExportTraceServiceRequest):
-        return sum(
-            len(scope.spans) for part in request.resource_spans for scope in part.scope_spans
-        )
-    return sum(
-        len(scope.log_records) for part in request.resource_logs for scope in part.scope_logs
-    )
+        for metrics in request.resource_metrics:
+            for scope_metrics in metrics.scope_metrics:
+                items += sum(map(_points, scope_metrics.metrics))
+    elif isinstance(request, ExportTraceServiceRequest):
+        for spans in request.resource_spans:
+            items += sum(len(scope_spans.spans) for scope_spans in spans.scope_spans)
+    else:
+        for logs in request.resource_logs:
+            items += sum(len(scope_logs.log_records) for scope_logs in logs.scope_logs)
+    return items
 
 
 def partial_success(signal: Signal, items: int, reason: str) -> bytes:

@@ -201,10 +201,7 @@ class ConsoleRunWriter:
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Print *values*."""
         del role
-        text = " ".join(
-            f"{key}={value if isinstance(value, str) else _shown(value)}"
-            for key, value in values.items()
-        )
+        text = " ".join(f"{key}={_shown(value)}" for key, value in values.items())
         self._print(None, None, "", f"summary: {_clipped(text)}")
 
     def durable(self) -> Position | None:
@@ -252,7 +249,8 @@ class ConsoleRunWriter:
             ) from exc
 
 
-def _shown(value: Value) -> str:
+def _shown(value: Value | Scalar) -> str:
+    """Return a number in six digits, a distribution by its count and range, anything else as it is."""
     if isinstance(value, Distribution):
         return f"[{value.count} values, {value.min:.6g} to {value.max:.6g}]"
     if isinstance(value, float):

@@ -23,6 +23,13 @@ _log = logging.getLogger(__name__)
 _HASH_DIGITS = 8
 
 
+def _without_dots(part: str) -> str:
+    """Return a part of a name; of dots alone, which would name another folder, as many underscores."""
+    if set(part) == {"."}:
+        return "_" * len(part)
+    return part
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRules:
     """Holds MLflow's rules for names and sizes.
@@ -153,16 +160,16 @@ class Names:
 
     def _clean(self, key: str) -> str:
         text = re.sub(r"/+", "/", key.replace("@", "_at_"))
-        text = "".join(
-            char if char not in "\n\0" and self._rules.legal(char) else "_" for char in text
-        )
-        segments = [
-            "_" * len(part) if set(part) == {"."} else part for part in text.strip("/").split("/")
-        ]
-        name = "/".join(segments) or "_"
+        text = "".join(map(self._legal, text))
+        name = "/".join(map(_without_dots, text.strip("/").split("/"))) or "_"
         if len(name) > self._rules.name_length:
             name = self._cut(name, key)
         return name if self._fits(name) else self._cut("_", key)
+
+    def _legal(self, char: str) -> str:
+        if char in "\n\0" or not self._rules.legal(char):
+            return "_"
+        return char
 
     def _cut(self, name: str, identity: str) -> str:
         digits = hashlib.md5(

@@ -166,9 +166,8 @@ class MetricWriter:
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
             values = self._values_of(row)
-            self._names.add_keys(
-                key for key, value in values.items() if not isinstance(value, Distribution)
-            )
+            plain_keys = [key for key in values if not isinstance(values[key], Distribution)]
+            self._names.add_keys(plain_keys)
             for key, value in values.items():
                 numbers = self._numbers(key, value)
                 if numbers is None:

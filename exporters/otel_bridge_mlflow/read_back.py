@@ -39,10 +39,8 @@ def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is unt
     numbers = 0
     rollouts = 0
     for mlflow_run in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
-        numbers += sum(
-            len(client.get_metric_history(mlflow_run.info.run_id, key))
-            for key in mlflow_run.data.metrics
-        )
+        for key in mlflow_run.data.metrics:
+            numbers += len(client.get_metric_history(mlflow_run.info.run_id, key))
         rollouts += len(
             client.search_traces(
                 locations=place, run_id=mlflow_run.info.run_id, max_results=_TRACES

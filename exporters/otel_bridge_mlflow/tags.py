@@ -164,18 +164,15 @@ class SummaryWriter:
                 data = client.get_run(self._run_id).data
                 self._numbers = dict(data.metrics)
                 self._tags = dict(data.tags)
-        numbers = {
-            f"{_SUMMARY}{key}": value
-            for key, value in values.items()
-            # By type, because bool is an int and is shown as a tag.
-            if type(value) in {int, float}
-        }
-        self._write_numbers(cast("dict[str, float]", numbers))
-        texts = {
-            f"{_SUMMARY}{key}": str(value)
-            for key, value in values.items()
-            if type(value) in {bool, str}
-        }
+        numbers: dict[str, float] = {}
+        texts: dict[str, str] = {}
+        for key, value in values.items():
+            # bool is an int, and is shown as a tag.
+            if isinstance(value, (bool, str)):
+                texts[f"{_SUMMARY}{key}"] = str(value)
+            else:
+                numbers[f"{_SUMMARY}{key}"] = value
+        self._write_numbers(numbers)
         self._names.add_keys(texts)
         self._names.store()
         with as_bridge_errors(doing):

@@ -117,13 +117,16 @@ def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Pa
 
 def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> list[Json]:
     columns, rows = record.table(item)
-    return [
-        {
-            column: _file(cell, put_file, step) if isinstance(cell, MediaItem) else cell
-            for column, cell in zip(columns, row, strict=True)
-        }
-        for row in rows
-    ]
+    table: list[Json] = []
+    for row in rows:
+        cells: list[Json] = []
+        for cell in row:
+            if isinstance(cell, MediaItem):
+                cells.append(_file(cell, put_file, step))
+            else:
+                cells.append(cell)
+        table.append(dict(zip(columns, cells, strict=True)))
+    return table
 
 
 def _file(item: MediaItem, put_file: Put, step: int) -> Payload:

@@ -106,9 +106,9 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
 
 
 def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
-    return [
-        table
-        for table in _TABLES
-        if {"run_id", "run_name"}
-        <= {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
-    ]
+    tables: list[str] = []
+    for table in _TABLES:
+        columns = {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+        if columns >= {"run_id", "run_name"}:
+            tables.append(table)
+    return tables

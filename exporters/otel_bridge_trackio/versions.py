@@ -135,13 +135,9 @@ def _takes_spans(source: Path) -> bool:
         # Spans as text in the metadata are shown by every version, so an unreadable source is no
         # loss.
         return False
-    functions = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
-    ]
-    return any(
-        argument.arg == "spans"
-        for node in functions
-        for argument in (*node.args.args, *node.args.kwonlyargs)
-    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            arguments = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+            if "spans" in arguments:
+                return True
+    return False

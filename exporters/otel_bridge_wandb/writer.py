@@ -238,11 +238,8 @@ class WandbRunWriter:
         self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
     ) -> None:
         """Set entries again that rows replaced: W&B makes each row's values the summary's."""
-        replaced = {
-            key: self._summary[key]
-            for _, line in lines
-            for key in line.keys() & self._summary.keys()
-        }
+        keys = set[str]().union(*(line for _, line in lines))
+        replaced = {key: self._summary[key] for key in keys & self._summary.keys()}
         if replaced:
             with as_bridge_errors("writing the summary"):
                 opened.run.summary.update(replaced)

@@ -85,15 +85,15 @@ def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> Base
 
 
 def _state_folders(env: Mapping[str, str]) -> list[Path]:
-    homes = [
-        env.get("XDG_STATE_HOME", ""),
-        f"{env['HOME']}/.local/state" if env.get("HOME") else "",
-    ]
     mine = f"otel-bridge-{os.getuid()}"
-    temporary = [env.get("TMPDIR", ""), *_SHARED_TEMPORARY]
-    return [Path(home) / "otel-bridge" for home in homes if os.path.isabs(home)] + [
-        Path(folder) / mine for folder in temporary if os.path.isabs(folder)
+    folders = [
+        Path(env.get("XDG_STATE_HOME", ""), "otel-bridge"),
+        Path(env.get("HOME", ""), ".local/state/otel-bridge"),
+        Path(env.get("TMPDIR", ""), mine),
+        *(Path(folder, mine) for folder in _SHARED_TEMPORARY),
     ]
+    # Without a variable, or with a relative one, the folder would depend on where the program is.
+    return [folder for folder in folders if folder.is_absolute()]
 
 
 def _can_be_made(path: Path) -> bool:

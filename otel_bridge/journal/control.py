@@ -51,18 +51,14 @@ class ControlRequest:
     def dead_letters(self) -> dict[str, list[int]]:
         """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
         ids_by_name = self.values.get("dead_letters")
-        requested = {}
-        if isinstance(ids_by_name, dict):
-            requested = cast("dict[str, object]", ids_by_name)
-        lists = {
-            name: cast("list[object]", ids)
-            for name, ids in requested.items()
-            if isinstance(ids, list)
-        }
-        return {
-            name: [number for number in ids if type(number) is int and 0 < number < _ID_LIMIT]
-            for name, ids in lists.items()
-        }
+        if not isinstance(ids_by_name, dict):
+            return {}
+        dead_letters: dict[str, list[int]] = {}
+        for name, ids in cast("dict[str, object]", ids_by_name).items():
+            if isinstance(ids, list):
+                numbers = [number for number in cast("list[object]", ids) if type(number) is int]
+                dead_letters[name] = [number for number in numbers if 0 < number < _ID_LIMIT]
+        return dead_letters
 
 
 def is_requested(folder: RunFolder) -> bool:

@@ -48,20 +48,16 @@ def scan_folder(folder: RunFolder) -> FolderScan:
     other_paths = list[str]()
     if SEGMENTS in directories:
         segments, other_paths = list_segments(directories.pop(SEGMENTS))
-    total_bytes = (
-        sum(stamp.size_bytes for stamp in files.values())
-        + sum(segment.size_bytes for segment in segments)
-        + sum(map(_bytes_at, other_paths))
-        + sum(map(bytes_below, directories.values()))
-    )
-    of_sqlite = [
-        files[name].size_bytes
-        for end in ("", "-wal", "-shm")
-        if (name := f"{LEDGER}{end}") in files
-    ]
+    total_bytes = sum(map(_bytes_at, other_paths)) + sum(map(bytes_below, directories.values()))
+    total_bytes += sum(stamp.size_bytes for stamp in files.values())
+    total_bytes += sum(segment.size_bytes for segment in segments)
+    ledger_bytes = 0
+    for name in (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-shm"):
+        if name in files:
+            ledger_bytes += files[name].size_bytes
     return FolderScan(
         total_bytes,
-        sum(of_sqlite),
+        ledger_bytes,
         segments,
         files.get(REPORT),
         (files.get(LEDGER), files.get(f"{LEDGER}-wal")),

@@ -256,11 +256,11 @@ def _understood(raw: object) -> Report | None:
 
 def sampled_out_lines(report: Report) -> list[str]:
     """Return one line for each reason for which an exporter left something out."""
-    return [
-        f"{name} left out {count:,} {reason}"
-        for name, exporter in report.exporters.items()
-        for reason, count in sorted(exporter.left_out.items())
-    ]
+    lines: list[str] = []
+    for name, exporter in report.exporters.items():
+        left_out = sorted(exporter.left_out.items())
+        lines += [f"{name} left out {count:,} {reason}" for reason, count in left_out]
+    return lines
 
 
 _T = TypeVar("_T", BridgeReport, ProcessReport, RoleReport, ExporterReport, Report)
@@ -270,21 +270,15 @@ def _report(raw: Mapping[str, object]) -> Report:
     nested = {"bridge", "processes", "roles", "exporters", "former"}
     report = _filled(Report, {name: value for name, value in raw.items() if name not in nested})
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
-    report.processes = {
-        name: _filled(ProcessReport, _table(value))
-        for name, value in _table(raw.get("processes", {})).items()
-    }
-    report.roles = {
-        name: _filled(RoleReport, _table(value))
-        for name, value in _table(raw.get("roles", {})).items()
-    }
-    report.exporters = _exporters(raw.get("exporters", {}))
-    report.former = _exporters(raw.get("former", {}))
+    report.processes = _all_filled(ProcessReport, raw.get("processes", {}))
+    report.roles = _all_filled(RoleReport, raw.get("roles", {}))
+    report.exporters = _all_filled(ExporterReport, raw.get("exporters", {}))
+    report.former = _all_filled(ExporterReport, raw.get("former", {}))
     return report
 
 
-def _exporters(raw: object) -> dict[str, ExporterReport]:
-    return {name: _filled(ExporterReport, _table(value)) for name, value in _table(raw).items()}
+def _all_filled(kind: type[_T], raw: object) -> dict[str, _T]:
+    return {name: _filled(kind, _table(value)) for name, value in _table(raw).items()}
 
 
 def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:

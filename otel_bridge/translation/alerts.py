@@ -20,7 +20,7 @@ from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, number_at
 
 CALM_VALUES: Final = 5
 """Values in a row on the good side after which a cause has ended."""
@@ -52,7 +52,7 @@ _Bound: TypeAlias = tuple[AlertRule, Callable[[Any, float], bool], float]
 
 def note_raised(state: TranslationState, alert: Alert) -> Alert:
     """Count *alert* for the report, as the last one; return it."""
-    state.set(RAISED, _integer(state.get(RAISED)) + 1)
+    state.set(RAISED, number_at(state, RAISED) + 1)
     state.set(
         LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns}
     )
@@ -126,7 +126,7 @@ class AlertWatcher:
         if not alerts:
             return alerts
         # Counted in the state, so that a restarted bridge does not grant another thousand.
-        raised_before = _integer(self._state.get(_BY_RULES))
+        raised_before = number_at(self._state, _BY_RULES)
         admitted = alerts[: max(_MAX_ALERTS - raised_before, 0)]
         self._state.set(_BY_RULES, raised_before + len(admitted))
         if len(admitted) < len(alerts):
@@ -319,9 +319,9 @@ class _Stalls:
         self._since_ns = options.watching_since_ns
         self._remote_wait_ns = options.end_of_stream_wait_ns
         self._last = {
-            name.removeprefix(_ROLE): _integer(value) for name, value in state.items(_ROLE)
+            key.removeprefix(_ROLE): number_at(state, key) for key, _ in state.items(_ROLE)
         }
-        self._raised = {name: _integer(value) for name, value in state.items(_STALLED)}
+        self._raised = {key: number_at(state, key) for key, _ in state.items(_STALLED)}
         self._changed: set[str] = set()
         self._overdue: dict[str, tuple[int, int]] = {}
         self._checked_ns = 0
@@ -491,7 +491,3 @@ def _source(row_id: str) -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-def _integer(value: object) -> int:
-    return value if isinstance(value, int) else 0

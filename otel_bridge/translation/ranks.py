@@ -120,12 +120,10 @@ class RankStep(CollectedStep):
         """Return the values of the row. A key that a rank logged wins over a result of that name."""
         values: dict[str, Value] = {key_of(self.track[0], _RANKS): len(self.ranks)}
         for key, totals in self.totals.items():
-            results = dict(totals.values(key))
-            values |= {
-                name: result
-                for name, result in results.items()
-                if name == key or name not in self.totals
-            }
+            for name, result in totals.values(key):
+                is_logged = name != key and name in self.totals
+                if not is_logged:
+                    values[name] = result
         return {**values, **self.distributions}
 
     def to_json(self) -> Json:
@@ -234,11 +232,9 @@ class RankMerge:
         """Write what changed to the state."""
         self._steps.flush()
         if self._has_new_pace:
-            pace = [
-                [*track, rank, last]
-                for track, ranks in self._pace.items()
-                for rank, last in ranks.items()
-            ]
+            pace: list[list[str | int]] = []
+            for (role, attempt), ranks in self._pace.items():
+                pace += [[role, attempt, rank, last] for rank, last in ranks.items()]
             self._run.state.set(_PACE, pace)
             self._has_new_pace = False
 

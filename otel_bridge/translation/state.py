@@ -45,14 +45,21 @@ class TranslationState(Protocol):
         ...
 
 
+def number_at(state: TranslationState, key: str) -> int:
+    """Return the integer under *key*, 0 without one."""
+    value = state.get(key)
+    if isinstance(value, int):
+        return value
+    return 0
+
+
 def count(state: TranslationState, reason: str, number: int = 1, *, name: str = "") -> None:
     """Add *number* to the drop counter ``drop/<reason>``.
 
     *name* is stored if it is the first one.
     """
     key = f"drop/{reason}"
-    dropped = state.get(key)
-    state.set(key, (dropped if isinstance(dropped, int) else 0) + number)
+    state.set(key, number_at(state, key) + number)
     # The first key only: one example is enough for a person, and keys may be many.
     if name and state.get(f"{FIRST_KEY}{reason}") is None:
         state.set(f"{FIRST_KEY}{reason}", name[:_MAX_KEY_CHARS])
@@ -61,8 +68,7 @@ def count(state: TranslationState, reason: str, number: int = 1, *, name: str = 
 def uncount(state: TranslationState, reason: str, number: int) -> None:
     """Take *number* back from the drop counter ``drop/<reason>``, and its first key with the last of them."""
     key = f"drop/{reason}"
-    dropped = state.get(key)
-    remaining = (dropped if isinstance(dropped, int) else 0) - number
+    remaining = number_at(state, key) - number
     # At 0 the counter goes, so that the report names no reason without drops.
     if remaining > 0:
         state.set(key, remaining)

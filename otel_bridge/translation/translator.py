@@ -48,7 +48,7 @@ from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.span_pipelines import SpanPipelines
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, number_at
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
@@ -120,7 +120,7 @@ class Translator:
         )
         self._attempts = AttemptDetector(self._axes, self._events)
         self._featured = FeaturedKeys(state, self._axes, options.featured)
-        self._redelivered_before = _number(state, _REDELIVERED)
+        self._redelivered_before = number_at(state, _REDELIVERED)
         self._alerts: AlertWatcher | None = None
         if options.alert_rules:
             stragglers = StragglerCauses(state, options.alert_rules)
@@ -236,7 +236,7 @@ class Translator:
             self._alerts.flush()
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
             # Unchanged counts are not written: each key is a row in the transaction of the batch.
-            if number != _number(self._state, key):
+            if number != number_at(self._state, key):
                 self._state.set(key, number)
 
     def awaited_ranks(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
@@ -416,8 +416,3 @@ class Translator:
         # Its contexts hold the process object; a later frame must make a new one.
         self._reader.forget_producers()
         return [*rows]
-
-
-def _number(state: TranslationState, key: str) -> int:
-    value = state.get(key)
-    return value if isinstance(value, int) else 0

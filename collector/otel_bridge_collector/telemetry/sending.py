@@ -117,16 +117,17 @@ def request_of(
     scope.scope.name = "otel_bridge.service"
     for metric in metrics:
         is_counter = metric.type == "counter"
-        points = [
-            NumberDataPoint(
+        points: list[NumberDataPoint] = []
+        for sample in metric.samples:
+            point = NumberDataPoint(
                 attributes=_attributes(sample.labels),
-                # A cumulative sum begins somewhere; a gauge has no start in OTLP.
-                start_time_unix_nano=start_unix_ns if is_counter else 0,
                 time_unix_nano=now_unix_ns,
                 as_double=float(sample.value),
             )
-            for sample in metric.samples
-        ]
+            # A cumulative sum begins somewhere; a gauge has no start in OTLP.
+            if is_counter:
+                point.start_time_unix_nano = start_unix_ns
+            points.append(point)
         if not points:
             continue
         name = f"otel_bridge.{metric.name.removeprefix(PREFIX)}"

@@ -156,17 +156,17 @@ def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
 
     A key that must change ends with a digest of what it was.
     """
-    parts = [
-        "".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")
-    ]
-    safe = "/".join(
-        "_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts
-    )
-    safe = _cut(safe, most_bytes)
+    safe = _cut("/".join(map(_safe_part, key.split("/"))), most_bytes)
     if safe == key:
         return safe
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{safe}~{digest[:8]}"
+
+
+def _safe_part(part: str) -> str:
+    if part in {".", ".."}:
+        return "_" * len(part)
+    return _cut("".join(char if char.isprintable() else "_" for char in part), _MAX_PART_BYTES)
 
 
 def _cut(text: str, size: int) -> str:

@@ -169,18 +169,18 @@ def _text_chars(rows: Sequence[list[CellValue]]) -> int:
 
 def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     """Return one row of `COLUMNS`."""
-    answers = [
-        index
-        for index, message in enumerate(rollout.messages)
-        if message.get("role") == "assistant"
-    ]
-    last = answers[-1] if answers else len(rollout.messages)
+    last = len(rollout.messages)
+    answers = 0
     answer = ""
+    for index, message in enumerate(rollout.messages):
+        if message.get("role") == "assistant":
+            last = index
+            answers += 1
     if answers:
         answer = _content(rollout.messages[last])
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
     # Without content there are no messages; the spans of the model still show the number of turns.
-    turns = len(answers) or sum(span.kind == "generation" for span in rollout.spans)
+    turns = answers or sum(span.kind == "generation" for span in rollout.spans)
     cells: list[object] = [
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
         rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, turns,

@@ -73,21 +73,19 @@ class Forwarder:
         self._log_line = log_line
         self._progressed = progressed
         self._segments: dict[str, ForwardedSegments] = {}
-        self._lanes = [
-            SignalLane(
+        self._lanes: list[SignalLane] = []
+        for signal, name in SIGNAL_NAMES.items():
+            if name not in signals_sent(env):
+                continue
+            sender = RequestSender(
                 signal,
-                RequestSender(
-                    signal,
-                    env,
-                    folder.run_id,
-                    check_endpoints=check_endpoints,
-                    refused=self._refused,
-                    log_line=log_line,
-                ),
+                env,
+                folder.run_id,
+                check_endpoints=check_endpoints,
+                refused=self._refused,
+                log_line=log_line,
             )
-            for signal, name in SIGNAL_NAMES.items()
-            if name in signals_sent(env)
-        ]
+            self._lanes.append(SignalLane(signal, sender))
         self._unstored: set[str] = set()
         self._accepting: set[str] = set()
         self._backoff = Backoff()
@@ -405,11 +403,9 @@ class Forwarder:
 
     def _show_waiting(self) -> None:
         """Show the failure of a signal that waits: a blocked one first, because a person must act."""
-        failures = [
-            lane.failure for lane in self._lanes if lane.failure is not None and not lane.ended
-        ]
-        blocked = [failure for failure in failures if failure.state == "blocked"]
-        self._show_state((blocked or failures)[0])
+        failures = [lane.failure for lane in self._lanes if not lane.ended]
+        waiting = [failure for failure in failures if failure is not None]
+        self._show_state(min(waiting, key=lambda failure: failure.state != "blocked"))
 
     def _show_failure(self, failure: LaneFailure) -> None:
         state = self.exporter_state

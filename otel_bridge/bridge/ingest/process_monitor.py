@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
@@ -67,19 +67,16 @@ class ProcessMonitor:
 
         These keep a run open and name exporters.
         """
-        tails = self._reader.tails.values()
-        return [
-            tail.header
-            for tail in tails
-            if tail.header is not None and not tail.segments.dead and tail.header.kind != KIND
-        ]
+        return self._headers(lambda tail: not tail.segments.dead)
 
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, including dead ones."""
-        tails = self._reader.tails.values()
-        return [
-            tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND
-        ]
+        return self._headers(lambda _: True)
+
+    def _headers(self, counts: Callable[[SegmentTailer], bool]) -> list[SegmentHeader]:
+        """Return the headers of the processes whose tail *counts*, without the bridge's."""
+        headers = [tail.header for tail in self._reader.tails.values() if counts(tail)]
+        return [header for header in headers if header is not None and header.kind != KIND]
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""
@@ -135,11 +132,12 @@ class ProcessMonitor:
 
     def has_unreported_ends(self) -> bool:
         """Return whether an end must still be appended, or read."""
-        tails = self._reader.tails.values()
-        return any(
-            tail.segments.dead and not tail.segments.refused and not (tail.ended and tail.used_up)
-            for tail in tails
-        )
+        for tail in self._reader.tails.values():
+            segments = tail.segments
+            is_reported = tail.ended and tail.used_up
+            if segments.dead and not segments.refused and not is_reported:
+                return True
+        return False
 
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
         """Append the end of every living process that has not ended, and of *spared_pid*.

@@ -151,13 +151,12 @@ def delete_read_segments(
     forwarded = None
     if forwarding is not None:
         forwarded = {item.instance_id: item for item in forwarding}
-    due = {
-        name: _keep_from(tail, forwarded if of_all or requests_otlp(tail) else None)
-        for name, tail in reader.tails.items()
-    }
-    work = {
-        name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number
-    }
+    work: dict[str, int] = {}
+    for name, tail in reader.tails.items():
+        is_forwarded = of_all or requests_otlp(tail)
+        keep = _keep_from(tail, forwarded if is_forwarded else None)
+        if keep > tail.segments.first_number:
+            work[name] = keep
     if not work:
         return
     ledger.database.sync()

@@ -333,11 +333,11 @@ class Ledger:
         if dead_letters:
             with self.database.transaction() as sql:
                 states = destinations_of(sql)
-            return sum(
-                self.remove_dead_letters(state.id, dead_letters[state.exporter])
-                for state in states
-                if state.exporter in dead_letters
-            )
+            removed = 0
+            for state in states:
+                if state.exporter in dead_letters:
+                    removed += self.remove_dead_letters(state.id, dead_letters[state.exporter])
+            return removed
         with self.database.transaction() as sql:
             ids = [
                 (state.id,) for state in destinations_of(sql) if exporter in {None, state.exporter}

@@ -6,6 +6,7 @@ Changes are collected until the reader commits them together with their records.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
@@ -70,12 +71,8 @@ class LedgerState:
             # Only one key space is searched: the state may have a hundred thousand keys.
             pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:
-            pairs = [
-                pair
-                for space in self._spaces.values()
-                for pair in space.items()
-                if pair[0].startswith(prefix)
-            ]
+            every_pair = chain.from_iterable(space.items() for space in self._spaces.values())
+            pairs = [pair for pair in every_pair if pair[0].startswith(prefix)]
         pairs.sort(key=lambda pair: pair[0])
         return ((key, self._read(key) if value is _STORED else value) for key, value in pairs)
 

@@ -210,17 +210,18 @@ class ReportWriter:
     def _processes(self, sources: Iterable[SegmentPosition]) -> dict[str, ProcessReport]:
         """Return how far the segments of each process are read, whether it is alive, and its rows that wait."""
         waiting_rows = self._reader.translator.waiting_rows_of()
-        return {
-            source.instance_id: ProcessReport(
+        processes: dict[str, ProcessReport] = {}
+        for source in sources:
+            name = source.instance_id
+            processes[name] = ProcessReport(
                 source.number,
                 source.offset,
                 source.forwarded_number,
                 source.forwarded_offset,
-                *self._life_of(source.instance_id),
-                waiting_rows.get(source.instance_id, 0),
+                *self._life_of(name),
+                waiting_rows.get(name, 0),
             )
-            for source in sources
-        }
+        return processes
 
     def _former(
         self, destinations: Sequence[ExporterState], present: Container[str]
@@ -236,12 +237,19 @@ class ReportWriter:
         self, state: ExporterState, stored: ExporterState | None, run: RunInfo
     ) -> ExporterReport:
         """Return the report of an exporter, whose dead letters others may have discarded in the ledger."""
-        settings = state.settings
+        view = ""
+        upload = ""
+        if state.settings is not None:
+            view = state.settings.view(run)
+            upload = upload_of(state.settings, run)
+        dead_letters = state.dead_letters
+        if stored is not None:
+            dead_letters = stored.dead_letters
         return state.reported(
-            view="" if settings is None else settings.view(run),
-            upload="" if settings is None else upload_of(settings, run),
+            view=view,
+            upload=upload,
             rows_per_s=self._rates.per_s(state.exporter, state.rows, self._written_s),
-            dead_letters=state.dead_letters if stored is None else stored.dead_letters,
+            dead_letters=dead_letters,
         )
 
     def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
@@ -256,15 +264,13 @@ def _former(
     name: str, report: ExporterReport, destinations: Iterable[ExporterState]
 ) -> ExporterReport:
     """Return the last report of an exporter that left, with what it wrote after that report."""
-    stored = max(
-        (
-            state
-            for state in destinations
-            if state.exporter == name and report.tracker_run_id in {None, state.tracker_run_id}
-        ),
-        key=lambda state: state.written,
-        default=None,
-    )
+    stored: ExporterState | None = None
+    for state in destinations:
+        is_same_run = report.tracker_run_id in {None, state.tracker_run_id}
+        if state.exporter != name or not is_same_run:
+            continue
+        if stored is None or state.written > stored.written:
+            stored = state
     # A ledger that was rebuilt knows less than the last report.
     if stored is None or stored.written < report.written:
         return report

@@ -141,11 +141,11 @@ class Rotation:
         ranked.sort(key=itemgetter(0, 1))
         # Idle ones leave freely; of busy ones few, because each closes and opens its writers.
         max_busy = max(self.limit // _SHARE, 1) - leaving
-        return [
-            run
-            for number, (rank, _, run) in enumerate(ranked[:needed])
-            if rank == 1 or number < max_busy
-        ]
+        giving_way: list[RunBridge] = []
+        for rank, _, run in ranked[:needed]:
+            if rank == 1 or len(giving_way) < max_busy:
+                giving_way.append(run)
+        return giving_way
 
     def _rank(self, run: RunBridge) -> int:
         """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""

@@ -39,19 +39,18 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
 
     Those that stand for a message of *root* become copies with the text of that message.
     """
-    stand_ins = {
-        index: stand_in
-        for index, span in enumerate(spans)
-        if (stand_in := _stand_in(span)) is not None
-    }
+    stand_ins: dict[int, _StandIn] = {}
+    last_answer: int | None = None
+    for index, span in enumerate(spans):
+        stand_in = _stand_in(span)
+        if stand_in is None:
+            continue
+        stand_ins[index] = stand_in
+        if stand_in.operation == semconv.OPERATION_CHAT:
+            last_answer = max(stand_in.index, last_answer or 0)
     if not stand_ins:
         return list(spans)
-    answers = [
-        stand_in.index
-        for stand_in in stand_ins.values()
-        if stand_in.operation == semconv.OPERATION_CHAT
-    ]
-    messages = _conversation(root, max(answers, default=None))
+    messages = _conversation(root, last_answer)
     whole = list(spans)
     for index, stand_in in stand_ins.items():
         # A cut root has fewer messages: the span then stays without a text.

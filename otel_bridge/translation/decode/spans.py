@@ -7,21 +7,23 @@ Source: opentelemetry-proto ``trace.proto``; OpenTelemetry GenAI conventions 1.4
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from itertools import chain
+from typing import Final, TypeVar, cast
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_bridge import records, semconv
-from otel_bridge.conventions import CONVENTIONS, GENERATION, SPAN, TOOL, is_content
+from otel_bridge.conventions import CONVENTIONS, GENERATION, SPAN, TOOL, Convention, is_content
 from otel_bridge.otlp.json_text import parsed_json
 from otel_bridge.records import Json, Message
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from otel_bridge.translation.decode.content_events import chats_of_events
 from otel_bridge.translation.decode.messages import Chat, flattened_chat, read_chat, system_message
 
+_T = TypeVar("_T")
 _KINDS: Final = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
 _ROLLOUTS: Final = {
     key: convention.rollouts
@@ -31,18 +33,23 @@ _ROLLOUTS: Final = {
 }
 _KIND_KEYS: Final = frozenset(key for key, _ in _KINDS)
 _ALWAYS: Final = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
-_FLAT: Final = tuple(pair for convention in CONVENTIONS for pair in convention.flat)
-_INPUTS: Final = tuple(key for convention in CONVENTIONS for key in convention.inputs)
-_OUTPUTS: Final = tuple(key for convention in CONVENTIONS for key in convention.outputs)
-_ARGUMENTS: Final = tuple(key for convention in CONVENTIONS for key in convention.arguments)
-_RESULTS: Final = tuple(key for convention in CONVENTIONS for key in convention.results)
+
+
+def _of_all(part: Callable[[Convention], Iterable[_T]]) -> tuple[_T, ...]:
+    """Return a *part* of all conventions, in their order."""
+    return tuple(chain.from_iterable(map(part, CONVENTIONS)))
+
+
+_FLAT: Final = _of_all(lambda convention: convention.flat)
+_INPUTS: Final = _of_all(lambda convention: convention.inputs)
+_OUTPUTS: Final = _of_all(lambda convention: convention.outputs)
+_ARGUMENTS: Final = _of_all(lambda convention: convention.arguments)
+_RESULTS: Final = _of_all(lambda convention: convention.results)
 _CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
-_INPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.input_tokens)
-_OUTPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.output_tokens)
-_MODELS: Final = tuple(key for convention in CONVENTIONS for key in convention.models)
-_FINISH_REASONS: Final = tuple(
-    key for convention in CONVENTIONS for key in convention.finish_reasons
-)
+_INPUT_TOKENS: Final = _of_all(lambda convention: convention.input_tokens)
+_OUTPUT_TOKENS: Final = _of_all(lambda convention: convention.output_tokens)
+_MODELS: Final = _of_all(lambda convention: convention.models)
+_FINISH_REASONS: Final = _of_all(lambda convention: convention.finish_reasons)
 _FINISH_KEYS: Final = frozenset(_FINISH_REASONS)
 _MAX_INT: Final = 1 << 63
 _MAX_INTS: Final = 64
@@ -135,14 +142,11 @@ def is_rollout(span: Span) -> bool:
     """Return whether *span* makes its trace a rollout."""
     if span.name == semconv.ROLLOUT_SPAN:
         return True
-    return any(
-        pair.key in _ALWAYS
-        or (
-            pair.key in _ROLLOUTS
-            and pair.value.string_value.strip('"').lower() in _ROLLOUTS[pair.key]
-        )
-        for pair in span.attributes
-    )
+    for pair in span.attributes:
+        kinds = _ROLLOUTS.get(pair.key, ())
+        if pair.key in _ALWAYS or pair.value.string_value.strip('"').lower() in kinds:
+            return True
+    return False
 
 
 def is_bare(span: Span) -> bool:

@@ -270,15 +270,16 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
 
 
 def _stored(engine: _Engine) -> object:
-    series = [
-        [
+    series: list[list[object]] = []
+    for name, member in engine.series.items():
+        last = member.last
+        if last is None:
+            continue
+        series.append([
             name.key, name.family, name.part,
             last.kind.value, last.time_ns, last.start_ns, list(last.numbers), list(last.bounds),
             member.added, member.covered,
-        ]
-        for name, member in engine.series.items()
-        if (last := member.last) is not None
-    ]  # fmt: skip
+        ])  # fmt: skip
     return {"last_ns": engine.last_ns, "series": series}
 
 

@@ -179,11 +179,8 @@ class LineagePipeline:
         return self._steps.is_due(step, now_unix_ns, is_whole=is_whole)
 
     def _row(self, step: TrainStep) -> Row:
-        consumed = [
-            rollout
-            for trace_id in step.consumed
-            if (rollout := self._generated.get(trace_id)) is not None
-        ]
+        rollouts = map(self._generated.get, step.consumed)
+        consumed = [rollout for rollout in rollouts if rollout is not None]
         values = step_values(
             step.number,
             consumed,

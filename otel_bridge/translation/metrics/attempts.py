@@ -7,6 +7,7 @@ first row, so that the statistics of a further attempt's first step belong to th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
@@ -34,11 +35,8 @@ class AttemptDetector:
 
         Return the config of a further attempt.
         """
-        if not self._unknown(context):
-            return []
-        return self._detected(
-            context, (span.attributes for scope in scopes for span in scope.spans), now_unix_ns
-        )
+        spans = chain.from_iterable(scope.spans for scope in scopes)
+        return self._detected(context, (span.attributes for span in spans), now_unix_ns)
 
     def of_logs(
         self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int
@@ -47,16 +45,9 @@ class AttemptDetector:
 
         Return the config of a further attempt.
         """
-        if not self._unknown(context):
-            return []
-        records = (record for scope in scopes for record in scope.log_records)
-        rollouts = (
-            record.attributes for record in records if record.event_name == semconv.EVENT_ROLLOUTS
-        )
-        return self._detected(context, rollouts, now_unix_ns)
-
-    def _unknown(self, context: ProducerContext) -> bool:
-        return axis_of(context.producer.role) not in context.process.attempts
+        records = chain.from_iterable(scope.log_records for scope in scopes)
+        rollouts = (record for record in records if record.event_name == semconv.EVENT_ROLLOUTS)
+        return self._detected(context, (record.attributes for record in rollouts), now_unix_ns)
 
     def _detected(
         self,
@@ -64,20 +55,20 @@ class AttemptDetector:
         attributes_of_each: Iterable[Iterable[KeyValue]],
         now_unix_ns: int,
     ) -> list[Record]:
+        """Note the attempt from the first step; nothing is read once the attempt is known."""
         role = context.producer.role
-        steps = (
-            step
-            for step in (_step(attributes, role) for attributes in attributes_of_each)
-            if step is not None
-        )
-        step = next(steps, None)
-        if step is None:
-            return []
         axis = axis_of(role)
-        attempt = self._axes.attempt(context.process, axis, step)
-        if self._axes.restarted.pop(axis, None) is None:
+        if axis in context.process.attempts:
             return []
-        return self._events.restarted(role, attempt, now_unix_ns)
+        for attributes in attributes_of_each:
+            step = _step(attributes, role)
+            if step is None:
+                continue
+            attempt = self._axes.attempt(context.process, axis, step)
+            if self._axes.restarted.pop(axis, None) is None:
+                return []
+            return self._events.restarted(role, attempt, now_unix_ns)
+        return []
 
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:

@@ -247,8 +247,14 @@ class _AttributeFields(TypedDict):
     tools: dict[str, Json]
 
 
+def _below(prefix: str, attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the attributes whose key begins with *prefix*, by the rest of the key."""
+    return {
+        key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
+    }
+
+
 def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
-    prefix = semconv.TOOL_PREFIX
     return {
         "split": _split(attributes),
         "sample": reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
@@ -258,9 +264,7 @@ def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
         "policy_version": reading.as_int(attributes.get(semconv.POLICY_VERSION)),
         "dataset": reading.as_name(attributes.get(semconv.DATASET)),
         "dataset_index": reading.as_int(attributes.get(semconv.DATASET_INDEX)),
-        "tools": {
-            key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
-        },
+        "tools": _below(semconv.TOOL_PREFIX, attributes),
     }
 
 
@@ -400,10 +404,7 @@ def _agent_lightning_rewards(
 
 def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
     """Return the user's metadata, and the facts without a field of their own."""
-    prefix = semconv.METADATA_PREFIX
-    metadata = {
-        key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
-    }
+    metadata = _below(semconv.METADATA_PREFIX, attributes)
     rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
     # An id that is the trace's own would only repeat it.
     if rollout_id is not None and rollout_id != trace_id:

@@ -360,15 +360,11 @@ class Evaluations:
         values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
         latest: list[ReceivedEvaluation] = []
         for name in sorted(values):
-            of_name = [
-                _unpacked(trace_id, name, instance, packed)
-                for instance, packed in values[name].items()
-            ]
-            waiting = [
-                value
-                for value in of_name
-                if value.score.value is not None or value.score.label is not None
-            ]
+            waiting: list[ReceivedEvaluation] = []
+            for instance, packed in values[name].items():
+                value = _unpacked(trace_id, name, instance, packed)
+                if value.score.value is not None or value.score.label is not None:
+                    waiting.append(value)
             if waiting:
                 latest.append(
                     max(waiting, key=lambda value: (value.time_unix_ns, value.seq or 0, value.id))

@@ -45,7 +45,7 @@ from otel_bridge.translation.rollouts.trace_store import (
     completed_by,
     ended_as,
 )
-from otel_bridge.translation.state import TranslationState, count, uncount
+from otel_bridge.translation.state import TranslationState, count, number_at, uncount
 
 _ENDED_LIMIT: Final = 20_000
 _SAMPLED_OUT_LIMIT: Final = 100_000
@@ -382,14 +382,11 @@ class RolloutPublisher:
 
     def _note_scope(self, source: ReceivedTrace) -> None:
         """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
-        scope = next(
-            (
-                origin.scope
-                for origin, span in source.spans
-                if not origin.is_native and is_bare(span)
-            ),
-            "",
-        )
+        scope = ""
+        for origin, span in source.spans:
+            if not origin.is_native and is_bare(span):
+                scope = origin.scope
+                break
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"
         if (
             scope
@@ -424,8 +421,8 @@ class RolloutPublisher:
             self._count_sampled_out("evaluation", values)
 
     def _count_sampled_out(self, kind: str, number: int = 1) -> None:
-        total = self._state.get(f"sampled_out/{kind}")
-        self._state.set(f"sampled_out/{kind}", (total if isinstance(total, int) else 0) + number)
+        key = f"sampled_out/{kind}"
+        self._state.set(key, number_at(self._state, key) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
         """Return values whose trace never arrived, and count them.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
@@ -118,13 +118,14 @@ class StepSampler:
             return []
         reach = self._workers.reach(role or "", split, now_unix_ns)
         current = self._attempt_of(axis_of(role))
-        passed = [
-            step
-            for track in tracks
-            for step in self._open[track].values()
-            # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
-            if track[2] < current or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
-        ]
+        passed: list[SampledStep] = []
+        for track in tracks:
+            for step in self._open[track].values():
+                # The workers of an earlier attempt are gone, so that its steps get no more
+                # rollouts.
+                is_over = step.attempt < current
+                if is_over or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns:
+                    passed.append(step)
         return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
 
     def take(self, trace_id: str, facts: SamplingFacts, now_unix_ns: int) -> SamplingDecision:
@@ -275,17 +276,18 @@ class StepSampler:
         """Return the open steps that have waited long enough, oldest first."""
         if now_unix_ns < self._next_ns:
             return []
-        dues: list[tuple[int, SampledStep]] = []
+        due: list[SampledStep] = []
+        self._next_ns = now_unix_ns + _LOOK_NS
         for (role, split, attempt), steps in self._open.items():
             reach = self._workers.reach(role, split, now_unix_ns)
             is_over = attempt < self._attempt_of(axis_of(role or None))
-            dues += [
-                (self._due_ns(step, reach, now_unix_ns, is_over=is_over), step)
-                for step in steps.values()
-            ]
-        next_ns = min((due_ns for due_ns, _ in dues if due_ns > now_unix_ns), default=_NEVER)
-        self._next_ns = min(next_ns, now_unix_ns + _LOOK_NS)
-        return sorted((step for due_ns, step in dues if due_ns <= now_unix_ns), key=_age)
+            for step in steps.values():
+                due_ns = self._due_ns(step, reach, now_unix_ns, is_over=is_over)
+                if due_ns <= now_unix_ns:
+                    due.append(step)
+                else:
+                    self._next_ns = min(due_ns, self._next_ns)
+        return sorted(due, key=_age)
 
     def _due_ns(
         self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool
@@ -334,17 +336,14 @@ class StepSampler:
         """
         changed = list(self._changed.values())
         if now_unix_ns is not None:
-            last_change_ns = now_unix_ns - self._options.step_watermark_ns
-            changed = [
-                step
-                for step in changed
-                if step.changed_ns is not None and step.changed_ns <= last_change_ns
-            ]
+            last_ns = now_unix_ns - self._options.step_watermark_ns
+            changed = [step for step in changed if (step.changed_ns or _NEVER) <= last_ns]
         return sorted(changed, key=_age)
 
     def open(self) -> list[SampledStep]:
         """Return the open steps, oldest first."""
-        return sorted((step for steps in self._open.values() for step in steps.values()), key=_age)
+        steps_of_tracks = (steps.values() for steps in self._open.values())
+        return sorted(chain.from_iterable(steps_of_tracks), key=_age)
 
     def cap(self, split: str) -> int:
         """Return the number of seats of a step of *split*."""

@@ -105,13 +105,16 @@ class Statistics:
 
     def fold(self) -> None:
         """Merge all groups into one; the counts stay."""
-        self.flat_groups += sum(
-            sums.flat for group, sums in self.groups.items() if group != NO_GROUP
-        )
+        self.flat_groups = self._flat_groups()
         whole = self._whole()
         self.groups = {}
         if whole.count:
             self.groups = {NO_GROUP: whole}
+
+    def _flat_groups(self) -> int:
+        """Return the number of groups, folded ones too, whose rewards are all equal."""
+        groups = [sums for group, sums in self.groups.items() if group != NO_GROUP]
+        return self.flat_groups + sum(sums.flat for sums in groups)
 
     def _whole(self) -> Sums:
         whole = Sums()
@@ -122,13 +125,10 @@ class Statistics:
     def values(self, kept: int, split: str | None) -> dict[str, Value]:
         """Return the metrics, without a role: ``rollouts/total`` …, with *split* ``rollouts/<split>/total`` …."""
         prefix = f"{_PREFIX}/{split}" if split else _PREFIX
-        flat = self.flat_groups + sum(
-            sums.flat for group, sums in self.groups.items() if group != NO_GROUP
-        )
         values: dict[str, Value] = {
             f"{prefix}/total": self.total,
             f"{prefix}/kept": kept,
-            f"{prefix}/zero_variance_groups": flat,
+            f"{prefix}/zero_variance_groups": self._flat_groups(),
         }
         whole = self._whole()
         if whole.count:

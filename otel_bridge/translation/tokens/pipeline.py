@@ -201,8 +201,10 @@ class TokenPipeline:
     # --- rows and figures -------------------------------------------------------------------------
     def _last(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return what waits of *step*: its row, and the figures of its rollouts."""
-        rows = [self._row(step)] if step.changed_ns is not None else []
-        return [*rows, *self._facts(step, now_unix_ns)]
+        records: list[Record] = []
+        if step.changed_ns is not None:
+            records.append(self._row(step))
+        return records + self._facts(step, now_unix_ns)
 
     def _row(self, step: TokenStep) -> Row:
         return self._steps.row(step, step_values(step.totals, len(step.counted)))
@@ -252,10 +254,10 @@ def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
     values = {
         name: rows for name, rows in span.streams.items() if name not in {TOKEN_IDS, LOSS_MASK}
     }
-    lengths = [
-        max((len(rows.get(trace_id, b"")) // 4 for rows in values.values()), default=0)
-        for trace_id in span.rollouts
-    ]
+    lengths: list[int] = []
+    for trace_id in span.rollouts:
+        sizes = [len(rows.get(trace_id, b"")) for rows in values.values()]
+        lengths.append(max(sizes, default=0) // 4)
     streams: dict[str, Numbers] = {}
     for name, rows in values.items():
         missing = [_NAN * length for length in lengths]

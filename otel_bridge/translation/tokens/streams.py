@@ -151,11 +151,12 @@ class StreamStore:
 
     def with_news(self) -> list[str]:
         """Return the trace ids of the rollouts whose view is to be sent; reads all."""
-        return [
-            trace_id
-            for trace_id in self._keys
-            if (rollout := self.get(trace_id)) is not None and rollout.has_news
-        ]
+        trace_ids: list[str] = []
+        for trace_id in self._keys:
+            rollout = self.get(trace_id)
+            if rollout is not None and rollout.has_news:
+                trace_ids.append(trace_id)
+        return trace_ids
 
     def overdue(self) -> RolloutStreams | None:
         """Return the rollout that came first, when there is more than the limit; `forget` it."""
