@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
@@ -44,10 +42,6 @@ _CONFIRM_NS: Final = 5 * SECOND_NS
 _SYSTEM: Final = "system/"
 _IN_WORDS: Final = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
 """Operators in titles, which not every tracker can show as signs."""
-_OPERATORS: Final[Mapping[str, Callable[[Any, float], bool]]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le
-}  # fmt: skip
-_Bound: TypeAlias = tuple[AlertRule, Callable[[Any, float], bool], float]
 
 
 def note_raised(state: TranslationState, alert: Alert) -> Alert:
@@ -57,17 +51,6 @@ def note_raised(state: TranslationState, alert: Alert) -> Alert:
         LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns}
     )
     return alert
-
-
-@dataclass(slots=True)
-class _WatchedKeys:
-    """Holds keys of one role: those that were checked, and those that rules watch."""
-
-    checked: set[str] = field(default_factory=set[str])
-    bounds: dict[str, tuple[_Bound, ...]] = field(default_factory=dict[str, "tuple[_Bound, ...]"])
-    finite: dict[str, tuple[AlertRule, ...]] = field(
-        default_factory=dict[str, tuple[AlertRule, ...]]
-    )
 
 
 class AlertWatcher:
@@ -148,7 +131,7 @@ class _ValueCauses:
         self._state = state
         self._rules = rules
         self._processes = processes
-        self._watched: dict[str | None, _WatchedKeys] = {}
+        self._watching: dict[str | None, dict[str, list[AlertRule]]] = {}
         self._causes: dict[tuple[str, str], dict[str, int]] = {}
         self._changed: set[tuple[str, str]] = set()
         texts = {rule.text for rule in rules}
@@ -159,56 +142,24 @@ class _ValueCauses:
                 self._causes[rule, key] = dict(sources)
             else:  # the rule was removed
                 state.delete(name)
-        self._caused = {key for _, key in self._causes}
 
     def row(self, row: Row) -> list[Alert]:
         """Return the alerts that *row* raises: one for each rule, whatever number of keys meets it first here."""
         if not self._rules:
             return []
-        watched = self._watched.get(row.role)
-        if watched is None or not watched.checked.issuperset(row.values):
-            watched = self._watched_keys(row)
+        watching = self._watching.setdefault(row.role, {})
         begun: dict[AlertRule, list[str]] = {}
-        for key, rule in [
-            *self._beyond_bounds(watched, row.values),
-            *self._not_finite(watched, row.values),
-        ]:
-            if self._begins(rule, key, _number(row.values[key], rule), row.id):
-                begun.setdefault(rule, []).append(key)
+        for key, value in row.values.items():
+            # Looked up once for each key: a rule is a pattern, and a run's keys are limited.
+            if key not in watching:
+                watching[key] = [rule for rule in self._rules if rule.watches(key, row.role)]
+            for rule in watching[key]:
+                if self._begins(rule, key, _number(value, rule), row.id):
+                    begun.setdefault(rule, []).append(key)
+        # It is only a cache: beyond the limit all of it is looked up again.
+        if len(self._watching) > _MAX_ROLES:
+            self._watching.clear()
         return [_of_values(row, rule, keys) for rule, keys in begun.items()]
-
-    def _beyond_bounds(
-        self, watched: _WatchedKeys, values: Mapping[str, Value]
-    ) -> list[tuple[str, AlertRule]]:
-        """Return keys and rules of the values that may begin or continue a cause.
-
-        For each row, so it is fast.
-        """
-        candidates: list[tuple[str, AlertRule]] = []
-        bounds = watched.bounds
-        caused = self._caused
-        # The shorter side is walked: of a long row perhaps one key is watched.
-        for key in values if len(values) < len(bounds) else bounds:
-            if key in values and key in bounds:
-                value = values[key]
-                # Compared here: a call for each value would cost as much again.
-                for rule, beyond, bound in bounds[key]:
-                    if type(value) is Distribution or key in caused or beyond(value, bound):
-                        candidates.append((key, rule))
-        return candidates
-
-    def _not_finite(
-        self, watched: _WatchedKeys, values: Mapping[str, Value]
-    ) -> list[tuple[str, AlertRule]]:
-        """Return keys and rules of all watched values, if one may be infinite or NaN or has a cause; else nothing."""
-        # Two calls in C for the whole row: the sum of finite numbers is finite, unless it
-        # overflows.
-        if not watched.finite or (_is_finite(values) and self._caused.isdisjoint(values)):
-            return []
-        candidates: list[tuple[str, AlertRule]] = []
-        for key in values:
-            candidates += [(key, rule) for rule in watched.finite.get(key, ())]
-        return candidates
 
     def flush(self) -> None:
         """Write the changed causes to the state."""
@@ -220,32 +171,6 @@ class _ValueCauses:
             else:
                 self._state.set(name, [rule, key, dict(sources)])
         self._changed.clear()
-
-    def _watched_keys(self, row: Row) -> _WatchedKeys:
-        """Look up once which rules watch the keys of *row*.
-
-        A run's number of keys is limited before.
-        """
-        if row.role not in self._watched and len(self._watched) >= _MAX_ROLES:
-            # It is only a cache: beyond the limit all of it is looked up again.
-            self._watched.clear()
-        watched = self._watched.setdefault(row.role, _WatchedKeys())
-        for key in row.values:
-            if key not in watched.checked:
-                watched.checked.add(key)
-                self._watch(watched, key, row.role)
-        return watched
-
-    def _watch(self, watched: _WatchedKeys, key: str, role: str | None) -> None:
-        """Add the rules that watch *key* of *role* to *watched*."""
-        for rule in self._rules:
-            if not rule.watches(key, role):
-                continue
-            if rule.kind is AlertKind.BOUND:
-                bound = (rule, _OPERATORS[rule.operator], rule.bound)
-                watched.bounds[key] = (*watched.bounds.get(key, ()), bound)
-            else:
-                watched.finite[key] = (*watched.finite.get(key, ()), rule)
 
     def _begins(self, rule: AlertRule, key: str, value: float, row_id: str) -> bool:
         """Note a value of *key*; return whether a cause begins with it."""
@@ -259,7 +184,6 @@ class _ValueCauses:
                 count(self._state, TOO_MANY_CAUSES, name=key)
                 return False
             self._causes[cause] = {_source(row_id): 0}
-            self._caused.add(key)
             self._changed.add(cause)
             return True
         if is_met or not math.isnan(value):  # NaN is on no side of a bound
@@ -285,7 +209,6 @@ class _ValueCauses:
         if not sources:
             del self._causes[cause]
             self._changed.add(cause)
-            self._caused = {key for _, key in self._causes}
 
     def _remove_gone(self, cause: tuple[str, str], sources: dict[str, int], sender: str) -> None:
         """Remove the processes that ended without calm values, since they send none.
@@ -453,18 +376,6 @@ def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: i
         text += f"; its last step is {step}"
     id_ = f"a:stalled:{role}:{last_ns}:{_digest(rule.text)}"
     return Alert(id_, role or None, title, f"{text} (rule {rule.text})", "error", step, now_unix_ns)
-
-
-def _is_finite(values: Mapping[str, Value]) -> bool:
-    """Return whether all *values* are numbers whose sum is finite.
-
-    A row with a distribution is looked at closely.
-    """
-    try:
-        return math.isfinite(sum(values.values()))  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
-        # A distribution cannot be added, and huge integers overflow: each value is looked at.
-        return False
 
 
 def _number(value: Value, rule: AlertRule) -> float:

@@ -56,7 +56,7 @@ class FeaturedKeys:
         self._state = state
         self._axes = axes
         self._patterns = tuple(patterns) or _DEFAULT
-        self.has_section = bool(patterns)
+        self._has_section = bool(patterns)
         """Whether rows show the values once more, in a section of their own."""
         self._places: dict[str, int] = {}
         """Featured key to the place of its pattern."""
@@ -73,11 +73,8 @@ class FeaturedKeys:
         """Return *records* with the section, where the setting asks for it, and note the values of the curves."""
         return [self._noted(record) if isinstance(record, Row) else record for record in records]
 
-    def note(self, row: Row) -> dict[str, Value]:
-        """Note the values of a row.
-
-        Return those of featured keys, each under its key in the section.
-        """
+    def _noted(self, row: Row) -> Row:
+        """Note the values of a row for the curves; return the row with its section."""
         section: dict[str, Value] = {}
         for key, value in row.values.items():
             place = self._place(key)
@@ -91,7 +88,10 @@ class FeaturedKeys:
                 curve.append(float(value))
                 del curve[:-_MAX_VALUES]
                 self._is_changed = True
-        return section
+        if not section or not self._has_section:
+            return row
+        values = {**row.values, **self._axes.admit(section, row.axis)}
+        return dataclasses.replace(row, values=values)
 
     def flush(self) -> None:
         """Write the curves to the state, in the order of the setting."""
@@ -99,14 +99,6 @@ class FeaturedKeys:
             ordered = sorted(self._curves, key=lambda key: (self._places[key], key))
             self._state.set(FEATURED, {key: list(self._curves[key]) for key in ordered})
             self._is_changed = False
-
-    def _noted(self, row: Row) -> Row:
-        section = self.note(row)
-        if not section or not self.has_section:
-            return row
-        return dataclasses.replace(
-            row, values={**row.values, **self._axes.admit(section, row.axis)}
-        )
 
     def _place(self, key: str) -> int | None:
         """Return the place of a key.

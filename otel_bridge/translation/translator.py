@@ -312,19 +312,7 @@ class Translator:
         rows = self._metrics.next_row(context, payload, now_unix_ns)
         if rows is None:
             return None
-        if self._adds_to_rows():
-            return self._finished([*rows], now_unix_ns)
-        # `_finished` would copy the list for each of its steps; here none of them changes a row.
-        for row in rows:
-            self._featured.note(row)
-        return [*rows]
-
-    def _adds_to_rows(self) -> bool:
-        """Return whether `_finished` may do more with a row than to note its featured keys."""
-        is_watched = (
-            self._alerts is not None or self._defined.defined or self._metrics.engines.active
-        )
-        return bool(is_watched or self._axes.restarted or self._featured.has_section)
+        return self._finished([*rows], now_unix_ns)
 
     def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:
