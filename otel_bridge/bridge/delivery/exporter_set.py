@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names
 from otel_bridge.bridge.delivery.worker import ExporterWorker
@@ -13,21 +13,9 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position
 
-
-class CreateWorker(Protocol):
-    """Creates the worker of one exporter."""
-
-    def __call__(
-        self, name: str, destination: Mapping[str, str], requests: DeliveryRequests
-    ) -> ExporterWorker:
-        """Return the worker of exporter *name*, not yet started.
-
-        Args:
-            name: The exporter.
-            destination: The variables that the run's processes set for it.
-            requests: What it shall deliver.
-        """
-        ...
+CreateWorker: TypeAlias = Callable[[str, Mapping[str, str], DeliveryRequests], ExporterWorker]
+"""Returns the worker of an exporter, not yet started, from its name, the variables that the run's
+processes set for it, and what it shall deliver."""
 
 
 class ExporterSet:

@@ -11,7 +11,7 @@ import gzip
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, TypeAlias
 
 import requests
 from google.protobuf.message import DecodeError
@@ -58,18 +58,6 @@ _METHODS: Final = {
 }
 
 
-class Client(Protocol):
-    """Sends the requests of one signal. For one thread."""
-
-    def send(self, body: bytes, run_id: str) -> Reply:
-        """Send one request; raises `RetryableError`, `BlockedError` or `PermanentError`."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
 class Reply:
     """Holds the answer to an accepted request.
 
@@ -93,6 +81,11 @@ class Reply:
             # The request was accepted; an answer that cannot be read refuses none of its items.
             self.rejected = 0
             self.message = ""
+
+
+Client: TypeAlias = "_HttpClient | _GrpcClient"
+"""Sends the requests of one signal. For one thread. `send` raises `RetryableError`, `BlockedError`
+or `PermanentError`."""
 
 
 def client_for(endpoint: Endpoint) -> Client:
@@ -180,8 +173,8 @@ class _GrpcClient:
             self._channel = grpc.secure_channel(target, credentials, options, compression)
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
-        unary = self._channel.unary_unary  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # open in the stubs
-        self._export = cast("_ExportMethod", unary(_METHODS[endpoint.signal], bytes, bytes))
+        # The stubs leave open what a call returns.
+        self._export: Any = self._channel.unary_unary(_METHODS[endpoint.signal], bytes, bytes)  # pyright: ignore[reportUnknownMemberType]
         self._metadata = tuple(endpoint.headers.items())
 
     def send(self, body: bytes, run_id: str) -> Reply:
@@ -191,7 +184,7 @@ class _GrpcClient:
                 body, timeout=self._endpoint.timeout_s, metadata=metadata
             )
         except self._rpc_error as exc:
-            raise self._error(cast("_Failed", exc)) from exc
+            raise self._error(exc) from exc
         # An otel-bridge names itself in the trailers, with the status: separate headers would cost
         # it an operation a request.
         received = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
@@ -200,7 +193,7 @@ class _GrpcClient:
     def close(self) -> None:
         self._channel.close()
 
-    def _error(self, failed: _Failed) -> ExporterError:
+    def _error(self, failed: Any) -> ExporterError:
         code = failed.code().value[0]
         message = (
             f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
@@ -217,33 +210,6 @@ class _GrpcClient:
         if code == _UNIMPLEMENTED:
             return SignalMissingError(message, help=_MISSING_HELP)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
-
-
-class _Answered(Protocol):
-    def initial_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
-
-    def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
-
-
-class _ExportMethod(Protocol):
-    def with_call(
-        self, body: bytes, *, timeout: float, metadata: tuple[tuple[str, str], ...]
-    ) -> tuple[bytes, _Answered]: ...
-
-
-class _Code(Protocol):
-    @property
-    def value(self) -> tuple[int, str]: ...
-
-
-class _Failed(Protocol):
-    """Represents the error of a call: gRPC's `RpcError` that is also a `Call`."""
-
-    def code(self) -> _Code: ...
-
-    def details(self) -> str | None: ...
-
-    def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
 
 
 _AUTH_HELP: Final = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
