@@ -23,6 +23,17 @@ _log = logging.getLogger(__name__)
 _HASH_DIGITS = 8
 
 
+def cut_name(name: str, length: int, identity: str) -> str:
+    """Return *name* in at most *length* characters, with a hash of *identity* at its end."""
+    return f"{name[: length - _HASH_DIGITS - 1]}-{hash_of(identity)}"
+
+
+def hash_of(identity: str) -> str:
+    """Return the few digits that keep two names apart; equal texts have equal ones."""
+    data = identity.encode("utf-8", "surrogatepass")
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+
+
 def _without_dots(part: str) -> str:
     """Return a part of a name; of dots alone, which would name another folder, as many underscores."""
     if set(part) == {"."}:
@@ -172,7 +183,4 @@ class Names:
         return char
 
     def _cut(self, name: str, identity: str) -> str:
-        digits = hashlib.md5(
-            identity.encode("utf-8", "surrogatepass"), usedforsecurity=False
-        ).hexdigest()
-        return f"{name[: self._rules.name_length - _HASH_DIGITS - 1]}-{digits[:_HASH_DIGITS]}"
+        return cut_name(name, self._rules.name_length, identity)

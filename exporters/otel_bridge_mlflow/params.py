@@ -8,7 +8,6 @@ MLflow refuse the metrics too.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Literal
 from otel_bridge.records import Json
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
-from otel_bridge_mlflow.keys import Names
+from otel_bridge_mlflow.keys import Names, cut_name
 from otel_bridge_mlflow.runs import OpenMlflowRun
 from otel_bridge_mlflow.traces.spans import clean_text
 
@@ -96,8 +95,7 @@ class ParamWriter:
         length = self._connection.rules.name_length
         if len(tag) <= length:
             return tag
-        digits = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
-        return f"{tag[: length - 9]}-{digits}"
+        return cut_name(tag, length, name)
 
     def _send(
         self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool

@@ -10,7 +10,6 @@ it. The other run, still empty, is deleted.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, RunInfo, WriterMemory
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of
+from otel_bridge_mlflow.keys import cut_name, hash_of
 from otel_bridge_mlflow.tags import missing_tags
 
 _log = logging.getLogger(__name__)
@@ -127,18 +127,20 @@ def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
 
 def experiment_name(run: RunInfo, limit: int) -> str:
     """Return the experiment of *run*: the producer's ``MLFLOW_EXPERIMENT_NAME``, else its project."""
-    name = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project or "default"
-    if len(name) <= limit:
-        return name
-    return f"{name[: limit - 9]}-{_digits(name)}"
+    return _shortened(
+        run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project or "default", limit
+    )
 
 
 def run_name(run: RunInfo, limit: int) -> str:
     """Return the display name of *run*, which must not be empty, because MLflow would generate one."""
-    name = run.name or run.id
+    return _shortened(run.name or run.id, limit)
+
+
+def _shortened(name: str, limit: int) -> str:
     if len(name) <= limit:
         return name
-    return f"{name[: limit - 9]}-{_digits(name)}"
+    return cut_name(name, limit, name)
 
 
 def quoted(text: str) -> tuple[str, str]:
@@ -303,8 +305,4 @@ def _artifacts(connection: Connection, name: str) -> str | None:
     database = connection.settings.database
     if database is None:
         return None
-    return (database.parent / "mlruns" / _digits(name)).as_uri()
-
-
-def _digits(text: str) -> str:
-    return hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:8]
+    return (database.parent / "mlruns" / hash_of(name)).as_uri()

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_bridge.records import Evaluation, RolloutRecord
+from otel_bridge_mlflow.keys import cut_name
 from otel_bridge_mlflow.traces.spans import clean_text
 
 REWARD: Final = "reward"
 _ADVANTAGE: Final = "advantage"
 _NAME_LENGTH: Final = 250
-_HASH_DIGITS: Final = 8
 _TAKEN: Final = re.compile(r"(rewards\.)*(reward)?")
 """Names of parts that get the prefix ``rewards.``, because they are empty or equal to another
 assessment's name."""
@@ -65,35 +65,51 @@ def _remarked(
     return Feedback(
         rollout_id=rollout.id,
         name=name,
-        # A remark without a number is shown by its text, since an assessment needs a value.
-        value=clean_text(label or "") if value is None else _value(value),
+        value=_value(value, label),
         time_unix_ns=rollout.end_unix_ns,
-        rationale=None if explanation is None else clean_text(explanation),
-        metadata=(("label", clean_text(label)),) if label and value is not None else (),
+        rationale=_cleaned(explanation),
+        metadata=_label(value, label),
     )
 
 
 def feedback_of(evaluation: Evaluation) -> Feedback:
     """Return *evaluation* as feedback."""
     # "late" is what a user sees: the value arrived after the trace of its rollout.
-    metadata = [("late", evaluation.id)]
-    if evaluation.value is not None and evaluation.label:
-        metadata.append(("label", clean_text(evaluation.label)))
+    late = ("late", evaluation.id)
+    name = evaluation.name
+    if name != REWARD:
+        name = _name(name)
     return Feedback(
         rollout_id=evaluation.rollout_id,
-        name=REWARD if evaluation.name == REWARD else _name(evaluation.name),
-        value=clean_text(evaluation.label or "")
-        if evaluation.value is None
-        else _value(evaluation.value),
+        name=name,
+        value=_value(evaluation.value, evaluation.label),
         time_unix_ns=evaluation.time_unix_ns,
-        rationale=None if evaluation.explanation is None else clean_text(evaluation.explanation),
-        metadata=tuple(metadata),
+        rationale=_cleaned(evaluation.explanation),
+        metadata=(late, *_label(evaluation.value, evaluation.label)),
     )
 
 
-def _value(value: float) -> float | str:
+def _value(value: float | None, label: str | None) -> float | str:
+    # Without a number it is shown by its text, since an assessment needs a value.
+    if value is None:
+        return clean_text(label or "")
     # A protobuf Value refuses numbers that are not finite.
-    return value if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return value
+    return str(value)
+
+
+def _label(value: float | None, label: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the entry of the label beside a number; nothing where the label itself is the value."""
+    if label and value is not None:
+        return (("label", clean_text(label)),)
+    return ()
+
+
+def _cleaned(explanation: str | None) -> str | None:
+    if explanation is None:
+        return None
+    return clean_text(explanation)
 
 
 def _name(part: str) -> str:
@@ -104,6 +120,4 @@ def _name(part: str) -> str:
     clean_name = clean_text(name)
     if clean_name == name and len(name) <= _NAME_LENGTH:
         return name
-    encoded = name.encode("utf-8", "surrogatepass")
-    digits = hashlib.md5(encoded, usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
-    return f"{clean_name[: _NAME_LENGTH - _HASH_DIGITS - 1]}-{digits}"
+    return cut_name(clean_name, _NAME_LENGTH, name)
