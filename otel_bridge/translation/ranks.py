@@ -171,12 +171,15 @@ class RankMerge:
 
     Args:
         run: The run; key space ``ranks/`` of its state.
+
+    Attributes:
+        steps: The steps that are open or remembered.
     """
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._processes = run.processes
-        self._steps = StepStore(run, RankStep, LATE)
+        self.steps = StepStore(run, RankStep, LATE)
         pace = cast("list[tuple[str, int, int, int]]", run.state.get(_PACE) or [])
         self._pace: dict[Track, dict[int, int]] = {}
         """Last step of each rank, by track."""
@@ -200,7 +203,7 @@ class RankMerge:
         """Add the row of a rank; return the rows of the steps that every rank has passed."""
         track = (row.role or "", row.attempt)
         number = row.step or 0
-        step = self._steps.find(track, number)
+        step = self.steps.find(track, number)
         # Counted by `find`: its row can no longer be made.
         if step is None:
             return []
@@ -209,28 +212,23 @@ class RankMerge:
         pace[process.rank] = max(number, pace.get(process.rank, number))
         self._has_new_pace = True
         step.add(row, process, now_unix_ns)
-        self._steps.mark_changed(step)
+        self.steps.mark_changed(step)
         rows = self._due(now_unix_ns)
         return rows + self._within_bound()
 
     def tick(self, now_unix_ns: int) -> list[Row]:
         """Return the rows of steps that have waited long enough, or whose missing ranks have ended."""
-        if self._steps.begin_check(now_unix_ns):
+        if self.steps.begin_check(now_unix_ns):
             return self._due(now_unix_ns)
         return []
 
     def close(self) -> list[Row]:
         """Return the rows of all open steps, since no more rows will arrive."""
-        return [self._row(step) for step in self._steps.changed()]
-
-    @property
-    def waiting(self) -> int:
-        """Number of steps whose row waits."""
-        return self._steps.waiting
+        return [self._row(step) for step in self.steps.changed()]
 
     def flush(self) -> None:
         """Write what changed to the state."""
-        self._steps.flush()
+        self.steps.flush()
         if self._has_new_pace:
             pace: list[list[str | int]] = []
             for (role, attempt), ranks in self._pace.items():
@@ -240,7 +238,7 @@ class RankMerge:
 
     def _due(self, now_unix_ns: int) -> list[Row]:
         rows: list[Row] = []
-        for step in self._steps.changed():
+        for step in self.steps.changed():
             due_ns = self._run.receive_clock.due(step.last_ns, self._run.options.step_watermark_ns)
             if now_unix_ns >= due_ns or self._is_passed(step):
                 rows.append(self._row(step))
@@ -265,11 +263,11 @@ class RankMerge:
         return ended - living
 
     def _row(self, step: RankStep) -> Row:
-        return self._steps.row(step, step.values())
+        return self.steps.row(step, step.values())
 
     def _within_bound(self) -> list[Row]:
         """Forget the earliest steps beyond the bound; return the rows of those that are open."""
-        return [self._row(step) for step in self._steps.overdue() if step.changed_ns is not None]
+        return [self._row(step) for step in self.steps.overdue() if step.changed_ns is not None]
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:

@@ -108,7 +108,8 @@ class SpanPipelines:
     @property
     def waiting_steps(self) -> int:
         """Number of steps whose row waits for what is late."""
-        return self.phases.waiting + self._lineage.waiting + self._tokens.waiting
+        stores = (self.phases.steps, self._lineage.steps, self._tokens.steps)
+        return sum(steps.waiting for steps in stores)
 
     def forget(self, instance: str) -> None:
         """Forget a process."""

@@ -8,6 +8,7 @@ row.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -69,6 +70,7 @@ class SpanStep(CollectedStep):
 
 
 SpanStepT = TypeVar("SpanStepT", bound=SpanStep)
+StepSpanT = TypeVar("StepSpanT", bound=StepSpan)
 
 
 class SpanStepStore(StepStore[SpanStepT]):
@@ -79,13 +81,40 @@ class SpanStepStore(StepStore[SpanStepT]):
         kind: Class of the steps.
         late: Reason under which spans of a forgotten step are counted.
         too_many: Reason under which spans beyond the bounds of a step are counted.
+        invalid: Reason under which spans that cannot be read are counted.
     """
 
-    def __init__(self, run: RunContext, kind: type[SpanStepT], *, late: str, too_many: str) -> None:
+    def __init__(
+        self, run: RunContext, kind: type[SpanStepT], *, late: str, too_many: str, invalid: str
+    ) -> None:
         super().__init__(run, kind, late)
         self._too_many = too_many
+        self._invalid = invalid
 
-    def begin(
+    def begin_all(
+        self,
+        process: Process,
+        role: str | None,
+        spans: Iterable[tuple[str, StepSpanT | None]],
+        now_unix_ns: int,
+    ) -> Iterator[tuple[SpanStepT, StepSpanT]]:
+        """Yield each span of *process* that is new, with its step; those that cannot be read are counted.
+
+        Args:
+            process: The process.
+            role: Its own role.
+            spans: Name of each span, and what was read of it.
+            now_unix_ns: Now.
+        """
+        for name, span in spans:
+            if span is None:
+                count(self._run.state, self._invalid, name=name)
+                continue
+            step = self._begin(process, role, span, now_unix_ns)
+            if step is not None:
+                yield step, span
+
+    def _begin(
         self, process: Process, role: str | None, span: StepSpan, now_unix_ns: int
     ) -> SpanStepT | None:
         """Note a span of *process*, of its own *role*.

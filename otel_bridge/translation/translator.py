@@ -265,7 +265,7 @@ class Translator:
     # --- what the report shows --------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces, rollouts and steps."""
-        steps = self._spans.waiting_steps + self._metrics.ranks.waiting
+        steps = self._spans.waiting_steps + self._metrics.ranks.steps.waiting
         return PendingCounts(self._metrics.rows.waiting, *self.rollouts.waiting(), steps)
 
     def waiting_rows_of(self) -> dict[str, int]:

@@ -29,7 +29,6 @@ from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.span_steps import SpanStepStore
-from otel_bridge.translation.state import count
 
 INVALID: Final = "lineage/invalid"
 LATE: Final = "lineage/late"
@@ -44,6 +43,9 @@ class LineagePipeline:
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it
             makes.
+
+    Attributes:
+        steps: The steps that are open or remembered.
     """
 
     def __init__(
@@ -52,11 +54,10 @@ class LineagePipeline:
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
     ) -> None:
-        self._state = run.state
         self._generated = generated
         self._publish = publish
-        self._steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY)
-        for step in self._steps:
+        self.steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY, invalid=INVALID)
+        for step in self.steps:
             trace_ids = (*step.consumed, *step.unused)
             # Not stored by themselves: the steps, which are, name the same rollouts.
             generated.awaited.update(
@@ -71,40 +72,30 @@ class LineagePipeline:
         Return the values of the rollouts that they name.
         """
         records: list[Record] = []
-        for span in spans:
-            train_span = read_train_span(span)
-            if train_span is None:
-                count(self._state, INVALID, name=span.name)
-                continue
-            step = self._steps.begin(process, role, train_span, now_unix_ns)
-            if step is not None:
-                records += self._add(step, train_span, now_unix_ns)
+        train_spans = ((span.name, read_train_span(span)) for span in spans)
+        for step, span in self.steps.begin_all(process, role, train_spans, now_unix_ns):
+            records += self._add(step, span, now_unix_ns)
         return records + self._bounded()
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
         # Before the rows: a rollout that has arrived changes the row of its step.
         records = self._arrived(now_unix_ns)
-        if self._steps.begin_check(now_unix_ns):
+        if self.steps.begin_check(now_unix_ns):
             records += [
-                self._row(step) for step in self._steps.changed() if self._is_due(step, now_unix_ns)
+                self._row(step) for step in self.steps.changed() if self._is_due(step, now_unix_ns)
             ]
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
         values = self._arrived(now_unix_ns)
-        return values + [self._row(step) for step in self._steps.changed()]
-
-    @property
-    def waiting(self) -> int:
-        """Number of steps whose row waits."""
-        return self._steps.waiting
+        return values + [self._row(step) for step in self.steps.changed()]
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self._generated.flush()
-        self._steps.flush()
+        self.steps.flush()
 
     def _add(self, step: TrainStep, span: TrainSpan, now_unix_ns: int) -> list[Record]:
         """Add the rollouts of *span* to its step.
@@ -139,9 +130,9 @@ class LineagePipeline:
         if not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
-        for later in self._steps:  # the row of a later step counts this use as well
+        for later in self.steps:  # the row of a later step counts this use as well
             if later.number > step.number and trace_id in later.consumed:
-                self._steps.change(later, now_unix_ns)
+                self.steps.change(later, now_unix_ns)
         # No tracker shows it, so the value would have no place.
         if rollout.is_sampled_out:
             return []
@@ -166,9 +157,9 @@ class LineagePipeline:
         records: list[Record] = []
         for trace_id in self._generated.take_arrived():
             rollout = self._generated.get(trace_id)
-            for step in self._steps:
+            for step in self.steps:
                 if rollout is not None and step.names(trace_id):
-                    self._steps.change(step, now_unix_ns)
+                    self.steps.change(step, now_unix_ns)
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
@@ -176,7 +167,7 @@ class LineagePipeline:
     def _is_due(self, step: TrainStep, now_unix_ns: int) -> bool:
         """Return whether nothing more is expected soon for *step*, whose row has changed."""
         is_whole = all(self._generated.get(trace_id) is not None for trace_id in step.consumed)
-        return self._steps.is_due(step, now_unix_ns, is_whole=is_whole)
+        return self.steps.is_due(step, now_unix_ns, is_whole=is_whole)
 
     def _row(self, step: TrainStep) -> Row:
         rollouts = map(self._generated.get, step.consumed)
@@ -188,12 +179,12 @@ class LineagePipeline:
             end_unix_ns=step.end_unix_ns,
             generated=list(self._generated.all()),
         )
-        return self._steps.row(step, values)
+        return self.steps.row(step, values)
 
     def _bounded(self) -> list[Record]:
         """Forget the oldest steps beyond the bound, after their rows."""
         records: list[Record] = []
-        for step in self._steps.overdue():
+        for step in self.steps.overdue():
             if step.changed_ns is not None:
                 records.append(self._row(step))
             # A rollout that arrives for a forgotten step changes nothing any more.

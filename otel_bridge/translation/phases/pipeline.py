@@ -58,6 +58,9 @@ class PhasePipeline:
 
     Args:
         run: The run; key space ``phase/`` of its state.
+
+    Attributes:
+        steps: The steps that are open or remembered.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -65,10 +68,10 @@ class PhasePipeline:
         self._workers = StepWorkers(
             run.state, run.options, run.processes, space=_PACE, every_rank=True
         )
-        self._steps = StepStore(run, PhaseStep, LATE)
+        self.steps = StepStore(run, PhaseStep, LATE)
         # Beside the store, since every frame asks for them.
-        self._open = {step.key: step for step in self._steps if not step.closed}
-        self._phases = _phases_of(self._steps)
+        self._open = {step.key: step for step in self.steps if not step.closed}
+        self._phases = _phases_of(self.steps)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
         self._slow_ranks = SlowRanks()
@@ -114,7 +117,7 @@ class PhasePipeline:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""
-        if not self._steps.begin_check(now_unix_ns):
+        if not self.steps.begin_check(now_unix_ns):
             return []
         return [self._row(step) for step in self._due(now_unix_ns)]
 
@@ -122,14 +125,14 @@ class PhasePipeline:
         """Return the rows of all open and changed steps, since no more data are expected."""
         return [
             self._row(step)
-            for step in self._steps.ordered()
+            for step in self.steps.ordered()
             if not step.closed or step.changed_ns is not None
         ]
 
     def awaited(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
         """Return the rank that the others of its role wait for, by role."""
         steps: dict[str, list[PhaseStep]] = {}
-        for step in self._steps.ordered():
+        for step in self.steps.ordered():
             if step.track[1] == self._run.axes.current(axis_of(step.role)):
                 steps.setdefault(step.track[0], []).append(step)
         awaited: dict[str, AwaitedRank] = {}
@@ -143,15 +146,10 @@ class PhasePipeline:
         """Return the rank that is slow in most of the last steps of its role, by role."""
         return self._slow_ranks.by_role()
 
-    @property
-    def waiting(self) -> int:
-        """Number of steps whose row waits."""
-        return self._steps.waiting
-
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self._workers.flush()
-        self._steps.flush()
+        self.steps.flush()
 
     def forget(self, instance: str) -> None:
         """Forget the progress of a process."""
@@ -165,7 +163,7 @@ class PhasePipeline:
         if phase.name not in self._names and not self._admit_name(phase.name):
             return None
         track = role or "", self._run.attempt_of(process, role)
-        step = self._steps.find(track, phase.step, phase.name)
+        step = self.steps.find(track, phase.step, phase.name)
         if step is not None and not step.closed:
             self._open[step.key] = step
         return step
@@ -186,7 +184,7 @@ class PhasePipeline:
         if step.size == size:
             return False
         self._phases += 1
-        self._steps.mark_changed(step)
+        self.steps.mark_changed(step)
         return True
 
     # --- when a step closes -----------------------------------------------------------------------
@@ -215,7 +213,7 @@ class PhasePipeline:
                 steps.append(step)
         corrected = (
             step
-            for step in self._steps
+            for step in self.steps
             if step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait_ns
         )
         return _in_order([*steps, *corrected])
@@ -247,7 +245,7 @@ class PhasePipeline:
             self._count_unclosed(step)
             self._slow_ranks.note(step.track[0], values)
         self._open.pop(step.key, None)
-        return self._steps.row(step, values)
+        return self.steps.row(step, values)
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
         """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""
@@ -278,7 +276,7 @@ class PhasePipeline:
         while (step := self._step_to_forget()) is not None:
             if step.changed_ns is not None:
                 records.append(self._row(step))
-            self._steps.forget(step)
+            self.steps.forget(step)
             self._phases -= step.size
         return records
 
@@ -287,12 +285,10 @@ class PhasePipeline:
 
         Of the last ones of a role only if nothing else helps.
         """
-        has_many = len(self._steps) - len(self._open) > _MAX_CLOSED
+        has_many = len(self.steps) - len(self._open) > _MAX_CLOSED
         if not has_many and self._phases <= _MAX_CLOSED_PHASES:
             return None  # nearly always
-        closed = sorted(
-            (step for step in self._steps if step.closed), key=lambda step: step.last_ns
-        )
+        closed = sorted((step for step in self.steps if step.closed), key=lambda step: step.last_ns)
         phases = _phases_of(closed)
         if not has_many and phases <= _MAX_CLOSED_PHASES:
             return None

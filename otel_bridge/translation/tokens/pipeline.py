@@ -61,6 +61,9 @@ class TokenPipeline:
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it
             makes.
+
+    Attributes:
+        steps: The steps that are open or remembered.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class TokenPipeline:
         self._state = run.state
         self._generated = generated
         self._publish = publish
-        self._steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY)
+        self.steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY, invalid=INVALID)
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
         # numpy makes sums of millions of tokens fast; trackers bring it.
@@ -83,25 +86,20 @@ class TokenPipeline:
         self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
     ) -> list[Record]:
         """Take spans of *process*, of its own *role*."""
-        for span in spans:
-            token_span = read_token_span(span)
-            if token_span is None:
-                count(self._state, INVALID, name=span.name)
-                continue
-            step = self._steps.begin(process, role, token_span, now_unix_ns)
-            if step is not None:
-                self._add(step, token_span, now_unix_ns)
+        token_spans = ((span.name, read_token_span(span)) for span in spans)
+        for step, span in self.steps.begin_all(process, role, token_spans, now_unix_ns):
+            self._add(step, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
         self._evict()
         return self._bounded(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows that are due, and the figures of rollouts that have arrived since."""
-        if not self._steps.begin_check(now_unix_ns):
+        if not self.steps.begin_check(now_unix_ns):
             return []
         records: list[Record] = [*self._views.due(now_unix_ns)]
-        for step in self._steps.ordered():
-            if self._steps.is_due(step, now_unix_ns):
+        for step in self.steps.ordered():
+            if self.steps.is_due(step, now_unix_ns):
                 records.append(self._row(step))
             # Once the row is sent: until then a further span may change the figures.
             if step.changed_ns is None:
@@ -111,7 +109,7 @@ class TokenPipeline:
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits but pages, since no more data are expected."""
         records: list[Record] = []
-        for step in self._steps.ordered():
+        for step in self.steps.ordered():
             records += self._last(step, now_unix_ns)
         return records
 
@@ -121,16 +119,11 @@ class TokenPipeline:
 
     def shown(self, rollout: RolloutRecord, now_unix_ns: int) -> None:
         """Note that trackers get *rollout*: its tokens are shown with its messages."""
-        self._views.shown(rollout, now_unix_ns, keep=bool(self._steps))
-
-    @property
-    def waiting(self) -> int:
-        """Number of steps whose row waits."""
-        return self._steps.waiting
+        self._views.shown(rollout, now_unix_ns, keep=bool(self.steps))
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
-        self._steps.flush()
+        self.steps.flush()
         self._streams.flush()
 
     def _add(self, step: TokenStep, span: TokenSpan, now_unix_ns: int) -> None:
@@ -175,7 +168,7 @@ class TokenPipeline:
         if engine is None:
             return
         for key, trainer in rollout.waiting.items():
-            step = self._steps.get(key)
+            step = self.steps.get(key)
             if len(trainer) != len(engine):
                 count(self._state, OTHER_LENGTH, name=rollout.trace_id)
             elif step is None:
@@ -184,7 +177,7 @@ class TokenPipeline:
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
                 figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
                 step.add((rollout.trace_id,), figures, self._may_show)
-                self._steps.change(step, now_unix_ns)
+                self.steps.change(step, now_unix_ns)
         rollout.waiting.clear()
 
     def _evict(self) -> None:
@@ -207,7 +200,7 @@ class TokenPipeline:
         return records + self._facts(step, now_unix_ns)
 
     def _row(self, step: TokenStep) -> Row:
-        return self._steps.row(step, step_values(step.totals, len(step.counted)))
+        return self.steps.row(step, step_values(step.totals, len(step.counted)))
 
     def _facts(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return the figures of the rollouts of *step* that have arrived.
@@ -221,7 +214,7 @@ class TokenPipeline:
             if rollout is None:
                 continue
             facts = step.facts.pop(trace_id)
-            self._steps.mark_changed(step)
+            self.steps.mark_changed(step)
             if not rollout.is_sampled_out:
                 for name, number in rollout_values(facts).items():
                     records += self._publish(_value(step, trace_id, name, number), now_unix_ns)
@@ -230,7 +223,7 @@ class TokenPipeline:
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Forget the oldest steps beyond the bound, after their rows."""
         records: list[Record] = []
-        for step in self._steps.overdue():
+        for step in self.steps.overdue():
             records += self._last(step, now_unix_ns)
         return records
 
