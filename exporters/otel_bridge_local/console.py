@@ -112,10 +112,7 @@ class ConsoleRunWriter:
         """Print a line for each of *rows*."""
         for row in rows:
             values = " ".join(f"{key}={_shown(value)}" for key, value in row.values.items())
-            axis_text = ""
-            if row.axis:
-                axis_text = f"{row.axis}={row.step}"
-            self._print(row.position, row.time_unix_ns, axis_text, values)
+            self._print(row.position, row.time_unix_ns, _axis(row), values)
         self._flush(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -132,13 +129,10 @@ class ConsoleRunWriter:
             facts_text = " ".join(
                 f"{key}={value}" for key, value in facts.items() if value is not None
             )
-            axis_text = ""
-            if rollout.axis:
-                axis_text = f"{rollout.axis}={rollout.step}"
             self._print(
                 rollout.position,
                 rollout.end_unix_ns,
-                axis_text,
+                _axis(rollout),
                 f"{rollout.key} {facts_text} {_clipped(answer)}",
             )
         self._flush(rollouts)
@@ -165,12 +159,8 @@ class ConsoleRunWriter:
             more_items = ""
             if len(record.items) > 3:
                 more_items = f" and {len(record.items) - 3} more"
-            axis_text = ""
-            if record.axis:
-                axis_text = f"{record.axis}={record.step}"
-            self._print(
-                record.position, record.time_unix_ns, axis_text, f"{record.key} {items}{more_items}"
-            )
+            text = f"{record.key} {items}{more_items}"
+            self._print(record.position, record.time_unix_ns, _axis(record), text)
         self._flush(media)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
@@ -226,10 +216,7 @@ class ConsoleRunWriter:
         try:
             self._stream.write(printable(line) + "\n")
         except (OSError, ValueError) as exc:
-            # ValueError: the stream was closed.
-            raise RetryableError(
-                f"standard output cannot be written: {exc}", position=position
-            ) from exc
+            raise _error(exc, position) from exc
 
     def _flush(
         self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]
@@ -244,9 +231,19 @@ class ConsoleRunWriter:
             position = None
             if records:
                 position = records[0].position
-            raise RetryableError(
-                f"standard output cannot be written: {exc}", position=position
-            ) from exc
+            raise _error(exc, position) from exc
+
+
+def _axis(record: Row | RolloutRecord | MediaRecord) -> str:
+    """Return the step of *record* with its axis; nothing without one."""
+    if record.axis:
+        return f"{record.axis}={record.step}"
+    return ""
+
+
+def _error(exc: OSError | ValueError, position: Position | None) -> RetryableError:
+    """Return the error of a stream that cannot be written, or, with `ValueError`, was closed."""
+    return RetryableError(f"standard output cannot be written: {exc}", position=position)
 
 
 def _shown(value: Value | Scalar) -> str:

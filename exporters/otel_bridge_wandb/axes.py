@@ -10,22 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from otel_bridge.records import AXIS, axis_of
 from otel_bridge_wandb.content.payload import shown_key
-
-
-class Definer(Protocol):
-    """Defines names in a run, like `otel_bridge_wandb.definitions.Definitions`."""
-
-    def __call__(self, name: str, axis: str | None) -> None:
-        """Bind *name* to *axis*, or declare *name* a hidden axis."""
-        ...
-
-    def send_definitions(self, *, now: bool = False) -> None:
-        """Send definitions that are not sent yet; without *now*, not too often."""
-        ...
+from otel_bridge_wandb.definitions import Definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,7 @@ class WandbAxes:
             start.
     """
 
-    def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
+    def __init__(self, define: Definitions, shared: SharedAxes | None = None) -> None:
         self._define = define
         self._shared = shared
         # wandb's own key, which every line has.
