@@ -380,7 +380,7 @@ def test_a_server_that_names_files_itself_costs_the_media_alone(
 ) -> None:
     writer = opened(server.url, run)
     monkeypatch.setattr(
-        RemoteStore, "upload", lambda self, name, data: _renamed(upload(self, name, data))
+        RemoteStore, "_upload", lambda self, name, data: _renamed(upload(self, name, data))
     )
 
     dead = deliver(writer, [media("one", image(1), position=1), samples.row(1, position=2)])
@@ -389,7 +389,7 @@ def test_a_server_that_names_files_itself_costs_the_media_alone(
     assert len(contents(server, run).scalars) > 0
 
 
-upload = RemoteStore.upload
+upload = RemoteStore._upload
 
 
 def _renamed(sent: Mapping[str, object]) -> dict[str, object]:
