@@ -399,7 +399,7 @@ def _renamed(sent: Mapping[str, object]) -> dict[str, object]:
 def test_a_server_without_the_call_for_files_counts_media(
     server: TrackioServer, run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_bridge_trackio.remote.UPLOAD", "no_such_call")
+    monkeypatch.setattr("otel_bridge_trackio.remote._UPLOAD", "no_such_call")
 
     writer = opened(server.url, run)
     deliver(writer, [media("one", image(1), position=1)])
