@@ -74,12 +74,16 @@ class LightningLogger:
     @property
     def name(self) -> str:
         """Return the project, which Lightning puts into the path of checkpoints."""
-        return "" if self._attached else self._path_part("project")
+        if self._attached:
+            return ""
+        return self._path_part("project")
 
     @property
     def version(self) -> str:
         """Return the run's name, which Lightning puts into the path of checkpoints."""
-        return "" if self._attached else self._path_part("name")
+        if self._attached:
+            return ""
+        return self._path_part("name")
 
     @property
     def save_dir(self) -> str:
@@ -92,13 +96,17 @@ class LightningLogger:
         trainer = calling_object(
             lambda one: hasattr(one, "default_root_dir") and hasattr(one, "loggers")
         )
-        return os.getcwd() if trainer is None else str(trainer.default_root_dir)
+        if trainer is None:
+            return os.getcwd()
+        return str(trainer.default_root_dir)
 
     @property
     def experiment(self) -> Run:
         """Return the run; on ranks above 0, a run that records nothing."""
         run = self._begin()[0]
-        return _no_run() if run is None else run
+        if run is None:
+            return _no_run()
+        return run
 
     # Lightning 2.6 calls with keywords, so that parameters have its names.
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

@@ -148,7 +148,9 @@ class _Texts:
         return self._decoded(self._result.responses[place])
 
     def _decoded(self, tokens: Sequence[int]) -> str:
-        return str(tokens) if self._tokenizer is None else str(self._tokenizer.decode(tokens))
+        if self._tokenizer is None:
+            return str(tokens)
+        return str(self._tokenizer.decode(tokens))
 
 
 @guarded
@@ -219,4 +221,6 @@ def _dataset(names: Any) -> str | None:
 
 def _at(values: Any, place: int) -> Any:
     """Return the value of a sample, ``None`` where the list is missing or too short."""
-    return values[place] if values is not None and place < len(values) else None
+    if values is not None and place < len(values):
+        return values[place]
+    return None

@@ -407,4 +407,6 @@ def _run_name(given: str | None) -> str | None:
         return given
     # In a worker of Ray the script, of which a name is made otherwise, is Ray's own.
     env = environment()
-    return None if RUN_NAME.read(env) or env.get("WANDB_NAME") else f"skyrl-{new_end()}"
+    if RUN_NAME.read(env) or env.get("WANDB_NAME"):
+        return None
+    return f"skyrl-{new_end()}"

@@ -224,7 +224,9 @@ def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], 
 
 
 def _prompt(prompt: Any) -> list[Any]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return list(prompt)
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
@@ -233,8 +235,10 @@ def _policy_version(versions: Iterable[Any]) -> int | None:
 
 
 def _list(sample: Any, name: str) -> Sequence[Any]:
-    found = getattr(sample, name, None)
-    return () if found is None else found
+    values: Sequence[Any] | None = getattr(sample, name, None)
+    if values is None:
+        return ()
+    return values
 
 
 def _is_number(value: object) -> bool:

@@ -149,7 +149,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if trainer is None or _is_trial(trainer.state):
             return None
         recording = self._begin(self._args, trainer.state, None)
-        return None if recording is None else recording.begin()
+        if recording is None:
+            return None
+        return recording.begin()
 
     def chosen_names(self) -> tuple[str | None, str | None]:
         """Return project and name that the user gave, for a captured callback that begins the run."""
@@ -305,7 +307,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
-        return self._begin_in_rank(args, state, model) if state.is_world_process_zero else None
+        if state.is_world_process_zero:
+            return self._begin_in_rank(args, state, model)
+        return None
 
     def _begin_in_rank(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording in this process; ``None`` in a second callback."""
@@ -344,7 +348,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         resumed = before.get("project")
         default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
         names = RunNames(project, name or before.get("name"), None, default, self._arguments, note)
-        return self._trials.names(names, args, state) if trial else names
+        if trial:
+            return self._trials.names(names, args, state)
+        return names
 
     @guarded
     def _set_up_captured(self, args: Any, state: Any) -> None:
@@ -397,11 +403,9 @@ def register() -> None:
 
 def _left_out_by(tracker: str, logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a tracker's callback leaves out of *logs*: that of TensorBoard all but numbers and texts."""
-    return (
-        {}
-        if tracker != "tensorboard"
-        else {key: value for key, value in logs.items() if not isinstance(value, (int, float, str))}
-    )
+    if tracker != "tensorboard":
+        return {}
+    return {key: value for key, value in logs.items() if not isinstance(value, (int, float, str))}
 
 
 def _weak(trainer: Any) -> Callable[[], Any]:
@@ -422,7 +426,9 @@ def _run_name(args: Any) -> str | None:
         and int(major) <= _NAMES_RUN_BY_FOLDER
         and name == getattr(args, "output_dir", None)
     )
-    return None if is_default else name
+    if is_default:
+        return None
+    return name
 
 
 def _is_trial(state: Any) -> bool:
@@ -458,7 +464,9 @@ def config_of(args: Any, model: Any) -> dict[str, Any]:
     """Return the training arguments, with the model's config below ``model``, without unreadable entries."""
     config: dict[str, Any] = {**(_arguments_of(args) or {})}
     found = _config_of_model(model)
-    return {**config, "model": found} if found else config
+    if found:
+        return {**config, "model": found}
+    return config
 
 
 @guarded

@@ -21,7 +21,9 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
         is_wanted: Returns whether an object is the wanted one; one on which it raises is not.
     """
     method = _calling_method(lambda frame: _holds(is_wanted, frame.f_locals.get("self")))
-    return None if method is None else method.f_locals.get("self")
+    if method is None:
+        return None
+    return method.f_locals.get("self")
 
 
 def calling_argument(name: str) -> Any:
@@ -29,7 +31,9 @@ def calling_argument(name: str) -> Any:
     method = _calling_method(
         lambda frame: name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
     )
-    return None if method is None else method.f_locals[name]
+    if method is None:
+        return None
+    return method.f_locals[name]
 
 
 def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | None:
@@ -67,7 +71,9 @@ def calling_module(own: object) -> str:
             and frame.f_locals.get("self") is own
         ):
             frame = frame.f_back
-        return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+        if frame is None:
+            return ""
+        return str(frame.f_globals.get("__name__", ""))
     finally:
         # Else this frame would keep the variables of its callers alive.
         del here, frame

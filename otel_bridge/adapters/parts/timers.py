@@ -133,13 +133,17 @@ def _step_of_verl() -> int | None:
     version = getattr(trainer, "current_param_version", None)
     if version is not None:
         return int(version) + 1
-    return None if trainer is None else int(trainer.global_steps)
+    if trainer is None:
+        return None
+    return int(trainer.global_steps)
 
 
 @guarded
 def _step_of_skyrl() -> int | None:
     trainer = calling_object(lambda found: hasattr(found, "global_step"))
-    return None if trainer is None else int(trainer.global_step)
+    if trainer is None:
+        return None
+    return int(trainer.global_step)
 
 
 def _time_contexts(

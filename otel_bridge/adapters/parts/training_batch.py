@@ -38,7 +38,9 @@ def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
 def _sampled_part(mask: Any) -> slice:
     """Return where the tokens of a rollout are; frameworks pad before or after them."""
     positions = mask.nonzero()[0]
-    return slice(int(positions[0]), int(positions[-1]) + 1) if len(positions) else slice(0)
+    if len(positions):
+        return slice(int(positions[0]), int(positions[-1]) + 1)
+    return slice(0)
 
 
 def _rows(tensor: Any) -> Any:

@@ -188,7 +188,9 @@ def _logs_of(trainer: Any) -> Mapping[str, Any]:
         return {}
     # Without advantages: TRL 0.17, whose batches have no sure identity, or GOLD, which has no rewards.
     found = cast("Mapping[str, Any]", older)
-    return found if _column(found, "advantages") else {}
+    if _column(found, "advantages"):
+        return found
+    return {}
 
 
 def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
@@ -204,19 +206,25 @@ def _generations(trainer: Any, split: str) -> int:
     train = getattr(trainer, "num_generations", None)
     found = getattr(trainer, "num_generations_eval", None) if split == "eval" else None
     size = found or train or 1
-    return size if isinstance(size, int) and size > 0 else 1
+    if isinstance(size, int) and size > 0:
+        return size
+    return 1
 
 
 def _weights(trainer: Any, number: int) -> list[float]:
     """Return the weight of each reward function; TRL holds them as a tensor."""
     found: Any = getattr(trainer, "reward_weights", None)
     listed: list[float] = found.tolist() if hasattr(found, "tolist") else list(found or ())
-    return listed if len(listed) == number else [1.0] * number
+    if len(listed) == number:
+        return listed
+    return [1.0] * number
 
 
 def _total(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
     """Return the weighted sum of the functions that applied, as TRL computes the reward."""
-    return sum(value * weights[name] for name, value in rewards.items()) if rewards else None
+    if rewards:
+        return sum(value * weights[name] for name, value in rewards.items())
+    return None
 
 
 def _finite_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, float]:
@@ -233,4 +241,6 @@ def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any
 def _finite(values: Sequence[Any], place: int) -> float | None:
     """Return a number; ``None`` for the NaN of a reward function that did not apply."""
     value: Any = values[place] if place < len(values) else None
-    return None if value is None or math.isnan(value) else float(value)
+    if value is None or math.isnan(value):
+        return None
+    return float(value)

@@ -102,7 +102,9 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
                 done(result)
                 return result
 
-        return later if inspect.iscoroutinefunction(func) else now
+        if inspect.iscoroutinefunction(func):
+            return later
+        return now
 
     return rollout_trace_op
 
@@ -196,19 +198,21 @@ def _answered(tool: Any, result: Any) -> None:
 def _text(owner: Any, tokens: Any) -> str | None:
     """Return tokens as text, if the traced object has a tokenizer."""
     decode = getattr(getattr(owner, "tokenizer", None), "decode", None)
-    return str(decode(tokens)) if callable(decode) else None
+    if callable(decode):
+        return str(decode(tokens))
+    return None
 
 
 def _field(value: Any, name: str) -> Any:
-    return (
-        cast("Mapping[str, Any]", value).get(name)
-        if isinstance(value, Mapping)
-        else getattr(value, name, None)
-    )
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get(name)
+    return getattr(value, name, None)
 
 
 @guarded
 def _plain(value: Any) -> Any:
     """Return a number of numpy as a number of Python; ``None`` for an array of several."""
     item = getattr(value, "item", None)
-    return item() if callable(item) else value
+    if callable(item):
+        return item()
+    return value
