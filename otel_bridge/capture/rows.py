@@ -117,7 +117,10 @@ class MergedRows:
 
     def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call."""
-        explicit_step = None if step is None else to_step(step, self._run.count_drop)
+        if step is None:
+            explicit_step = None
+        else:
+            explicit_step = to_step(step, self._run.count_drop)
         # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:

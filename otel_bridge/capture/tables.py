@@ -180,7 +180,10 @@ def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) 
     """
     if key.lower().startswith(_EVAL) or key in _EVAL_TABLES:
         return "eval"
-    keys = [] if "/" in key else _without_clocks(row) or _without_clocks(row_before)
+    if "/" in key:
+        keys = []
+    else:
+        keys = _without_clocks(row) or _without_clocks(row_before)
     if keys and all(name.lower().startswith(_EVAL) for name in keys):
         return "eval"
     return "train"

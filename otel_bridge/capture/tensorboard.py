@@ -142,7 +142,9 @@ def _number(value: Any) -> float | None:
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
         return None
     numbers = [*tensor.float_val, *tensor.double_val, *tensor.int_val, *tensor.int64_val]
-    return float(numbers[0]) if len(numbers) == 1 else None
+    if len(numbers) == 1:
+        return float(numbers[0])
+    return None
 
 
 def _plugin(value: Any) -> str:

@@ -229,7 +229,10 @@ class TrackioRecording:
         texts: dict[str, str] = {}
         rollouts: list[Rollout] = []
         for name, value in values.items():
-            key = f"__{name}" if name in _RESERVED or name.startswith("__") else name
+            if name in _RESERVED or name.startswith("__"):
+                key = f"__{name}"
+            else:
+                key = name
             traces = _traces(value)
             text = text_in(value)
             if text is not None:
@@ -289,7 +292,10 @@ class TrackioRecording:
 
 
 def _class_of(value: Any) -> str:
-    entry = cast("list[object]", value)[0] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        entry = cast("list[object]", value)[0]
+    else:
+        entry = value
     return type(entry).__name__.removeprefix("Trackio")
 
 

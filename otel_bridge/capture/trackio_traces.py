@@ -122,7 +122,9 @@ def _result_of(call: Mapping[str, Any]) -> Any:
     text: Any = (
         cast("Mapping[str, Any]", answer).get("text") if isinstance(answer, Mapping) else None
     )
-    return cast("object", answer) if text is None else text
+    if text is None:
+        return cast("object", answer)
+    return text
 
 
 def rollout_of_trace(trace: Any, key: str) -> Rollout:

@@ -45,7 +45,10 @@ def with_data(item: MediaItem, data: bytes) -> MediaItem:
 def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
     """Return *item* with less text; ``None`` when nothing of it may leave."""
     caption = policy.allowed(item.caption, TextKind.MESSAGE)
-    captioned = item if caption == item.caption else replace(item, caption=caption)
+    if caption == item.caption:
+        captioned = item
+    else:
+        captioned = replace(item, caption=caption)
     if item.kind == _TABLE:
         return _with_cells(captioned, policy)
     if item.kind not in _CUT and item.kind != _HTML:

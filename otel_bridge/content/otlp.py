@@ -152,7 +152,10 @@ def _kind(pair: KeyValue, names: tuple[str, ...]) -> TextKind:
 
     A value that does not look like a name is not one, whatever its key.
     """
-    kind = TextKind.NAME if names and pair.key.startswith(names) else kind_of(pair.key)
+    if names and pair.key.startswith(names):
+        kind = TextKind.NAME
+    else:
+        kind = kind_of(pair.key)
     if kind is TextKind.NAME and not _is_name_value(pair.value):
         return TextKind.UNKNOWN
     return kind

@@ -135,7 +135,9 @@ class ContentPolicy:
         """
         if self.secrets:
             text = REDACTED if secret_by_name(name, text) else redact_text(text)
-        return redact_emails(text) if self.email else text
+        if self.email:
+            return redact_emails(text)
+        return text
 
     def may_redact(self, text: str) -> bool:
         """Return whether `redact` may change *text*, or a text within its JSON.

@@ -60,7 +60,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
-            unknown = unknown_keywords(named, positional[: len(arguments)]) if named else []
+            if named:
+                unknown = unknown_keywords(named, positional[: len(arguments)])
+            else:
+                unknown = []
             if not unknown and len(arguments) <= len(positional):  # nearly every call
                 return call(*arguments, **named)
             beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]

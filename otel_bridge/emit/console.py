@@ -155,7 +155,10 @@ def ended(
     if report is not None:
         logged_rows = report.rows - sum(report.derived_rows.values())
         of_run = _counts_of_run(report)
-        counts = of_run if own_rows == logged_rows else f"{counts}; the run has {of_run}"
+        if own_rows == logged_rows:
+            counts = of_run
+        else:
+            counts = f"{counts}; the run has {of_run}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
         parts += [f"{label}: {text}" for label, text in view_links(report)]
@@ -187,7 +190,9 @@ def derived_counts(report: Report) -> str:
 
 def first_key(key: str) -> str:
     """Return text that names the first key dropped for a reason; empty when no key is known."""
-    return f", first '{shown_key(key)}'" if key else ""
+    if key:
+        return f", first '{shown_key(key)}'"
+    return ""
 
 
 def shown_key(key: str) -> str:

@@ -17,5 +17,8 @@ def records_waiting(count: int) -> str:
 
 def first_ones(texts: Sequence[str], limit: int) -> str:
     """Return at most *limit* of *texts* on one line, with the number of the others."""
-    rest = [f"and {len(texts) - limit:,} more"] if len(texts) > limit else []
+    if len(texts) > limit:
+        rest = [f"and {len(texts) - limit:,} more"]
+    else:
+        rest = []
     return "; ".join([*texts[:limit], *rest])

@@ -24,7 +24,10 @@ def part_text(part: object) -> str:
     if kind == "text" and isinstance(text, str):
         return text
     image = fields.get("image_url")
-    url = cast("dict[str, object]", image).get("url") if isinstance(image, dict) else None
+    if isinstance(image, dict):
+        url = cast("dict[str, object]", image).get("url")
+    else:
+        url = None
     # A data URL holds the whole picture.
     if isinstance(url, str) and not url.startswith("data:"):
         return url

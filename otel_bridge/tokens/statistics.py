@@ -152,7 +152,10 @@ def _figures(
         mismatch = _mismatch_of_arrays if is_array else _mismatch_of_lists
         values |= mismatch(streams[ENGINE], streams[TRAINER])
     figures: dict[str, Figure] = {}
-    edges = _edges_of(numpy, lengths) if is_array else list(_edges(lengths))
+    if is_array:
+        edges = _edges_of(numpy, lengths)
+    else:
+        edges = list(_edges(lengths))
     for name, numbers in values.items():
         fold = _fold_array if is_array else _fold_list
         figures[name] = fold(numbers, edges, with_maxima=name == ABSOLUTE)
@@ -216,7 +219,10 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
         counts = _reduced(numpy.add, is_number, edges)
         sums = _reduced(numpy.add, values, edges)
     shape = (-1, DECILES)
-    maxima = _maxima(_reduced(numpy.maximum, values, edges)) if with_maxima else []
+    if with_maxima:
+        maxima = _maxima(_reduced(numpy.maximum, values, edges))
+    else:
+        maxima = []
     counts = counts.reshape(shape)
     sums = sums.reshape(shape)
     return Figure(

@@ -50,4 +50,6 @@ def _seconds(wait: Any) -> float:
     if isinstance(wait, timedelta):
         return wait.total_seconds()
     is_number = isinstance(wait, int | float) and not isinstance(wait, bool)
-    return float(wait) if is_number and wait else _DEFAULT_S
+    if is_number and wait:
+        return float(wait)
+    return _DEFAULT_S

@@ -53,7 +53,10 @@ def earlier_run(run: Run) -> EarlierRun | None:
         return None
     report = read_report(recorder.folder)
     saved = _read(recorder.folder.path / _FILE)
-    last = None if report is None else report.steps.get(axis_of(run.role))
+    if report is None:
+        last = None
+    else:
+        last = report.steps.get(axis_of(run.role))
     if last is None and saved is None:
         return None
     parts = saved or {"config": {}, "summary": {}}

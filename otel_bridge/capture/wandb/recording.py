@@ -54,7 +54,10 @@ class WandbRecording:
         counts.captured("wandb.init", run=run)
         self.run = run
         last = run.last_step()
-        counter = first_step if earlier is None or first_step is not None else earlier.step
+        if earlier is None or first_step is not None:
+            counter = first_step
+        else:
+            counter = earlier.step
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
         self.last = RecordedSummary(self.summary)
         self._saved = SavedRun(run)

@@ -138,7 +138,8 @@ class _Capture:
         if trial is not None:
             wandb_arguments = self._arguments(trial.arguments(arguments))
         run = self._current(wandb_arguments)
-        run = self._begin(wandb_arguments, arguments, trial) if run is None else run
+        if run is None:
+            run = self._begin(wandb_arguments, arguments, trial)
         if wandb_arguments["sync_tensorboard"]:
             tensorboard.sync(run.recording.run)
         return run

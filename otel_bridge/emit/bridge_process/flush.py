@@ -112,7 +112,10 @@ class DeliveryWaiter:
 
     def _amounts(self, report: Report | None) -> dict[str, Amount]:
         """Return what is awaited: the bridge, the records that the exporters of *report* lack, or the run's end."""
-        mine = None if report is None else report.processes.get(self._checkpoint.instance_id)
+        if report is None:
+            mine = None
+        else:
+            mine = report.processes.get(self._checkpoint.instance_id)
         if report is None or (mine is None and self._position is None):
             return {"the start of the bridge": Amount()}
         if mine is not None and (mine.segment, mine.offset) < self._end_position:
@@ -192,8 +195,10 @@ class DeliveryWaiter:
             return FlushOutcome(
                 False, report, (*_remains(report), "not all records are written yet")
             )
-        reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
-        remark = f"not delivered yet: {reason}" if reason else "not delivered yet"
+        remark = "not delivered yet"
+        if not self._starter.delivered_by():
+            reason = reason_of_end(self._folder.log_path)
+            remark += f": {reason}" if reason else ""
         return FlushOutcome(False, None, (remark,))
 
 

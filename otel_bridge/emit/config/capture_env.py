@@ -69,7 +69,10 @@ def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> N
     Raises:
         ConfigError: One of *names* is captured in the mode ``tee``, and is among *exporters*.
     """
-    twice = [name for name in names if name in exporters] if mode == "tee" else []
+    if mode == "tee":
+        twice = [name for name in names if name in exporters]
+    else:
+        twice = []
     if twice:
         raise ConfigError(
             f"{twice[0]} is captured with --tee ({CAPTURE_MODE.name}=tee): {twice[0]} is an exporter too, and "

@@ -295,5 +295,8 @@ def _script() -> str:
 def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
     if explicit_rank is not None and (not isinstance(explicit_rank, int) or explicit_rank < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"rank={explicit_rank!r}: expected an integer of 0 or more")
-    rank = _RANK.read(env) if explicit_rank is None else int(explicit_rank)
+    if explicit_rank is None:
+        rank = _RANK.read(env)
+    else:
+        rank = int(explicit_rank)
     return rank, max(WORLD_SIZE.read(env), rank + 1)

@@ -167,7 +167,10 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
         env: Environment with the user's name.
         cwd: Working folder; its repository counts when the script has none.
     """
-    script = sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else ""
+    if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"}:
+        script = sys.argv[0]
+    else:
+        script = ""
     directory = (cwd / script).parent if script else cwd
     facts = {
         semconv.HOST_NAME: os.uname().nodename,
@@ -198,13 +201,17 @@ def revision_of(folder: Path) -> str | None:
 def _head(git: Path, common: Path) -> str | None:
     head = _read(git / "HEAD").strip()
     if not head.startswith("ref:"):
-        return head if _REVISION.fullmatch(head) else None
+        if _REVISION.fullmatch(head):
+            return head
+        return None
     reference = head.removeprefix("ref:").strip()
     # A worktree has its own HEAD; its branches lie in the folder that all worktrees share.
     for folder in (git, common):
         if (folder / reference).is_file():
             loose = _read(folder / reference).strip()
-            return loose if _REVISION.fullmatch(loose) else None
+            if _REVISION.fullmatch(loose):
+                return loose
+            return None
     packed = common / "packed-refs"
     for line in _read(packed).splitlines() if packed.is_file() else ():
         revision, _, name = line.partition(" ")

@@ -95,7 +95,9 @@ class RolloutOptions:
 
     def cap_of(self, split: str | None) -> int:
         """Return the number of seats of one step of *split*."""
-        return self.cap_eval if split == EVAL else self.cap
+        if split == EVAL:
+            return self.cap_eval
+        return self.cap
 
 
 @dataclass(frozen=True, slots=True)

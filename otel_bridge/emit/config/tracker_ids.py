@@ -29,7 +29,7 @@ def tracker_run_id(
         report: The bridge's last report, if there is one.
         node_rank: Number of this machine; further machines may have a W&B run of their own.
     """
-    reported = report.exporters.get(exporter) if report is not None else None
+    reported = None if report is None else report.exporters.get(exporter)
     if reported is not None and reported.tracker_run_id:
         return reported.tracker_run_id
     if exporter == "wandb" and node_rank:

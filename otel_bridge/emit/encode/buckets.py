@@ -87,7 +87,7 @@ def _listed(values: object) -> list[object]:
 
 def _whole(value: object) -> int:
     # Texts are refused below: float() would read them.
-    number = float(cast("float", value)) if not isinstance(value, int) else value
+    number = value if isinstance(value, int) else float(cast("float", value))
     if isinstance(value, str) or number < 0 or int(number) != number:
         raise ValueError
     return int(number)

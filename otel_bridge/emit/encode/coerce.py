@@ -93,8 +93,10 @@ def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
 def integer(value: object) -> int | None:
     """Return *value* as an integer of 64 bits."""
     if type(value) is int:
-        return value if -_INT64 <= value < _INT64 else None
-    plain = number(value) if not isinstance(value, str) else _parsed(value)
+        if -_INT64 <= value < _INT64:
+            return value
+        return None
+    plain = _parsed(value) if isinstance(value, str) else number(value)
     if plain is None or plain != math.floor(plain) or not -_INT64 <= plain < _INT64:
         return None
     return int(plain)

@@ -150,7 +150,10 @@ def _encode_buckets(field: int, buckets: Buckets) -> bytes:
 def _scale_of(low: float, high: float) -> int:
     """Return the finest scale at which the buckets from *low* to *high* fit the limit."""
     span = math.log2(high) - math.log2(low)
-    scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1]) if span > 0 else MAX_SCALE
+    if span > 0:
+        scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1])
+    else:
+        scale = MAX_SCALE
     # The estimate above is of rounded logarithms, and may be too fine by one.
     while bucket_index(high, scale) - bucket_index(low, scale) >= MAX_BUCKETS:
         scale -= 1

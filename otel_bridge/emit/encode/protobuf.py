@@ -60,7 +60,9 @@ def message(field: int, payload: bytes) -> bytes:
 
 def text(field: int, value: str) -> bytes:
     """Encode a string field; an empty one is left out."""
-    return message(field, utf8(value)) if value else b""
+    if value:
+        return message(field, utf8(value))
+    return b""
 
 
 def fixed64(field: int, value: int) -> bytes:

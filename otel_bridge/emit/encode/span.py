@@ -91,7 +91,10 @@ def _key(name: str) -> bytes:
 
 def _add_text(parts: list[bytes], name: str, pieces: Sequence[bytes]) -> None:
     key = _key(name)
-    length = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+    if len(pieces) == 1:
+        length = len(pieces[0])
+    else:
+        length = sum(map(len, pieces))
     size = varint(length)
     inner = 1 + len(size) + length
     inner_size = varint(inner)

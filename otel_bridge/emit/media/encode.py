@@ -68,7 +68,9 @@ def _number(value: float) -> int | float | str | None:
         if -_INT64 <= value < _INT64:
             return int(value)
         return str(value)
-    return float(value) if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(value)
+    return None
 
 
 _CELLS: Final = ReadingRules(number=_number, entries=1_000_000)

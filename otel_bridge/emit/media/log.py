@@ -122,4 +122,6 @@ def _described(item: EncodedMedium) -> Mapping[str, Attribute]:
     }
     if item.caption:
         facts["caption"] = item.caption
-    return {**facts, "cell": True} if item.cell else facts
+    if item.cell:
+        return {**facts, "cell": True}
+    return facts

@@ -191,7 +191,10 @@ def array_of(value: Any, limit_bytes: int) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None or getattr(value, "shape", None) is None:
         raise MediaDropped("media_format")
-    array = _of_tensor(value) if _is_torch(value) else numpy.asarray(value)
+    if _is_torch(value):
+        array = _of_tensor(value)
+    else:
+        array = numpy.asarray(value)
     if array.dtype.kind not in "fiub" or not array.size:
         raise MediaDropped("media_format")
     if array.size > limit_bytes * _MAX_PIXEL_FACTOR:

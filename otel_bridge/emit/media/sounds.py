@@ -154,7 +154,10 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
             return image
         return image.quantize(method=_FAST_OCTREE)
 
-    rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
+    if isinstance(fps, (int, float)) and fps > 0:
+        rate = float(fps)
+    else:
+        rate = _DEFAULT_FPS
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
     file = LimitedFile(limit_bytes)
     later_images = map(shown, frames[1:])

@@ -42,7 +42,10 @@ def _media_in(value: object) -> Sequence[object] | None:
     media = media_in(value)
     if media is not None:
         return media
-    entries = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,)
+    if isinstance(value, (list, tuple)):
+        entries = cast("Sequence[object]", value)
+    else:
+        entries = (value,)
     if entries and is_picture(entries[0]):
         return [Image(picture) for picture in entries]
     return None

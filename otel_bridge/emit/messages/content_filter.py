@@ -163,4 +163,6 @@ def _number_or_none(value: object) -> Json:
         number = number_of(value)
     except any_error():  # code of the user's own object
         return None
-    return None if number is None else json_number(number)
+    if number is None:
+        return None
+    return json_number(number)

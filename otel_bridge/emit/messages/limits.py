@@ -92,7 +92,10 @@ def _fair_length(entries: Sequence[object], budget: int) -> int:
     # Plain messages only: other long texts are found when they are encoded.
     sizes: list[int] = []
     for entry in entries:
-        text = cast("dict[str, object]", entry).get("content") if type(entry) is dict else None
+        if type(entry) is dict:
+            text = cast("dict[str, object]", entry).get("content")
+        else:
+            text = None
         if type(text) is str:
             sizes.append(len(text))
     # Nearly every rollout: nothing is cut.

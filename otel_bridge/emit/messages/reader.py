@@ -242,7 +242,10 @@ def _by_role(
     for part in parts:
         part_fields = fields_of(part)
         kind = None if part_fields is None else part_fields.get("part_kind")
-        part_role = shapes.PART_ROLES.get(kind, role) if isinstance(kind, str) else role
+        if isinstance(kind, str):
+            part_role = shapes.PART_ROLES.get(kind, role)
+        else:
+            part_role = role
         if run and part_role != run_role:
             yield Message(run_role, {**fields, shapes.PARTS_KEY: run}, value)
             run = []

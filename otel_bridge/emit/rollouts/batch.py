@@ -73,7 +73,10 @@ def log_rollouts(
             rollout_columns if len(indices) == len(entries) else rollout_columns.of(indices),
             indices,
         )
-        defaults_of_group = of_group if state_name is None else _of_state(of_group, state_name)
+        if state_name is None:
+            defaults_of_group = of_group
+        else:
+            defaults_of_group = _of_state(of_group, state_name)
         emit(run, defaults_of_group, columns, build=build, key=key)
         annotate_rollouts(run, [entries[index] for index in indices], defaults_of_group)
 
@@ -174,7 +177,10 @@ def _by_defaults(
     for index, (raw_step, split) in enumerate(
         zip(rollout_columns.step, rollout_columns.split, strict=True)
     ):
-        step = call_defaults.step if raw_step is None else coerce.integer(raw_step)
+        if raw_step is None:
+            step = call_defaults.step
+        else:
+            step = coerce.integer(raw_step)
         if raw_step is not None and step is None:
             run.count_drop("rollout_step")
             step = call_defaults.step
@@ -223,7 +229,9 @@ def sampled_columns(
 
 def _any_of(column: Sequence[object]) -> Sequence[object]:
     """Return *column*, empty when no rollout has a value of it."""
-    return () if _types(column) == _NOTHING else column
+    if _types(column) == _NOTHING:
+        return ()
+    return column
 
 
 def _groups(raw_groups: Sequence[object]) -> list[str | None]:

@@ -63,7 +63,9 @@ class Column:
         return self.values is not None or self._one is not None
 
     def __len__(self) -> int:
-        return 0 if self.values is None else len(self.values)
+        if self.values is None:
+            return 0
+        return len(self.values)
 
 
 class Rewards:

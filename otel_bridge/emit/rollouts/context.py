@@ -82,7 +82,10 @@ def _fields(carrier: object) -> dict[str, str]:
         return {}
     fields: dict[str, str] = {}
     for name, value in cast("Mapping[object, object]", carrier).items():
-        plain = name.decode("latin-1") if isinstance(name, bytes) else str(name)
+        if isinstance(name, bytes):
+            plain = name.decode("latin-1")
+        else:
+            plain = str(name)
         if plain.lower() in _FIELDS:
             fields[plain.lower()] = (
                 value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -226,7 +226,10 @@ class Generations:
         if (state := self._at("states", last)) is not None:
             metadata.setdefault("state", state)
         prompted = self._lists["prompts"].given or self._lists["prompt_token_ids"].given
-        index = self._prompt_of if len(self._lists["prompts"]) else self._ids_of
+        if len(self._lists["prompts"]):
+            index = self._prompt_of
+        else:
+            index = self._ids_of
         return Rollout(
             messages=conversation_of(
                 [self._turn(entry, rollout) for entry in entries], self._decoder

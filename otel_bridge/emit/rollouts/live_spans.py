@@ -290,7 +290,10 @@ class ChatSpan(ChildSpan):
 
     def _title(self) -> tuple[str, trace.SpanKind]:
         model = coerce.name(self.model)
-        name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
+        if model:
+            name = f"{semconv.OPERATION_CHAT} {model}"
+        else:
+            name = semconv.OPERATION_CHAT
         return name, trace.SpanKind.CLIENT
 
     def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:

@@ -177,7 +177,9 @@ Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
 
 def _integer_or_name(value: object) -> int | str | None:
     plain = coerce.integer(value)
-    return coerce.name(value) if plain is None else plain
+    if plain is None:
+        return coerce.name(value)
+    return plain
 
 
 _SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]] = {
@@ -308,7 +310,10 @@ def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
 
 def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[str, str]:
     """Return type and text of an error; without content only its type."""
-    kind = type(error).__qualname__ if isinstance(error, BaseException) else "Error"
+    if isinstance(error, BaseException):
+        kind = type(error).__qualname__
+    else:
+        kind = "Error"
     if content_filter.off:
         return kind, kind
     return kind, content_filter.error(_error_text(error))
@@ -317,7 +322,10 @@ def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[
 def _error_text(error: str | BaseException) -> str:
     """Return the text of an error; empty when it has none that may be shown, or raises."""
     try:
-        text = own_text(error) if isinstance(error, BaseException) else key_text(error)
+        if isinstance(error, BaseException):
+            text = own_text(error)
+        else:
+            text = key_text(error)
     except any_error():  # code of the user's own exception
         return ""
     return text or ""
@@ -395,7 +403,10 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
     calls: list[ToolCall] = []
     answers = sum(message.role == ASSISTANT for message in content.messages)
     model = coerce.name(rollout.model)
-    name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
+    if model:
+        name = f"{semconv.OPERATION_CHAT} {model}"
+    else:
+        name = semconv.OPERATION_CHAT
     with_content = not content.content_filter.off
     turn = 0
     for index, message in enumerate(content.messages):

@@ -206,7 +206,10 @@ def _add_texts(
     for index in range(decoded):
         row = rows[index]
         token_ids = None if ids is None else ids.rows[index]
-        texts = filtered.of_ids(token_ids) if row is None else list(map(str, row))
+        if row is None:
+            texts = filtered.of_ids(token_ids)
+        else:
+            texts = list(map(str, row))
         if texts is None:
             continue
         if len(texts) == batch.lengths[index]:

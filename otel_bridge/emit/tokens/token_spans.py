@@ -88,7 +88,10 @@ def _count_not_finite(
     run: EmitRun, batch: TokenBatch, mask: Numbers | None, figures: Mapping[str, Figure]
 ) -> None:
     """Count the tokens whose value is not finite: the figure of their stream lacks them without a statement of that."""
-    sampled = sum(batch.lengths) if mask is None else reading.sampled(mask)
+    if mask is None:
+        sampled = sum(batch.lengths)
+    else:
+        sampled = reading.sampled(mask)
     for name, figure in figures.items():
         not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(batch.lengths)
         if not_finite > 0:

@@ -77,8 +77,12 @@ class Losses:
 def json_number(value: float) -> Json:
     """Return a number that JSON can hold: NaN, infinities and integers beyond 64 bits become text."""
     if isinstance(value, int):
-        return value if -_INT64 <= value < _INT64 else str(value)
-    return value if math.isfinite(value) else str(value)
+        if -_INT64 <= value < _INT64:
+            return value
+        return str(value)
+    if math.isfinite(value):
+        return value
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)

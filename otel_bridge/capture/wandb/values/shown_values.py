@@ -47,7 +47,9 @@ def text_in(value: object) -> str | None:
         scalar = scalar_of(value)
     except any_error():  # code of the user's own object
         return None
-    return scalar if isinstance(scalar, str) else None
+    if isinstance(scalar, str):
+        return scalar
+    return None
 
 
 def shown_value(value: Any) -> Any:
