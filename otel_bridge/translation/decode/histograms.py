@@ -23,9 +23,7 @@ maximum only."""
 
 def explicit(point: pb.HistogramDataPoint) -> Distribution:
     """Convert an explicit histogram; buckets that do not fit their bounds are left out."""
-    low = point.min if point.HasField("min") else math.nan
-    high = point.max if point.HasField("max") else math.nan
-    total = point.sum if point.HasField("sum") else math.nan
+    total, low, high = _summary(point)
     bounds = list(point.explicit_bounds)
     counts = list(point.bucket_counts)
     usable = (
@@ -39,9 +37,7 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
 
 def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
     """Convert an exponential histogram: negative buckets, the zero bucket, positive buckets."""
-    low = point.min if point.HasField("min") else math.nan
-    high = point.max if point.HasField("max") else math.nan
-    total = point.sum if point.HasField("sum") else math.nan
+    total, low, high = _summary(point)
     negative = list(point.negative.bucket_counts)
     positive = list(point.positive.bucket_counts)
     if len(negative) + len(positive) > _MAX_BUCKETS:
@@ -64,6 +60,16 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
             _append(edges, counts, edge, count)
     edges_closed, closed_counts = closed(edges, counts, low=low, high=high)
     return Distribution(point.count, total, low, high, edges_closed, closed_counts)
+
+
+def _summary(
+    point: pb.HistogramDataPoint | pb.ExponentialHistogramDataPoint,
+) -> tuple[float, float, float]:
+    """Return sum, minimum and maximum; NaN where the point has none."""
+    total = point.sum if point.HasField("sum") else math.nan
+    low = point.min if point.HasField("min") else math.nan
+    high = point.max if point.HasField("max") else math.nan
+    return total, low, high
 
 
 def closed(

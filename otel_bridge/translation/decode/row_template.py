@@ -150,8 +150,6 @@ def _layout(offsets: FieldOffsets, size: int) -> str:
     layout = "<"
     position = 0
     for offset, length, code in fields:
-        if offset < position:
-            raise _OtherShapeError
         layout += f"{offset - position}x{code}"
         position = offset + length
     return f"{layout}{size - position}x"
@@ -194,7 +192,8 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
         # Another shape, or bytes that end early: protobuf reads the frame, or refuses it.
         return None
     is_complete = offsets.seq >= 0 and bool(offsets.values)
-    if is_complete and len(offsets.steps) == len(offsets.times):
+    # The layout reads the number behind the step; other senders may write it before.
+    if is_complete and len(offsets.steps) == len(offsets.times) and offsets.seq > offsets.steps[-1]:
         return offsets
     return None
 

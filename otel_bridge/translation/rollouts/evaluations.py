@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, TypedDict, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -34,6 +34,19 @@ _MAX_VALUES: Final = 1_000
 _SENT: Final = "l:"
 """Begin of the ids of values that a process sent; those that the bridge computes have others."""
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
+
+
+_Values: TypeAlias = dict[str, dict[str, list[Json]]]
+"""Name of a value, then the process that sent it, to its packed fields."""
+
+
+class _Entry(TypedDict):
+    """Holds the values of one trace as the state has them."""
+
+    since: int
+    pending: bool
+    settled: bool
+    values: _Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +156,13 @@ class Evaluations:
     def __init__(self, state: TranslationState) -> None:
         self._state = state
         entries = [
-            (cast("dict[str, Json]", value), key[len(_PREFIX) :])
-            for key, value in state.items(_PREFIX)
+            (cast("_Entry", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)
         ]
         # The state is ordered by key; values are released in the order of their arrival.
-        entries.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
+        entries.sort(key=lambda pair: (pair[0]["since"], pair[1]))
         self._traces: dict[str, None] = {trace_id: None for _, trace_id in entries}
         self._pending = {
-            trace_id: cast("int", entry["since"]) for entry, trace_id in entries if entry["pending"]
+            trace_id: entry["since"] for entry, trace_id in entries if entry["pending"]
         }
         self._settled: dict[str, None] = {
             trace_id: None for entry, trace_id in entries if entry["settled"]
@@ -176,9 +188,7 @@ class Evaluations:
         """
         trace_id = evaluation.trace_id
         entry = self._entry(trace_id)
-        values = {}
-        if entry:
-            values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+        values = entry["values"] if entry else {}
         of_name = values.get(evaluation.score.name, {})
         stored = of_name.get(evaluation.instance_id)
         # Redelivered, or overtaken by a later value of the same process.
@@ -192,11 +202,10 @@ class Evaluations:
             packed = _rank_only(packed)
         # Copies, because a value in the state must not be changed in place.
         values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
-        since_ns = now_unix_ns
         if entry:
-            since_ns = cast("int", entry["since"])
-        was_settled = settled or bool(entry and entry["settled"])
-        self._store(trace_id, since_ns, values, pending=pending, settled=was_settled)
+            now_unix_ns = entry["since"]
+            settled = settled or entry["settled"]
+        self._store(trace_id, now_unix_ns, values, pending=pending, settled=settled)
         return True
 
     def of_span(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
@@ -223,16 +232,10 @@ class Evaluations:
             if entry is None:
                 continue
             target = targets.get(key.partition(_SPAN)[2], trace_id)
-            since_ns = cast("int", entry["since"])
-            values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
-            for name, of_name in values.items():
+            for name, of_name in entry["values"].items():
                 for instance, packed in of_name.items():
-                    self.add(
-                        _unpacked(target, name, instance, packed),
-                        since_ns,
-                        pending=False,
-                        settled=False,
-                    )
+                    evaluation = _unpacked(target, name, instance, packed)
+                    self.add(evaluation, entry["since"], pending=False, settled=False)
 
     def scores(self, trace_id: str) -> list[EvaluationScore]:
         """Return the values that become part of the rollout, one for each name, in order of names."""
@@ -256,13 +259,12 @@ class Evaluations:
         was_yielded = trace_id in self._settled
         self._settled.pop(trace_id, None)
         self._pending.pop(trace_id, None)
-        self._state.set(_PREFIX + trace_id, {**entry, "pending": False, "settled": False})
+        self._store(trace_id, entry["since"], entry["values"], pending=False, settled=False)
         if not was_yielded:
             return 0
-        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
         return sum(
             any(str(packed[2]).startswith(_SENT) for packed in of_name.values())
-            for of_name in values.values()
+            for of_name in entry["values"].values()
         )
 
     def settle(self, trace_id: str) -> None:
@@ -273,11 +275,10 @@ class Evaluations:
         entry = self._entry(trace_id)
         if not entry:
             return
-        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
-        ranks: dict[str, dict[str, list[Json]]] = {}
-        for name, of_name in values.items():
+        ranks: _Values = {}
+        for name, of_name in entry["values"].items():
             ranks[name] = {instance: _rank_only(packed) for instance, packed in of_name.items()}
-        self._store(trace_id, cast("int", entry["since"]), ranks, pending=False, settled=True)
+        self._store(trace_id, entry["since"], ranks, pending=False, settled=True)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
         """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces."""
@@ -317,10 +318,10 @@ class Evaluations:
             if trace_id not in self._pending:
                 self.forget(trace_id)
 
-    def _entry(self, trace_id: str) -> dict[str, Json] | None:
+    def _entry(self, trace_id: str) -> _Entry | None:
         if trace_id not in self._traces:
             return None
-        return cast("dict[str, Json]", self._state.get(_PREFIX + trace_id))
+        return cast("_Entry", self._state.get(_PREFIX + trace_id))
 
     def _store(
         self,
@@ -357,7 +358,7 @@ class Evaluations:
         entry = self._entry(trace_id)
         if not entry:
             return []
-        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+        values = entry["values"]
         latest: list[ReceivedEvaluation] = []
         for name in sorted(values):
             waiting: list[ReceivedEvaluation] = []
@@ -385,27 +386,14 @@ def _rank_only(packed: list[Json]) -> list[Json]:
     return [*packed[:3], *([None] * 5)]
 
 
-def _packed_rank(packed: list[Json]) -> tuple[int, int, str]:
-    return (cast("int | None", packed[0]) or 0, cast("int", packed[1]), cast("str", packed[2]))
+def _packed_rank(packed: list[Any]) -> tuple[int, int, str]:
+    return (packed[0] or 0, packed[1], packed[2])
 
 
-def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Json]) -> ReceivedEvaluation:
+def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Any]) -> ReceivedEvaluation:
     seq, time_unix_ns, identity, value, label, explanation, role, step = packed
-    return ReceivedEvaluation(
-        id=cast("str", identity),
-        trace_id=trace_id,
-        score=EvaluationScore(
-            name,
-            cast("float | None", value),
-            cast("str | None", label),
-            cast("str | None", explanation),
-        ),
-        instance_id=instance_id,
-        seq=cast("int | None", seq),
-        time_unix_ns=cast("int", time_unix_ns),
-        role=cast("str | None", role),
-        step=cast("int | None", step),
-    )
+    score = EvaluationScore(name, value, label, explanation)
+    return ReceivedEvaluation(identity, trace_id, score, instance_id, seq, time_unix_ns, role, step)
 
 
 def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -82,8 +82,8 @@ class PendingTrace:
     step: int | None = None
     contents: int = 0
     bare: bool = False
-    native: bool = False
     complete_ns: int | None = None
+    native: bool = False
 
     def split_off(
         self,
@@ -270,7 +270,7 @@ class TraceStore:
             chunk = self._state.get(f"{_SPANS}{trace.id}/{number}")
             if isinstance(chunk, bytes):
                 header, _, payload = chunk.partition(b"\n")
-                origin = _producer(orjson.loads(header))
+                origin = SpanOrigin(*orjson.loads(header))
                 spans.extend((origin, span) for span in ScopeSpans.FromString(payload).spans)
         return ReceivedTrace(trace.base, spans)
 
@@ -318,14 +318,12 @@ class CompletedTraces:
         self._prefix = prefix
         self._limit = limit
         entries = [
-            (cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)
+            (cast("list[Any]", value), key[len(prefix) :]) for key, value in state.items(prefix)
         ]
         # By the number of their end: the state is ordered by trace id.
-        entries.sort(key=lambda pair: cast("int", pair[0][0]))
+        entries.sort(key=lambda pair: pair[0][0])
         self._ended = {trace_id: _ended(value) for value, trace_id in entries}
-        self._number = 0
-        if entries:
-            self._number = cast("int", entries[-1][0][0])
+        self._number: int = entries[-1][0][0] if entries else 0
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -404,32 +402,18 @@ def _split_ids(text: str, size: int) -> list[bytes]:
 
 
 def _open_trace(trace_id: str, value: object) -> PendingTrace:
-    fields = cast("list[Json]", value)
-    packed = fields[8]
-    return PendingTrace(
-        id=trace_id,
-        first_ns=cast("int", fields[0]),
-        last_ns=cast("int", fields[1]),
-        span_ids=set(_split_ids(cast("str", fields[2]), 8)),
-        chunks=cast("int", fields[3]),
-        size=cast("int", fields[4]),
-        root_ns=cast("int | None", fields[5]),
-        expected=cast("int | None", fields[6]),
-        rollout=cast("bool", fields[7]),
-        facts=_unpacked(cast("list[Json]", packed)) if packed is not None else None,
-        marks=set(_split_ids(cast("str", fields[9]), 8)),
-        marked_ns=cast("int | None", fields[10]),
-        parts=[*cast("list[str]", fields[11])],
-        sender=cast("str", fields[12]),
-        step=cast("int | None", fields[13]),
-        contents=cast("int", fields[14]),
-        bare=cast("bool", fields[15]),
-        complete_ns=cast("int | None", fields[16]),
-        native=cast("bool", fields[17]),
-    )
+    """Return a trace from its value in the state, which holds the fields of `PendingTrace` in their order."""
+    fields = list(cast("list[Any]", value))
+    fields[2] = set(_split_ids(fields[2], 8))
+    if fields[8] is not None:
+        fields[8] = SamplingFacts(*fields[8])
+    fields[9] = set(_split_ids(fields[9], 8))
+    fields[11] = [*fields[11]]  # a value in the state must not be changed in place
+    return PendingTrace(trace_id, *fields)
 
 
 def _packed(facts: SamplingFacts) -> list[Json]:
+    """Return the fields of *facts* that the state holds, in their order."""
     return [
         facts.role, facts.split, facts.step, facts.group, facts.reward, facts.failed, facts.truncated,
         facts.start_unix_ns, facts.end_unix_ns, facts.run_id, facts.attempt,
@@ -437,41 +421,13 @@ def _packed(facts: SamplingFacts) -> list[Json]:
     ]  # fmt: skip
 
 
-def _unpacked(fields: list[Json]) -> SamplingFacts:
-    return SamplingFacts(
-        role=cast("str | None", fields[0]),
-        split=cast("str", fields[1]),
-        step=cast("int | None", fields[2]),
-        group=cast("str | None", fields[3]),
-        reward=cast("float | None", fields[4]),
-        failed=cast("bool", fields[5]),
-        truncated=cast("bool", fields[6]),
-        start_unix_ns=cast("int", fields[7]),
-        end_unix_ns=cast("int", fields[8]),
-        run_id=cast("str", fields[9]),
-        attempt=cast("int", fields[10]),
-        staleness=cast("int | None", fields[11]),
-    )
-
-
-def _producer(header: Sequence[Json]) -> SpanOrigin:
-    role, run_id, is_native, facts, scope = header
-    return SpanOrigin(
-        cast("str | None", role),
-        cast("str", run_id),
-        cast("bool", is_native),
-        cast("dict[str, Json]", facts),
-        cast("str", scope),
-    )
-
-
-def _ended(fields: list[Json]) -> CompletedTrace:
-    ids = fields[5]
+def _ended(fields: list[Any]) -> CompletedTrace:
+    _, emitted, key, role, step, ids, marks = fields
     return CompletedTrace(
-        emitted=cast("bool", fields[1]),
-        key=cast("str", fields[2]),
-        role=cast("str | None", fields[3]),
-        step=cast("int | None", fields[4]),
-        span_ids=frozenset(_split_ids(ids, _KNOWN_BYTES)) if isinstance(ids, str) else None,
-        marks=frozenset(_split_ids(cast("str", fields[6]), _KNOWN_BYTES)),
+        emitted,
+        key,
+        role,
+        step,
+        span_ids=None if ids is None else frozenset(_split_ids(ids, _KNOWN_BYTES)),
+        marks=frozenset(_split_ids(marks, _KNOWN_BYTES)),
     )

@@ -126,6 +126,19 @@ def test_a_frame_whose_points_differ_in_time_or_step_is_left_to_protobuf() -> No
     assert [decoder.fast(scope.SerializeToString()) for scope in (later, stepped)] == [None, None]
 
 
+def test_a_frame_with_its_number_before_its_step_is_left_to_protobuf() -> None:
+    decoder = RowDecoder(None, 0)
+    scope = row(5, {"loss": 1.0})
+    attributes = scope.metrics[-1].gauge.data_points[0].attributes
+    attributes.sort(key=lambda pair: pair.key != "rl.seq")
+    payload = scope.SerializeToString()
+
+    fragments, _ = decoder.slow(payload)
+
+    assert [(piece.step, piece.seq, piece.values) for piece in fragments] == [(5, 5, {"loss": 1.0})]
+    assert decoder.fast(payload) is None
+
+
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(
     place: int, change: int
