@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, cast
 
 from otel_bridge.records import Distribution, Json, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
@@ -152,16 +152,15 @@ class RankStep(CollectedStep):
     @classmethod
     def from_json(cls, value: object) -> RankStep:
         """Restore what `to_json` returned."""
-        stored = cast("dict[str, object]", value)
-        facts = cast("tuple[str, int, int, int, int, int, int, bool]", stored["step"])
-        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = facts
+        stored = cast("dict[str, Any]", value)
+        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = stored["step"]
         # The time of the last data stands for it, since only whether it waits is stored.
         changed_ns = last_ns if is_open else None
         step = cls((role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world)
-        step.ranks = set(cast("list[int]", stored["ranks"]))
-        for key, totals in cast("dict[str, _Totals]", stored["totals"]).items():
+        step.ranks = set(stored["ranks"])
+        for key, totals in stored["totals"].items():
             step.totals[key] = KeyTotals(*totals)
-        for key, distribution in cast("dict[str, list[Any]]", stored["distributions"]).items():
+        for key, distribution in stored["distributions"].items():
             step.distributions[key] = unpacked_distribution(distribution)
         return step
 
@@ -295,6 +294,3 @@ def _joined(first: Distribution, second: Distribution) -> Distribution:
 
 def _bucket(edges: tuple[float, ...], value: float) -> int:
     return min(max(sum(edge <= value for edge in edges) - 1, 0), len(edges) - 2)
-
-
-_Totals: TypeAlias = tuple[str, int, float, float, float, float, float]

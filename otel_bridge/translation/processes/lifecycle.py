@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from otel_bridge.records import End, Status
 from otel_bridge.translation.decode.resources import Producer
@@ -98,17 +98,17 @@ class RunLifecycle:
             key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
             for key, value in state.items(PREFIX)
         }
-        stored = cast("dict[str, object]", state.get(_KEY) or {})
+        stored = cast("dict[str, Any]", state.get(_KEY) or {})
         self.ended = bool(stored.get("ended", False))
-        self._ends = cast("int", stored.get("ends", 0))
+        self._ends: int = stored.get("ends", 0)
         self._starts = StartTimes(
-            cast("int", stored.get("next_order", 0)),
-            dict(cast("dict[str, int]", stored.get("boots", {}))),
+            stored.get("next_order", 0),
+            dict(stored.get("boots", {})),
         )
-        self._due_ns = cast("int", stored.get("due_ns", 0))
+        self._due_ns: int = stored.get("due_ns", 0)
         self._forgotten = ForgottenEnds(
-            cast("dict[str, object]", stored.get("folded", {})),
-            cast("int", stored.get("folded_missing", 0)),
+            stored.get("folded", {}),
+            stored.get("folded_missing", 0),
         )
         self._open: set[str] = set()
         for process in self.processes.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json
@@ -175,20 +175,20 @@ class SampledStep:
     @classmethod
     def from_json(cls, value: object) -> SampledStep:
         """Restore the result of `to_json`."""
-        fields = cast("dict[str, Json]", value)
-        role, split, attempt = cast("tuple[str, str, int]", fields["track"])
+        fields = cast("dict[str, Any]", value)
+        role, split, attempt = fields["track"]
         return cls(
             track=(role, split, attempt),
-            number=cast("int | None", fields["number"]),
-            first_ns=cast("int", fields["first"]),
-            last_ns=cast("int", fields["last"]),
-            sender_ns=cast("int", fields["sender"]),
-            run_id=cast("str", fields["run"]),
-            kept=cast("int", fields["kept"]),
-            closed=cast("bool", fields["closed"]),
-            changed_ns=cast("int | None", fields["changed"]),
-            revision=cast("int", fields["revision"]),
-            passed_ns=cast("int | None", fields["passed"]),
-            statistics=Statistics.from_json(cast("dict[str, Json]", fields["statistics"])),
-            events=cast("list[str] | None", fields["events"]),
+            number=fields["number"],
+            first_ns=fields["first"],
+            last_ns=fields["last"],
+            sender_ns=fields["sender"],
+            run_id=fields["run"],
+            kept=fields["kept"],
+            closed=fields["closed"],
+            changed_ns=fields["changed"],
+            revision=fields["revision"],
+            passed_ns=fields["passed"],
+            statistics=Statistics.from_json(fields["statistics"]),
+            events=fields["events"],
         )

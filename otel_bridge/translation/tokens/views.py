@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Any, Final
 
-from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, Message, RolloutRecord
+from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, RolloutRecord
 from otel_bridge.tokens.statistics import REFERENCES, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.metrics.keys import StepAxes
@@ -80,7 +80,7 @@ class TokenViews:
                     self._streams.put(rollout)
 
     def _record(self, rollout: RolloutStreams) -> MediaRecord:
-        facts = rollout.rollout_facts
+        facts: dict[str, Any] = rollout.rollout_facts
         streams = {
             name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()
         }
@@ -88,18 +88,21 @@ class TokenViews:
         page = page_of(
             view_of(
                 str(facts["title"]),
-                {**cast("dict[str, str]", facts["facts"]), **_figures(streams)},
-                cast("list[Message]", facts["messages"]),
+                {**facts["facts"], **_figures(streams)},
+                facts["messages"],
                 rollout.texts,
                 streams,
             )
         ).encode()
-        role = cast("str | None", facts["role"])
-        step = cast("int | None", facts["step"])
-        axis = cast("str | None", facts["axis"])
+        step = facts["step"]
+        axis = facts["axis"]
+        if axis is None or step is None:
+            steps = self._axes.steps()
+        else:
+            steps = self._axes.beside(axis, step)
         return MediaRecord(
             id=f"{TOKENS_ID}{rollout.trace_id}:{rollout.viewed()}",
-            role=role,
+            role=facts["role"],
             key=f"{facts['key']}/{VIEWS}",
             step=step,
             axis=axis,
@@ -109,9 +112,7 @@ class TokenViews:
                     "html", "text/html", page, hashlib.sha256(page).hexdigest(), str(facts["title"])
                 )
             ],
-            steps=self._axes.steps()
-            if axis is None or step is None
-            else self._axes.beside(axis, step),
+            steps=steps,
         )
 
 
