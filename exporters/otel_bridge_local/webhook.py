@@ -233,7 +233,7 @@ def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
     request.
 
     The body of an answer is not read: a status is all that is needed, and a body may repeat the
-        address.
+    address.
 
     Raises:
         RetryableError: There was no connection, so that nothing was sent.

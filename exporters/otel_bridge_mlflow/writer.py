@@ -44,9 +44,6 @@ class MlflowRunWriter:
 
     When a call returns, its data is in the store.
 
-    Thirteen attributes: a part for each kind of record, and the fields that the contract of
-        exporters names.
-
     Args:
         connection: The store.
         opened: MLflow's run.

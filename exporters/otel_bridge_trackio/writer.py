@@ -111,9 +111,6 @@ class TrackioRunWriter:
     """Writes one run to Trackio, from one delivery thread.
 
     When a call returns, its data is durable.
-
-    Seventeen attributes, because five of them are fields that the contract of exporters names.
-
     """
 
     def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:

@@ -193,7 +193,7 @@ def _refuse_others(
     """Raise `ConfigError` if *destination* has a server or file that *own_destination* does not name.
 
     A file too: what is written there may belong to another user, and a store of MLflow names
-        servers of its own.
+    servers of its own.
     """
     for variable, value in destination.items():
         if own_destination.get(variable) == value:

@@ -3,9 +3,8 @@
 ``init()`` and the launcher read it to refuse what can never work; the bridge, to send.
 
 Source: opentelemetry-specification, protocol/exporter.md. A variable of one signal overrides the
-variable of all
-    signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed; else
-    ``http/protobuf``.
+variable of all signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed;
+else ``http/protobuf``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ class SharedPage:
     """Makes a page in a thread, one at a time. For the event loop.
 
     A request gets a page that was begun after the request arrived: requests that arrive meanwhile
-        share the next page.
+    share the next page.
 
     Args:
         make: Makes the page; called in another thread.

@@ -195,7 +195,7 @@ def needs_writer(state: ExporterState, records: Sequence[Record], end: End | Non
     """Return whether these records need an open run in the tracker; a config alone does not.
 
     A run that failed or was killed before its first row needs one: its tracker shows it, with its
-        config.
+    config.
     """
     kinds = {type(record) for record in records}
     if kinds - {Config, Evaluation}:

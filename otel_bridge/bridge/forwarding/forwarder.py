@@ -262,8 +262,7 @@ class Forwarder:
         """Forward some data of one process; return whether any signal went on.
 
         Signals at the same position are read and sent together, in the order in which they were
-            written: an event may
-        be the statistics of a step, which rollouts of the next would close.
+        written: an event may be the statistics of a step, which rollouts of the next would close.
         """
         has_moved = False
         lanes = [lane for lane in self._lanes if self._may_send(lane)]
@@ -378,7 +377,7 @@ class Forwarder:
         Positions that the ledger does not store are stored at the next step.
 
         This includes processes of which the reader has committed nothing yet: else their segments
-            would be sent again.
+        would be sent again.
         """
         lanes = [lane for lane in self._lanes if not lane.ended]
         for instance_id in list(self._unstored):

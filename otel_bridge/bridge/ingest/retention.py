@@ -28,7 +28,7 @@ class FolderRetention:
     """Frees space of a run folder, on the thread of its bridge.
 
     Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no
-        destination.
+    destination.
 
     Args:
         folder: The run folder.

@@ -99,8 +99,8 @@ class SegmentReader:
     """Reads all segments of a run folder into its ledger.
 
     Thirteen attributes, because a batch is collected and committed, or taken back, as a whole:
-        tails, state and
-    translator are made anew together after a failure, and the rest is what that needs.
+    tails, state and translator are made anew together after a failure, and the rest is what that
+    needs.
 
     Args:
         folder: The run folder, whose lock is held.

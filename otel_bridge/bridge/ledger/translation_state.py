@@ -29,7 +29,7 @@ class LedgerState:
     """Implements `TranslationState` on top of a ledger.
 
     After a commit that failed, discard this object and create a new one: its content was never
-        stored.
+    stored.
 
     Args:
         view: Reads the ledger; used by this state alone.

@@ -122,6 +122,9 @@ class RunOpener:
 class ActiveRuns:
     """Owns the active runs of a host. It has a round, the requests of the host, and what a run becomes after it.
 
+    Thirteen attributes, because a run moves between its parts: it is found, waits in the rotation,
+    runs, gives way, and is idle or has failed; only this class knows all of these places.
+
     Args:
         folders: Lists the folders to serve.
         options: Options of their bridge.

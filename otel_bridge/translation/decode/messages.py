@@ -134,7 +134,7 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
     """Read messages flattened into attributes, e.g. ``gen_ai.prompt.0.role``.
 
     Source: OpenLLMetry (``gen_ai.prompt.``, ``gen_ai.completion.``), OpenInference
-        (``llm.input_messages.`` …).
+    (``llm.input_messages.`` …).
     """
     entries: dict[int, dict[str, Json]] = {}
     for key, value in attributes.items():

@@ -162,8 +162,7 @@ class RowAssembler:
         """Return the time at which *row* is released although fragments of it, or rows before it, are missing.
 
         A row without a number is still open: its process may add to it until the process ends. Of a
-            remote one, a
-        later row that is ready shows that the number is lost.
+        remote one, a later row that is ready shows that the number is lost.
         """
         wait_ns = self._options.row_wait_ns
         if not process.remote:

@@ -291,9 +291,8 @@ class StepAxes:
         """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
         A predecessor that finished is followed only by a process that is *behind* its last step: at
-            the same step
-        *process* is one more worker, which started late. Without a predecessor, a rank 0 follows a
-        rank 0 of which only the state is left.
+        the same step *process* is one more worker, which started late. Without a predecessor, a
+        rank 0 follows a rank 0 of which only the state is left.
         """
         workers = self._other_workers(process)
         same_rank = [worker for worker in workers if worker.rank == process.rank]

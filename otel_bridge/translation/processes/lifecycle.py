@@ -283,7 +283,7 @@ class RunLifecycle:
         """Return whether the run waits for one of its processes.
 
         The process found last is checked first: this runs for each frame, and a run may have
-            thousands of processes.
+        thousands of processes.
         """
         # A crashed one is left to the loop, since only that knows whether it has a successor.
         awaited = self.processes.get(self._awaited)

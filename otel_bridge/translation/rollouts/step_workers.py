@@ -222,8 +222,7 @@ class StepWorkers:
         """Return whether a process of *role* that has sent no rollout of the role yet may send some.
 
         It is a living process, or a process that is about to start: the workers of a role rarely
-            start at one instant,
-        and a fast one may pass its first steps before the next one exists.
+        start at one instant, and a fast one may pass its first steps before the next one exists.
         """
         for process in self._processes.values():
             may_send = (process.role or "") == role and self._is_worker(process)
