@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import INTERNAL_ERROR
+from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error
+from otel_bridge.settings import environment
 
 
 def record_config(run: Run, changed: Mapping[str, Any]) -> None:
@@ -23,3 +27,13 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
         return
     if body:
         run.recorder.event(semconv.EVENT_CONFIG, {semconv.CONFIG_REPLACE: True}, body)
+
+
+def requested_exporters() -> tuple[str, ...]:
+    """Return the exporters that the variables of this process, or its launcher, name.
+
+    Raises:
+        ConfigError: They cannot be read.
+    """
+    env = environment()
+    return choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True).names

@@ -17,6 +17,7 @@ from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
+from otel_bridge.emit.values.plain import count_nothing
 
 _KEPT: Final = frozenset({int, float, bool, str, type(None), dict})
 RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
@@ -110,7 +111,7 @@ class MergedRows:
             row: The other values of the call, which may hold the step metric.
         """
         group = self.axes.group_of(key) if self.axes.defined else COUNTER
-        explicit_step = None if step is None else to_step(step, _ignore)
+        explicit_step = None if step is None else to_step(step, count_nothing)
         return group.role, self.axes.step_of(
             group, self._counter if explicit_step is None else explicit_step, row or {}
         )
@@ -149,7 +150,7 @@ class MergedRows:
 
     def advance(self, step: Any) -> None:
         """Complete the rows of the steps before *step*, before media of that step are recorded."""
-        explicit_step = None if step is None else to_step(step, _ignore)
+        explicit_step = None if step is None else to_step(step, count_nothing)
         with self._lock:
             if explicit_step is not None and explicit_step > self._counter:
                 self._end_lower()
@@ -238,7 +239,3 @@ def _after_fork() -> None:
 
 _all: weakref.WeakSet[MergedRows] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _ignore(_reason: str, _count: int) -> None:
-    return

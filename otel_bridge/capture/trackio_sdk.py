@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from otel_bridge.capture.config import record_config
+from otel_bridge.capture.config import record_config, requested_exporters
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
@@ -20,8 +20,6 @@ from otel_bridge.capture.wandb.values.logged_values import LatestTexts
 from otel_bridge.capture.wandb.values.shown_values import text_in
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
-from otel_bridge.emit.config.child_env import launcher_alive
-from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.encode.values import to_step
@@ -70,7 +68,7 @@ def install(module: ModuleType, mode: str) -> None:
         """Begin a run of otel-bridge in place of Trackio's."""
         if mode == "tee":
             # Before Trackio begins its run, so that an error leaves none there.
-            _refuse_twice()
+            refuse_twice(("trackio",), mode, requested_exporters())
             run = real_init(project, name, group, *extra, **keywords)
             _record_too(run, _begin(project, name or run.name, group, run.config))
             package.config = run.config
@@ -120,12 +118,6 @@ def _begin(project: str, name: str | None, group: str | None, config: Mapping[st
             captured="trackio", project=project, name=name, group=group, config=entries or None
         )
     )
-
-
-def _refuse_twice() -> None:
-    env = environment()
-    choice = choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True)
-    refuse_twice(("trackio",), "tee", choice.names)
 
 
 def _finish_other(package: Any, project: str, name: str | None) -> None:

@@ -17,6 +17,7 @@ import orjson
 
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
+from otel_bridge.emit.values.plain import count_nothing
 from otel_bridge.errors import any_error
 from otel_bridge.journal.files import read_regular
 from otel_bridge.journal.folder import put_file
@@ -93,7 +94,7 @@ class SavedRun:
         try:  # what other processes of the run saved stays
             earlier_parts = _read(self._path) or {"config": {}, "summary": {}}
             merged_parts = {
-                part: earlier_parts[part] | config_of(values, _ignore)
+                part: earlier_parts[part] | config_of(values, count_nothing)
                 for part, values in values_by_part.items()
             }
             put_file(self._path, orjson.dumps(merged_parts, option=orjson.OPT_NON_STR_KEYS))
@@ -121,7 +122,3 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if not (isinstance(value, str) and REDACTED in value)
     }
-
-
-def _ignore(_reason: str, _number: int, _key: str) -> None:
-    return

@@ -13,11 +13,11 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import signature
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import tensorboard
+from otel_bridge.capture.config import requested_exporters
 from otel_bridge.capture.wandb.arguments import (
     RunFacts,
     WandbArguments,
@@ -33,7 +33,6 @@ from otel_bridge.capture.wandb.sweeps import SweepTrial, current_trial, stoppabl
 from otel_bridge.capture.wandb.tee import copy_too
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
-from otel_bridge.emit.config.exporters import choose
 from otel_bridge.settings import environment
 
 _MARK: Final = "otel_bridge_capture"
@@ -121,7 +120,7 @@ class _Capture:
             return self._real_init(*positional, **keywords)
         if self._mode == "tee":
             # Before W&B begins its run, so that an error leaves none there.
-            refuse_twice(("wandb",), "tee", _exporters())
+            refuse_twice(("wandb",), "tee", requested_exporters())
             run_before = self._package.run
             run = self._real_init(*positional, **keywords)
             # A run that goes on (`reinit`) has its copy already.
@@ -160,8 +159,7 @@ class _Capture:
         if isinstance(key, str) and key:
             self._key = key
             os.environ[_API_KEY] = key
-        env = environment()
-        if launcher_alive(env) and "wandb" in _exporters():
+        if launcher_alive(environment()) and "wandb" in requested_exporters():
             # The launcher has another environment. It reads the files in which W&B's own call
             # stores both.
             with suppress(
@@ -242,7 +240,7 @@ class _Capture:
         config, settings = self._parsed(arguments)
         if trial is not None:
             trial.lock_config(config)
-            trial.notify(_exporters())
+            trial.notify(requested_exporters())
         run = begin(wandb_arguments, group=None if trial is None else trial.sweep_id)
         earlier = earlier_run(run) if wandb_arguments.resumes else None
         recording = recording_of(run, wandb_arguments, earlier)
@@ -299,11 +297,6 @@ class _Capture:
             if hasattr(run, name) and hasattr(self._package, name)
         }
         self._package.__dict__.update({**attributes, "run": run})
-
-
-def _exporters() -> tuple[str, ...]:
-    env = environment()
-    return tuple(choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True).names)
 
 
 class _NeutralApi:

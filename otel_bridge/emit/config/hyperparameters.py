@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.values.plain import Losses, PlainReader, ReadingRules, mapping_of
+from otel_bridge.emit.values.plain import (
+    Losses,
+    PlainReader,
+    ReadingRules,
+    count_nothing,
+    mapping_of,
+)
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
@@ -51,13 +57,9 @@ def redacted(text: str) -> str:
 def config_snapshot(config: object) -> dict[str, Attribute]:
     """Return *config* as it would be recorded, and count nothing; empty when it cannot be read."""
     try:
-        return config_of(config, _ignore_drop)
+        return config_of(config, count_nothing)
     except any_error():  # code of the user's own objects
         return {}
-
-
-def _ignore_drop(_reason: str, _number: int, _key: str) -> None:
-    """Do nothing: the config is counted where it is recorded."""
 
 
 def replaced_entries(config: Mapping[str, Attribute], later: Mapping[str, Attribute]) -> list[str]:

@@ -22,7 +22,7 @@ from otel_bridge.emit.encode.histogram import (
     distribution_of_array,
 )
 from otel_bridge.emit.media.values import media_in
-from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop
+from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop, count_nothing
 from otel_bridge.emit.values.reading import (
     ReadBudget,
     Unreadable,
@@ -330,7 +330,7 @@ def to_step(step: object, drop: CountDrop) -> int | None:
     """
     if isinstance(step, int):
         return int(step)
-    number = to_value(single_of(step), lambda _reason, _count: None)
+    number = to_value(single_of(step), count_nothing)
     if isinstance(number, float) and math.isfinite(number):
         if not number.is_integer():
             drop("fractional_step", 1)

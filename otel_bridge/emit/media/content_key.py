@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media, Table
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules, dumps
+from otel_bridge.emit.values.plain import PlainReader, ReadingRules, count_nothing, dumps
 from otel_bridge.emit.values.scalars import Array
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
@@ -41,7 +41,7 @@ class _ContentReader(PlainReader):
     """Reads values as records do, but replaces what these only describe by a digest."""
 
     def __init__(self, own_key: Callable[[object], str | None] | None) -> None:
-        super().__init__(_RULES, str, _ignore)
+        super().__init__(_RULES, str, count_nothing)
         self._own_key = own_key
 
     def _array(self, value: Array, parents: tuple[int, ...]) -> Json:
@@ -98,7 +98,3 @@ def _digest_of_picture(value: object) -> str:
 
 def _digest(data: bytes, *parts: Sequence[object]) -> str:
     return hashlib.md5(b"%b%b" % (repr(parts).encode(), data), usedforsecurity=False).hexdigest()
-
-
-def _ignore(reason: str, number: int, key: str) -> None:
-    """Count nothing: what records the value counts what it leaves out."""

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
-from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.values.reading import is_text
 from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
@@ -68,58 +67,44 @@ class Column:
         return len(self.values)
 
 
-class Rewards:
-    """Reads a column of rewards: numbers, per-token lists, or ``{name: list}``."""
+class PartedColumn:
+    """Reads a column of values that may have parts: one list, or ``{name: list}``.
 
-    def __init__(self, rewards: object) -> None:
+    Rewards are numbers, per-token lists, or lists by name; facts of tools are dicts, or lists by
+    name.
+    """
+
+    def __init__(self, value: object) -> None:
         self._parts: dict[str, Column] = {}
         self._column = Column(None)
-        if isinstance(rewards, Mapping):
-            self._parts = {
-                str(name): Column(values)
-                for name, values in cast("Mapping[object, object]", rewards).items()
-            }
+        if isinstance(value, Mapping):
+            for name, values in cast("Mapping[object, object]", value).items():
+                self._parts[str(name)] = Column(values)
         else:
-            self._column = Column(rewards)
+            self._column = Column(value)
 
     def at(self, index: int) -> Any:
-        """Return the reward of sample *index*, as given or as named parts."""
+        """Return the value of sample *index* as given, or its parts by name, without missing ones.
+
+        ``None`` without any.
+        """
         if not self._parts:
             return self._column.at(index)
-        parts = {name: column.at(index) for name, column in self._parts.items()}
-        return {name: part for name, part in parts.items() if part is not None} or None
+        parts: dict[str, Any] = {}
+        for name, column in self._parts.items():
+            part = column.at(index)
+            if part is not None:
+                parts[name] = part
+        return parts or None
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
-        """Return the rewards of the samples *indices*, as `at` does."""
+        """Return the values of the samples *indices*, as `at` does."""
         if self._parts:
             return [self.at(index) for index in indices]
         return self._column.at_all(indices)
 
     def __len__(self) -> int:
         return max([len(self._column), *map(len, self._parts.values())])
-
-
-class ToolFacts:
-    """Reads facts of tool use: a dict per sample, or a dict of lists."""
-
-    def __init__(self, facts: object) -> None:
-        self._columns: dict[str, Column] | None = None
-        self._column = Column(None)
-        if isinstance(facts, Mapping):
-            columns = cast("Mapping[object, object]", facts)
-            self._columns = {str(name): Column(values) for name, values in columns.items()}
-        else:
-            self._column = Column(facts)
-
-    def at(self, index: int) -> dict[str, Any]:
-        """Return the facts of sample *index*."""
-        if self._columns is None:
-            return mapping_or(self._column.at(index), "calls")
-        return {
-            name: value
-            for name, column in self._columns.items()
-            if (value := column.at(index)) is not None
-        }
 
 
 class TokenDecoder:

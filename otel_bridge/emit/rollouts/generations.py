@@ -11,10 +11,9 @@ from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
     Layout,
+    PartedColumn,
     PromptGroups,
-    Rewards,
     TokenDecoder,
-    ToolFacts,
     folded,
     is_blank,
     positions_in_groups,
@@ -91,8 +90,8 @@ class Generations:
         self._run = run
         self._model = coerce.name(arguments.get("model"))
         self._decoder = TokenDecoder(arguments.get("decode"), run.count_drop)
-        self._rewards = Rewards(arguments.get("rewards"))
-        self._tools = ToolFacts(arguments.get("tool_facts"))
+        self._rewards = PartedColumn(arguments.get("rewards"))
+        self._tools = PartedColumn(arguments.get("tool_facts"))
         self._lists = {name: Column(arguments.get(name)) for name in _LISTS}
         for name in ("prompts", "responses"):
             texts: object = arguments.get(name)
@@ -125,7 +124,10 @@ class Generations:
             if entries:
                 self._run.count_drop("rollout_empty_prompt", entries)
             return 0
-        short: list[Rewards | Column] = [self._rewards, *(self._lists[name] for name in _A_SAMPLE)]
+        short: list[PartedColumn | Column] = [
+            self._rewards,
+            *(self._lists[name] for name in _A_SAMPLE),
+        ]
         missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
         if missing:
             self._run.count_drop("rollout_short_list", missing)
@@ -247,7 +249,7 @@ class Generations:
             dataset=coerce.name(self._at("datasets", last)),
             dataset_index=self._at("dataset_indices", last),
             model=self._model,
-            tools=self._tools.at(last),
+            tools=mapping_or(self._tools.at(last), "calls"),
             turns=self._turn_facts(entries),
             metadata=metadata,
             error=self._at("errors", last),

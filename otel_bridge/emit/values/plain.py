@@ -39,12 +39,17 @@ from otel_bridge.records import Json
 
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, the number of dropped values, and the key of the first."""
+
 CYCLE: Final = "[cycle]"
 TOO_DEEP: Final = "[too deep]"
 CLIPPED: Final = "clipped"
 MAX_DEPTH: Final = 32
 MAX_ENTRIES: Final = 100_000
 _INT64: Final = 1 << 63
+
+
+def count_nothing(_reason: str, _number: int, _key: str = "") -> None:
+    """Do nothing: what reads the value again, to record it, counts what it leaves out."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections import UserString, deque
 from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from otel_bridge.errors import any_error
 
@@ -118,7 +118,9 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
         count = min(len(sequence), limit)
     except any_error():
         return _read_until_it_raises(values, limit)
-    return [_item(sequence, index, unresolved) for index in range(count)]
+    # Without OmegaConf there are no texts.
+    texts = [*unresolved, *[None] * count]
+    return [_read_one(sequence, index, texts[index]) for index in range(count)]
 
 
 def _entry(
@@ -126,21 +128,15 @@ def _entry(
 ) -> tuple[object, object]:
     if isinstance(key, Unreadable):
         return key.shown, key
-    try:
-        return key, values[key]
-    except any_error():  # code of the user's own mapping
-        raw = unresolved.get(key)
-        return key, Unreadable(raw) if isinstance(raw, str) else Unreadable()
+    return key, _read_one(values, key, unresolved.get(key))
 
 
-def _item(values: Sequence[object], index: int, unresolved: Sequence[object]) -> object:
+def _read_one(values: Any, key: object, raw: object) -> object:
+    """Return the entry *key* of a collection; an `Unreadable` with its text *raw*, if there is one, when it raises."""
     try:
-        return values[index]
+        return cast("object", values[key])
     except any_error():  # code of the user's own collection
-        raw = unresolved[index] if index < len(unresolved) else None
-        if isinstance(raw, str):
-            return Unreadable(raw)
-        return Unreadable()
+        return Unreadable(raw) if isinstance(raw, str) else Unreadable()
 
 
 def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:

@@ -10,7 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.values.plain import CountKeyedDrop, PlainReader, ReadingRules, dumps
+from otel_bridge.emit.values.plain import (
+    CountKeyedDrop,
+    PlainReader,
+    ReadingRules,
+    count_nothing,
+    dumps,
+)
 from otel_bridge.emit.values.scalars import is_array, scalar_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
@@ -54,7 +60,7 @@ def text_in(value: object) -> str | None:
 
 def shown_value(value: Any) -> Any:
     """Return a value of a row, other than a number or a dict, as the summary shows it to the program."""
-    return _shown(value, "", _ignore)
+    return _shown(value, "", count_nothing)
 
 
 def recorded_value(value: Any, key: str, drop: CountKeyedDrop) -> Any:
@@ -122,7 +128,3 @@ def _histogram(value: Any) -> dict[str, Any] | None:
         "values": counts,
         "bins": [low + size * index for index in range(_BINS + 1)],
     }
-
-
-def _ignore(_reason: str, _number: int, _key: str) -> None:
-    """Do nothing: a value of a row is counted where it is recorded."""
