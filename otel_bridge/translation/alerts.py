@@ -18,7 +18,7 @@ from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, number_at
+from otel_bridge.translation.state import TranslationState, count, named, number_at
 
 CALM_VALUES: Final = 5
 """Values in a row on the good side after which a cause has ended."""
@@ -241,9 +241,7 @@ class _Stalls:
         self._processes = processes
         self._since_ns = options.watching_since_ns
         self._remote_wait_ns = options.end_of_stream_wait_ns
-        self._last = {
-            key.removeprefix(_ROLE): number_at(state, key) for key, _ in state.items(_ROLE)
-        }
+        self._last: dict[str, int] = named(state, _ROLE)
         self._raised = {key: number_at(state, key) for key, _ in state.items(_STALLED)}
         self._changed: set[str] = set()
         self._overdue: dict[str, tuple[int, int]] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from otel_bridge.records import Json
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 TRAINED_STEP: Final = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
@@ -104,10 +104,9 @@ class GeneratedRollouts:
         # Stored as well: they are no longer awaited, so nothing else would name them after a
         # restart.
         self._arrived = dict.fromkeys(cast("list[str] | None", state.get(_ARRIVED)) or [])
-        for key, entries in sorted(
-            state.items(_CHUNKS), key=lambda pair: int(pair[0].removeprefix(_CHUNKS))
-        ):
-            self._restore(int(key.removeprefix(_CHUNKS)), cast("list[list[Json]]", entries))
+        chunks = named(state, _CHUNKS)
+        for number in sorted(map(int, chunks)):
+            self._restore(number, chunks[str(number)])
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps."""

@@ -10,7 +10,7 @@ the changes in its ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 StateValue: TypeAlias = object
 """A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str
@@ -43,6 +43,11 @@ class TranslationState(Protocol):
         The state may change while a caller iterates over the result.
         """
         ...
+
+
+def named(state: TranslationState, prefix: str) -> dict[str, Any]:
+    """Return what is stored below *prefix*, in the order of the rest of its keys, to which it maps."""
+    return {key.removeprefix(prefix): value for key, value in state.items(prefix)}
 
 
 def number_at(state: TranslationState, key: str) -> int:

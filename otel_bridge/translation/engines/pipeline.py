@@ -21,7 +21,7 @@ from otel_bridge.translation.engines.points import SeriesName, readings
 from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, named
 
 RESTARTED: Final = "engine/restarted"
 TOO_MANY: Final = "engine/too_many"
@@ -77,9 +77,7 @@ class EnginePipeline:
         self._state = state
         self._axes = axes
         self._owner_axis = axis_of(options.owner_role)
-        self._engines = {
-            key.removeprefix(_ENGINE): _restored(value) for key, value in state.items(_ENGINE)
-        }
+        self._engines = {name: _restored(value) for name, value in named(state, _ENGINE).items()}
         self._changed: set[str] = set()
         place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
         self._attempt, self._step, self._row_count, self._row_ns = place

@@ -20,7 +20,7 @@ from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.metrics.keys import SAME_KEY
 from otel_bridge.translation.processes.process import PendingRow, Process
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count
+from otel_bridge.translation.state import count, named
 
 INCOMPLETE = "row/incomplete"
 _PREFIX = "row/"
@@ -314,8 +314,8 @@ class RowAssembler:
 
     def _restore(self, processes: Mapping[str, Process]) -> None:
         rows: list[tuple[Process, PendingRow]] = []
-        for key, value in self._state.items(_PREFIX):
-            instance = key.removeprefix(_PREFIX).rpartition("/")[0]
+        for name, value in named(self._state, _PREFIX).items():
+            instance = name.rpartition("/")[0]
             # Rows of a forgotten process were released with it.
             if instance in processes:
                 rows.append((processes[instance], _from_state(value)))

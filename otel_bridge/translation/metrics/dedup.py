@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _PREFIX = "seen/"
 _CHUNK = 1_024
@@ -33,9 +33,9 @@ class Deduplicator:
         self._again: dict[bytes, bool] = {}
         self._chunks: dict[int, bytearray] = {}
         self._changed: set[int] = set()
-        for key, value in state.items(_PREFIX):
+        for number, value in named(state, _PREFIX).items():
             if isinstance(value, bytes):
-                self._chunks[int(key.removeprefix(_PREFIX))] = bytearray(value)
+                self._chunks[int(number)] = bytearray(value)
                 self._again.update(dict.fromkeys(_hashes(value), False))
         self._last = max(self._chunks, default=0)
 

@@ -15,7 +15,7 @@ from otel_bridge.records import End, Record, Row, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.metrics.summaries import PREFIX
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, named
 
 TOO_MANY = "metric-summary/too_many_keys"
 _DEFINITION: Final = "metric-summary/of/"
@@ -39,11 +39,10 @@ class DefinedSummaries:
         self._origins: dict[str, Origin] = {}
         self._keys: dict[str, KeySummary] = {}
         self._changed: set[str] = set()
-        for name, stored in state.items(_DEFINITION):
-            kinds, time_ns, instance, seq = cast("tuple[str, int, str, int]", stored)
-            self._define(name.removeprefix(_DEFINITION), kinds, Origin(time_ns, instance, seq))
-        for name, stored in state.items(_KEY):
-            self._keys[name.removeprefix(_KEY)] = KeySummary.of_state(cast("list[float]", stored))
+        for name, (kinds, *origin) in named(state, _DEFINITION).items():
+            self._define(name, kinds, Origin(*origin))
+        for key, stored in named(state, _KEY).items():
+            self._keys[key] = KeySummary.of_state(stored)
         self.defined = self._definitions.defined
 
     def define(self, event: ValuesEvent) -> None:

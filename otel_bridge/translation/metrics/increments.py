@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _HIST: Final = "hist/"
 _EXPLICIT = b"e"
@@ -31,7 +31,7 @@ class Increments:
     def __init__(self, state: TranslationState, max_series: int) -> None:
         self._state = state
         self._max_series = max_series
-        points = [(key.removeprefix(_HIST), _loaded(value)) for key, value in state.items(_HIST)]
+        points = [(key, _loaded(value)) for key, value in named(state, _HIST).items()]
         # The state is ordered by key; the first of the dict must be the one silent for longest.
         self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 

@@ -17,7 +17,7 @@ from typing import Final
 from otel_bridge.records import Status, Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, named
 
 _ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
 MAX_SUFFIX = 120
@@ -127,8 +127,8 @@ class StepAxes:
         self._attempts = _integers(state, "attempt/")
         self._led = _integers(state, "led/")
         self._reached = _integers(state, "reached/")
-        self._registered = {key.removeprefix("key/") for key, _ in state.items("key/")}
-        self._row_statistics = {key.removeprefix(_OWN) for key, _ in state.items(_OWN)}
+        self._registered = set(named(state, "key/"))
+        self._row_statistics = set(named(state, _OWN))
         self._last: dict[str, int] = {}
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
@@ -384,5 +384,5 @@ def _ended_after_any(predecessors: Iterable[Process], process: Process) -> bool:
 
 
 def _integers(state: TranslationState, prefix: str) -> dict[str, int]:
-    pairs = ((key.removeprefix(prefix), value) for key, value in state.items(prefix))
-    return {key: value for key, value in pairs if isinstance(value, int)}
+    values = named(state, prefix)
+    return {name: value for name, value in values.items() if isinstance(value, int)}

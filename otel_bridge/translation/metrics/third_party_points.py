@@ -41,7 +41,7 @@ from otel_bridge.translation.metrics.increments import HistogramPoint, Increment
 from otel_bridge.translation.metrics.keys import StepAxes, attribute_suffix
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, named
 
 _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
@@ -113,11 +113,7 @@ class ThirdPartyPoints:
         self._less_text = options.hash_metric_texts or options.content.limit is not None
         self._increments = Increments(state, min(options.max_keys, _MAX_HISTOGRAMS))
         self._increments_only = not options.cumulative_histograms
-        self._totals = {
-            key.removeprefix(_TOTALS): value
-            for key, value in state.items(_TOTALS)
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        self._totals: dict[str, float] = named(state, _TOTALS)
         self._changed: set[str] = set()
         self._latest: dict[str, _Latest] = {}
 

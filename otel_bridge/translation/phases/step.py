@@ -13,7 +13,7 @@ from otel_bridge.records import PHASES_ID, Json
 from otel_bridge.translation.phases.span import PhaseSpan
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 from otel_bridge.translation.step_rows import CollectedStep
 
 TIMES: Final = "phase/time/"
@@ -121,8 +121,8 @@ class PhaseStep(CollectedStep):
         """Return the steps in *state*."""
         # Not super(): within a dataclass with slots it fails before Python 3.14.
         steps = {step.name: step for step in super(PhaseStep, cls).stored(state)}
-        for key, value in state.items(TIMES):
-            name, _, instance = key.removeprefix(TIMES).rpartition("/")
+        for key, value in named(state, TIMES).items():
+            name, _, instance = key.rpartition("/")
             if name in steps:
                 steps[name].restore(instance, RankTimes.from_json(value))
         return list(steps.values())

@@ -22,7 +22,7 @@ from otel_bridge.translation.processes.run_status import (
     run_status,
     without_predecessors,
 )
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _KEY = "run/life"
 MAX_PROCESSES = 4_096
@@ -95,8 +95,8 @@ class RunLifecycle:
         self._options = options
         self._receive_clock = receive_clock
         self.processes: dict[str, Process] = {
-            key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
-            for key, value in state.items(PREFIX)
+            instance: Process.from_state(instance, value)
+            for instance, value in named(state, PREFIX).items()
         }
         stored = cast("dict[str, Any]", state.get(_KEY) or {})
         self.ended = bool(stored.get("ended", False))

@@ -20,7 +20,7 @@ from otel_bridge.records import Json
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _PREFIX: Final = "evaluation/"
 _SPAN: Final = "."
@@ -155,21 +155,14 @@ class Evaluations:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        entries = [
-            (cast("_Entry", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)
-        ]
-        # The state is ordered by key; values are released in the order of their arrival.
-        entries.sort(key=lambda pair: (pair[0]["since"], pair[1]))
-        self._traces: dict[str, None] = {trace_id: None for _, trace_id in entries}
-        self._pending = {
-            trace_id: entry["since"] for entry, trace_id in entries if entry["pending"]
-        }
-        self._settled: dict[str, None] = {
-            trace_id: None for entry, trace_id in entries if entry["settled"]
-        }
+        self._traces: dict[str, None] = {}
+        self._pending: dict[str, int] = {}
+        self._settled: dict[str, None] = {}
         self._of_spans: dict[str, dict[str, None]] = {}
-        for trace_id in self._traces:
-            self._note_span(trace_id)
+        entries: dict[str, _Entry] = named(state, _PREFIX)
+        # The state is ordered by key; values are released in the order of their arrival.
+        for trace_id in sorted(entries, key=lambda trace_id: entries[trace_id]["since"]):
+            self._note(trace_id, entries[trace_id])
 
     def add(
         self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool
@@ -332,24 +325,23 @@ class Evaluations:
         pending: bool,
         settled: bool,
     ) -> None:
-        self._state.set(
-            _PREFIX + trace_id,
-            {
-                "since": since_ns,
-                "pending": pending,
-                "settled": settled,
-                "values": {n: dict(v) for n, v in values.items()},
-            },
-        )
-        self._traces[trace_id] = None
-        self._note_span(trace_id)
-        if pending:
-            # The first value counts: later ones do not put the time limit off.
-            self._pending.setdefault(trace_id, since_ns)
-        if settled:
-            self._settled[trace_id] = None
+        entry: _Entry = {
+            "since": since_ns,
+            "pending": pending,
+            "settled": settled,
+            "values": {name: dict(of_name) for name, of_name in values.items()},
+        }
+        self._state.set(_PREFIX + trace_id, entry)
+        self._note(trace_id, entry)
 
-    def _note_span(self, trace_id: str) -> None:
+    def _note(self, trace_id: str, entry: _Entry) -> None:
+        """Note where the values of *trace_id* stand, as `_store` stored them."""
+        self._traces[trace_id] = None
+        if entry["pending"]:
+            # The first value counts: later ones do not put the time limit off.
+            self._pending.setdefault(trace_id, entry["since"])
+        if entry["settled"]:
+            self._settled[trace_id] = None
         if _SPAN in trace_id:
             self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
 

@@ -17,7 +17,7 @@ from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollout
 from otel_bridge.translation.rollouts.assembly import TRAIN
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _SAMPLED: Final = "sampled/"
 _HALF: Final = 8
@@ -169,10 +169,10 @@ class SampledOutTraces:
     def __init__(self, state: TranslationState, limit: int) -> None:
         self._state = state
         self._limit = limit
-        events = sorted(
-            (int(key.removeprefix(_SAMPLED)), str(ids)) for key, ids in state.items(_SAMPLED)
-        )
-        self._events = {number: _halves(bytes.fromhex(ids)) for number, ids in events}
+        ids = named(state, _SAMPLED)
+        self._events = {
+            number: _halves(bytes.fromhex(ids[str(number)])) for number in sorted(map(int, ids))
+        }
         self._traces = Counter[bytes]()
         for halves in self._events.values():
             self._traces.update(halves)

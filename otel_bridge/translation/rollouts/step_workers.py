@@ -13,7 +13,7 @@ from typing import Final, cast
 from otel_bridge.records import Json
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 _PACE: Final = "pace/"
 _MAX_TRACKS: Final = 64
@@ -101,7 +101,7 @@ class StepWorkers:
         self._processes = processes
         self._space = space
         self._every_rank = every_rank
-        self._paces = {key.removeprefix(space): _loaded(value) for key, value in state.items(space)}
+        self._paces = {instance: _loaded(value) for instance, value in named(state, space).items()}
         self._changed: set[str] = set()
 
     def attempt(self, instance: str, axis: str) -> int | None:

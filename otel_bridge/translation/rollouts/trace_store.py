@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -22,7 +22,7 @@ from otel_bridge.translation.decode.attributes import value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 MAX_SPANS: Final = 20_000
 """Most spans of one trace; a larger trace is not a rollout but an endless span source."""
@@ -217,7 +217,7 @@ class TraceStore:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        traces = [_open_trace(key[len(_META) :], value) for key, value in state.items(_META)]
+        traces = [_open_trace(trace_id, value) for trace_id, value in named(state, _META).items()]
         # Oldest first, as the limits release them; the id decides between equal times.
         traces.sort(key=lambda trace: (trace.first_ns, trace.id))
         self.traces = {trace.id: trace for trace in traces}
@@ -317,13 +317,13 @@ class CompletedTraces:
         self._state = state
         self._prefix = prefix
         self._limit = limit
-        entries = [
-            (cast("list[Any]", value), key[len(prefix) :]) for key, value in state.items(prefix)
-        ]
+        self._ended: dict[str, CompletedTrace] = {}
+        self._number = 0
+        entries = named(state, prefix)
         # By the number of their end: the state is ordered by trace id.
-        entries.sort(key=lambda pair: pair[0][0])
-        self._ended = {trace_id: _ended(value) for value, trace_id in entries}
-        self._number: int = entries[-1][0][0] if entries else 0
+        for trace_id in sorted(entries, key=lambda trace_id: entries[trace_id][0]):
+            self._number, *fields = entries[trace_id]
+            self._ended[trace_id] = _ended(fields)
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -401,9 +401,9 @@ def _split_ids(text: str, size: int) -> list[bytes]:
     return [raw[start : start + size] for start in range(0, len(raw), size)]
 
 
-def _open_trace(trace_id: str, value: object) -> PendingTrace:
+def _open_trace(trace_id: str, value: list[Any]) -> PendingTrace:
     """Return a trace from its value in the state, which holds the fields of `PendingTrace` in their order."""
-    fields = list(cast("list[Any]", value))
+    fields = list(value)
     fields[2] = set(_split_ids(fields[2], 8))
     if fields[8] is not None:
         fields[8] = SamplingFacts(*fields[8])
@@ -422,7 +422,7 @@ def _packed(facts: SamplingFacts) -> list[Json]:
 
 
 def _ended(fields: list[Any]) -> CompletedTrace:
-    _, emitted, key, role, step, ids, marks = fields
+    emitted, key, role, step, ids, marks = fields
     return CompletedTrace(
         emitted,
         key,
