@@ -13,6 +13,12 @@ from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.terminal import Terminal
 
 
+def terminal_of_80_columns() -> Terminal:
+    terminal = Terminal()
+    terminal.width = 80
+    return terminal
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OTEL_BRIDGE_CAPTURE_COUNTS", str(tmp_path))
@@ -77,7 +83,7 @@ def test_the_table_shows_both_sides_bounded_and_its_folder_is_removed(
     for number in range(25):
         counts.not_captured(f"call\x1b[{number:02}")
 
-    table.show(Terminal(width=80))
+    table.show(terminal_of_80_columns())
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in (lines[0], lines[1])] == [
@@ -90,8 +96,8 @@ def test_the_table_shows_both_sides_bounded_and_its_folder_is_removed(
 def test_a_command_without_the_package_gets_a_line_and_one_without_a_capture_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    CaptureTable({"OTEL_BRIDGE_CAPTURE": "wandb,trackio"}).show(Terminal(width=80))
-    CaptureTable({}).show(Terminal(width=80))
+    CaptureTable({"OTEL_BRIDGE_CAPTURE": "wandb,trackio"}).show(terminal_of_80_columns())
+    CaptureTable({}).show(terminal_of_80_columns())
 
     assert (
         capsys.readouterr().out
