@@ -34,7 +34,7 @@ from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.featured import FEATURED
 from otel_bridge.translation.metrics.media import COUNTED
 from otel_bridge.translation.phases.awaited import AwaitedRank
-from otel_bridge.translation.state import FIRST_KEY
+from otel_bridge.translation.state import FIRST_KEY, named, number_at
 
 EVERY_S: Final = 0.1
 _SETTLE_S: Final = 0.05
@@ -168,14 +168,14 @@ class ReportWriter:
                 for name, state in states.items()
             },
             former=self._former(destinations, workers),
-            drops=_counts(state.items(_DROP), _DROP),
-            drop_keys=_texts(state.items(FIRST_KEY), FIRST_KEY),
-            bare_scopes=_texts(state.items(_BARE), _BARE),
+            drops=named(state, _DROP),
+            drop_keys=named(state, FIRST_KEY),
+            bare_scopes=named(state, _BARE),
             missing_rows=translator.missing_rows(),
             steps={
-                **_counts(state.items(_REACHED), _REACHED),
-                **_counts(state.items(_AXIS), _AXIS),
-                **_counts(state.items(_FURTHEST), _FURTHEST),
+                **named(state, _REACHED),
+                **named(state, _AXIS),
+                **named(state, _FURTHEST),
             },
             rows=counts.rows,
             rollouts=counts.rollouts,
@@ -196,8 +196,8 @@ class ReportWriter:
                 name: records.evicted for name, records in given_up.items() if records.evicted
             },
             launcher=self._launcher,
-            media=_int(state.get(COUNTED)),
-            alerts=_int(state.get(RAISED)),
+            media=number_at(state, COUNTED),
+            alerts=number_at(state, RAISED),
             awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
             slow_ranks={
                 role: dataclasses.asdict(rank) for role, rank in translator.slow_ranks().items()
@@ -298,18 +298,6 @@ def _last_alert(value: object) -> dict[str, str | int]:
     if isinstance(value, dict):
         return dict(cast("dict[str, str | int]", value))
     return {}
-
-
-def _counts(items: Iterable[tuple[str, object]], prefix: str) -> dict[str, int]:
-    return {key.removeprefix(prefix): _int(value) for key, value in items}
-
-
-def _texts(items: Iterable[tuple[str, object]], prefix: str) -> dict[str, str]:
-    return {key.removeprefix(prefix): str(value) for key, value in items}
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 WINDOW_S: Final = 30.0
