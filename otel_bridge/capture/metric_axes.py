@@ -123,7 +123,9 @@ class MetricAxes:
             latest = whole(row[group.metric])
         else:
             latest = self._latest.get(group.metric)
-        return counter if latest is None else latest
+        if latest is None:
+            return counter
+        return latest
 
     def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:
         """Return *values* by group.

@@ -162,13 +162,17 @@ def _split_of(split: object, key: str, metadata: Mapping[str, Any]) -> str:
     if isinstance(split, str):
         return split
     is_eval = metadata.get("validate") is True or key.lower().startswith(_EVAL)
-    return "eval" if is_eval else "train"
+    if is_eval:
+        return "eval"
+    return "train"
 
 
 def _error_of(spans: list[Mapping[str, Any]]) -> str | None:
     """Return the first error of the spans of a trace; ``None`` without one."""
     errors = [span["error"] for span in spans if not is_missing(span.get("error"))]
-    return any_text(errors[0]) if errors else None
+    if errors:
+        return any_text(errors[0])
+    return None
 
 
 def _is_number(value: object) -> bool:

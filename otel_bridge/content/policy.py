@@ -64,7 +64,9 @@ def limit_of(message_content: str) -> Limit:
     if message_content == "off":
         return 0
     _, _, number = message_content.partition(":")
-    return int(number) if number.isdigit() else None
+    if number.isdigit():
+        return int(number)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,9 @@ def switch_of(scope: str) -> str:
     # "opentelemetry.instrumentation.langchain" is OpenLLMetry's, though a shorter prefix is
     # OpenTelemetry's.
     longest = max(found, key=lambda convention: _match(convention, scope), default=None)
-    return "" if longest is None else longest.switch
+    if longest is None:
+        return ""
+    return longest.switch
 
 
 def _match(convention: Convention, scope: str) -> int:

@@ -114,11 +114,15 @@ def status_of(status: object) -> EndStatus:
     if status is None or status is True:
         return "finished"
     if isinstance(status, int):
-        return "failed" if status else "finished"
+        if status:
+            return "failed"
+        return "finished"
     word = status.strip().lower() if isinstance(status, str) else ""
     if word in _FINISHED:
         return "finished"
-    return "killed" if word in _KILLED else "failed"
+    if word in _KILLED:
+        return "killed"
+    return "failed"
 
 
 def seconds_of(value: object, default_s: float) -> float:

@@ -79,7 +79,9 @@ class EmitRun(Protocol):
 def next_step(run: EmitRun, role: str | None = None) -> int:
     """Return the step of the next row of *role*: what names no step belongs to it."""
     last = run.last_step(role)
-    return 0 if last is None else last + 1
+    if last is None:
+        return 0
+    return last + 1
 
 
 def step_of(run: EmitRun, step: object, role: str | None = None) -> int:

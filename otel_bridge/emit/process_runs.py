@@ -199,7 +199,9 @@ class ProcessRuns:
             return None
         if not current.recording:
             # A run that records nothing (`none`) answers a plain init(), not one with a name.
-            return current if request.is_open else None
+            if request.is_open:
+                return current
+            return None
         if not current.facts.identity.is_named(
             request.project, request.name, request.role, request.id
         ):
@@ -497,4 +499,6 @@ def _open_files(limit: int) -> int:
         return len(os.listdir("/dev/fd"))
     except OSError as exc:
         # Where open files cannot be counted, for another reason than their number, none is assumed.
-        return limit if exc.errno == errno.EMFILE else 0
+        if exc.errno == errno.EMFILE:
+            return limit
+        return 0

@@ -113,7 +113,9 @@ def size_of_regular(path: str | Path) -> int | None:
         status = os.lstat(path)
     except OSError:
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size
+    return None
 
 
 def _irregular(path: str | Path) -> OSError:

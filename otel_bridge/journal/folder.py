@@ -400,7 +400,9 @@ def _run_id_of(path: Path) -> str:
         if _folder_name(run_id) == path.name:
             return run_id
     stored = _facts_of(path).get("run_id")  # its name was too long
-    return stored if isinstance(stored, str) else path.name
+    if isinstance(stored, str):
+        return stored
+    return path.name
 
 
 def _facts_of(path: Path) -> dict[str, object]:

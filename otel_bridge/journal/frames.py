@@ -261,7 +261,9 @@ def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int |
     """
     head = _head(buffer, 0, stream)
     end = 0 if head is None else HEAD_BYTES + head[_LENGTH]
-    return base + end if end > len(buffer) else None
+    if end > len(buffer):
+        return base + end
+    return None
 
 
 _Head = tuple[bytes, int, int, int, int, int, int, int]
@@ -287,7 +289,9 @@ def _head(buffer: bytes, position: int, stream: int | None) -> _Head | None:
 def _next_candidate(buffer: bytes, position: int, stream: int | None) -> int:
     """Return the next offset from *position* on that may be a head, else the end of the buffer."""
     match = _candidates(stream).search(buffer, position)
-    return len(buffer) if match is None else match.start()
+    if match is None:
+        return len(buffer)
+    return match.start()
 
 
 @lru_cache(maxsize=256)

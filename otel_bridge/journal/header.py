@@ -187,7 +187,9 @@ def header_end(data: bytes) -> int | None:
     if magic != HEADER_MAGIC or length > MAX_HEADER_BYTES or end > len(data):
         return None
     checksum = crc32(memoryview(data)[_PREFIX.size : end], crc32(_CHECKED.pack(version, length)))
-    return end if checksum == crc else None
+    if checksum == crc:
+        return end
+    return None
 
 
 def _storable(value: object) -> object:
@@ -217,7 +219,9 @@ def _variables_by_name(value: Any) -> dict[str, dict[str, str]]:
 
 
 def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)
 
 
 _BY_TYPE: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -168,7 +168,9 @@ def _namespace_of(path: Path) -> int:
         namespace = facts["pid_namespace"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return 0
-    return namespace if isinstance(namespace, int) else 0
+    if isinstance(namespace, int):
+        return namespace
+    return 0
 
 
 # The processes in the report of a bridge that no longer runs.

@@ -107,7 +107,9 @@ def network_file_system(path: Path, mountinfo: str | None = None) -> str | None:
         mountinfo: Text of ``/proc/self/mountinfo``; read here when not given.
     """
     kind = file_system(path, mountinfo)
-    return kind if kind is not None and is_network(kind) else None
+    if kind is not None and is_network(kind):
+        return kind
+    return None
 
 
 def is_network(kind: str) -> bool:

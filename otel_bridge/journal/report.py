@@ -442,5 +442,7 @@ def reason_of_end(log: Path) -> str:
     with contextlib.suppress(OSError):
         end = end_of_log(log)
         _, mark, reason = end.partition(NOT_SERVED)
-        return reason if mark else ""
+        if mark:
+            return reason
+        return ""
     return ""

@@ -209,7 +209,9 @@ def unset_without_grpc(env: Mapping[str, str]) -> bool:
 def _variable(name: str, signal: str, env: Mapping[str, str]) -> str:
     """Return which variable sets *name* for *signal*: its own, else that of all signals."""
     of_signal = f"{PREFIX}{signal.upper()}_{name}"
-    return of_signal if env.get(of_signal, "").strip() else f"{PREFIX}{name}"
+    if env.get(of_signal, "").strip():
+        return of_signal
+    return f"{PREFIX}{name}"
 
 
 def _value(name: str, signal: str, env: Mapping[str, str]) -> str:
@@ -244,7 +246,9 @@ def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
     # By the specification the endpoint of one signal is used as it is; the general one gets the
     # path.
     is_of_signal = variable != f"{PREFIX}ENDPOINT"
-    return url if is_of_signal else f"{url.rstrip('/')}/v1/{signal}"
+    if is_of_signal:
+        return url
+    return f"{url.rstrip('/')}/v1/{signal}"
 
 
 def _parts(url: str, variable: str) -> SplitResult:

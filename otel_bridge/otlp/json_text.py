@@ -22,7 +22,9 @@ def parsed_json(value: Json) -> Json:
     JSON that nests deeper than a tracker shows stays text.
     """
     parsed = parsed_text(value)
-    return value if parsed is not value and too_deep(parsed) else parsed
+    if parsed is not value and too_deep(parsed):
+        return value
+    return parsed
 
 
 def parsed_text(value: Json) -> Json:
@@ -49,7 +51,9 @@ def number_or_name(value: float) -> float | str:
         return value
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def with_leaves(value: Json, leaf: Callable[[Json], Json]) -> Json:
@@ -95,7 +99,9 @@ def _entries_of(value: Json) -> Iterable[Json]:
     """Return the entries of a list or map; nothing of any other value."""
     if isinstance(value, dict):
         return value.values()
-    return value if isinstance(value, list) else ()
+    if isinstance(value, list):
+        return value
+    return ()
 
 
 def as_text(value: Json) -> str:

@@ -86,7 +86,9 @@ class BridgeStarter:
         """Return the process that delivers now: ``launcher``, ``bridge``, or ``None``."""
         if launcher_alive(self._env):
             return "launcher"
-        return "bridge" if self._locked() else None
+        if self._locked():
+            return "bridge"
+        return None
 
     def goes_on(self) -> str | None:
         """Return the process that continues to deliver after this one ends: ``launcher``, ``bridge``, or ``None``.

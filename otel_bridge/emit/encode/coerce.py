@@ -25,7 +25,9 @@ def number(value: object, *, mean: bool = False) -> float | None:
         mean: Whether a list is averaged instead of summed.
     """
     if type(value) is float:
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return None
     if value is None or is_text(value):
         return None
     try:

@@ -99,7 +99,9 @@ def _number(value: bool | int | float | None) -> bytes:
     if value is None:
         return b""
     if isinstance(value, bool):
-        return b"\x10\x01" if value else b"\x10\x00"
+        if value:
+            return b"\x10\x01"
+        return b"\x10\x00"
     if isinstance(value, float):
         return b"\x21" + pack_double(value)
     if -(1 << 63) <= value < 1 << 63:

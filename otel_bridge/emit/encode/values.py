@@ -172,7 +172,9 @@ def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -
 def _shown_key(key: str, role: str | None) -> str:
     """Return the key that trackers show; the key of a role's own step axis is never used."""
     full = key_of(role, key)
-    return f"{full}_value" if full == axis_of(role) else full
+    if full == axis_of(role):
+        return f"{full}_value"
+    return full
 
 
 def _flatten_into(

@@ -97,7 +97,9 @@ class ContentFilter:
         """
         if self.off:
             number = _number_or_none(value)
-            return "" if number is None else number
+            if number is None:
+                return ""
+            return number
         plain = self._reader().read(value, name)
         if self._policy.secrets and (name or isinstance(plain, (dict, list))):
             return scrubbed(plain, name, shapes=False)

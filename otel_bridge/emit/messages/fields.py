@@ -125,7 +125,9 @@ def plain(value: object) -> object:
     if isinstance(value, UserString):
         return value.data
     convert = getattr(value, "tolist", None)
-    return convert() if callable(convert) else value
+    if callable(convert):
+        return convert()
+    return value
 
 
 def entries_of(value: object) -> Sequence[object]:

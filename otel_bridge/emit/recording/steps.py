@@ -44,7 +44,9 @@ class LastSteps:
         last = self.by_role.get(role)
         if last is None:
             return 0
-        return last if role in self._open else last + 1
+        if role in self._open:
+            return last
+        return last + 1
 
     def close(self, role: str | None) -> None:
         """End the step that the last row of *role* left open."""

@@ -90,4 +90,6 @@ def _fields(carrier: object) -> dict[str, str]:
             fields[plain.lower()] = (
                 value.decode("latin-1") if isinstance(value, bytes) else str(value)
             )
-    return fields if "traceparent" in fields else {}
+    if "traceparent" in fields:
+        return fields
+    return {}

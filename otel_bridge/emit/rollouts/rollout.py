@@ -107,4 +107,6 @@ def mapping_or(value: object, name: str) -> dict[Any, Any]:
     mapping = mapping_of(value)
     if mapping is not None:
         return dict(entries_of(mapping, MAX_ENTRIES))
-    return {} if value is None else {name: value}
+    if value is None:
+        return {}
+    return {name: value}

@@ -341,7 +341,9 @@ def without_traceback(error: str | BaseException | None) -> str | None:
         return error
     kind = type(error).__qualname__
     text = _error_text(error)
-    return f"{kind}: {text}" if text else kind
+    if text:
+        return f"{kind}: {text}"
+    return kind
 
 
 # Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.

@@ -158,7 +158,9 @@ def _rows_of_one(stream: object) -> object:
     """Return *stream* as a list of one rollout: a call for one gives its values alone, or in a list of one."""
     shape = getattr(stream, "shape", None)
     is_nested = _is_nested(stream) if shape is None else len(shape) > 1
-    return stream if is_nested else [stream]
+    if is_nested:
+        return stream
+    return [stream]
 
 
 def _is_nested(stream: object) -> bool:

@@ -136,7 +136,9 @@ def _read_one(values: Any, key: object, raw: object) -> object:
     try:
         return cast("object", values[key])
     except any_error():  # code of the user's own collection
-        return Unreadable(raw) if isinstance(raw, str) else Unreadable()
+        if isinstance(raw, str):
+            return Unreadable(raw)
+        return Unreadable()
 
 
 def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
