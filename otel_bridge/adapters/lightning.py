@@ -156,9 +156,8 @@ class LightningLogger:
         for one in beside if reports.begins_the_run else ():
             if trackers_of([one], _TRACKERS) == ["wandb"]:
                 _begin_run_of(one)
-        own = [
-            logger._recording for logger in beside if isinstance(logger, LightningLogger)
-        ]  # its class
+        # Of this class: they record into this run too.
+        own = [logger._recording for logger in beside if isinstance(logger, LightningLogger)]
         return self._recording.begin(beside=own), reports
 
     def _loggers_beside(self) -> list[Any]:

@@ -122,9 +122,8 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         if trial_id in self._open:
             run = self._open.pop(trial_id)
         else:
-            if (
-                len(self._open) >= MAX_OPEN_TRIALS
-            ):  # e.g. paused trials: the one that was silent the longest
+            # E.g. paused trials: the one that was silent the longest.
+            if len(self._open) >= MAX_OPEN_TRIALS:
                 self._end(next(iter(self._open)), "finished")
             run = self._begin(trial, trial_id)
         self._open[trial_id] = run  # the last one, since it is at work
@@ -225,9 +224,8 @@ class _TrialRun:
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them."""
         found = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
-        shown = repr(
-            found
-        )  # arrays have no truth value, and a scheduler may change a dict in place
+        # Arrays have no truth value, and a scheduler may change a dict in place.
+        shown = repr(found)
         if found and shown != self._config:
             self._config = shown
             self.run.log_config(found)

@@ -102,9 +102,8 @@ class OtelBridgeExp(BasePPOExp):
         return found
 
     def _log_failure(self, error: BaseException) -> None:
-        if (
-            "otel_bridge" in self.__dict__
-        ):  # else SkyRL failed before it had a tracker: no run has begun
+        # Else SkyRL failed before it had a tracker: no run has begun.
+        if "otel_bridge" in self.__dict__:
             self.otel_bridge.log_failure(error)
 
 

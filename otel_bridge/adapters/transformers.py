@@ -225,9 +225,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             logs = _left_out_by(tracker, logs)
         if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
             flos = getattr(state, "total_flos", None)
-            if (
-                "train_runtime" in last and flos is not None
-            ):  # PrinterCallback takes it out of the shared dict
+            # PrinterCallback takes it out of the shared dict.
+            if "train_runtime" in last and flos is not None:
                 last.setdefault("total_flos", flos)
             recording.summary(last)
         if row := renamed({key: value for key, value in logs.items() if key not in last}):
@@ -316,9 +315,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if not self._is_first():
             return None
         self._set_up_captured(args, state)
-        if (
-            self._recording is None or args is not self._args
-        ):  # another trainer has the same callback
+        # Another trainer has the same callback.
+        if self._recording is None or args is not self._args:
             self._select(args, state, model)
         return self._recording
 
@@ -498,8 +496,7 @@ def resumed_names(state: Any) -> dict[str, str]:
     """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback."""
     stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
     found: Any = stored.get(OtelBridgeCallback.__name__) or {}
-    first: Any = (
-        found if hasattr(found, "get") else found[0]
-    )  # several callbacks of one class are a list
+    # Several callbacks of one class are a list.
+    first: Any = found if hasattr(found, "get") else found[0]
     attributes: dict[str, dict[str, str]] = first.get("attributes", {})
     return attributes.get("resumed_names", {})

@@ -73,9 +73,8 @@ class CallCounts:
     def _add(self, kind: int, call: str, number: int) -> None:
         with self._lock:
             record = self._counts.get((kind, call))
-            if (
-                record is None and len(self._counts) >= _RECORDS - 2
-            ):  # one place for the others of each kind
+            # One place for the others of each kind.
+            if record is None and len(self._counts) >= _RECORDS - 2:
                 call = _OTHERS
                 record = self._counts.get((kind, call))
             place, earlier_number = record or (self._place(kind, call), 0)
@@ -106,9 +105,8 @@ def _new_file() -> mmap.mmap | None:
     except OSError:  # the launcher has ended, or is on another machine
         return None
     try:
-        os.write(
-            opened, bytes(_RECORDS * _RECORD_BYTES)
-        )  # whole on the disk: a full one must not kill the program
+        # Whole on the disk: a full one must not kill the program.
+        os.write(opened, bytes(_RECORDS * _RECORD_BYTES))
         return mmap.mmap(opened, _RECORDS * _RECORD_BYTES)
     except (OSError, ValueError):
         return None

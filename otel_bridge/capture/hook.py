@@ -137,9 +137,8 @@ class _CaptureFinder:
                 sys.meta_path.insert(0, self)
         for module in modules if new else ():
             if module in sys.modules:
-                self._install(
-                    importlib.import_module(module), name
-                )  # waits for another thread that imports it
+                # Waits for another thread that imports it.
+                self._install(importlib.import_module(module), name)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -158,9 +157,8 @@ class _CaptureFinder:
             spec = _search(name, path, target)
         finally:
             under_way.discard(name)
-        if (
-            spec is None or spec.loader is None or spec.origin is None
-        ):  # a folder named wandb is not the package
+        # A folder named wandb is not the package.
+        if spec is None or spec.loader is None or spec.origin is None:
             self._report_missing(name)
             return None
         self._install_after(spec.loader, name)

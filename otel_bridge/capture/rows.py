@@ -140,9 +140,8 @@ class MergedRows:
             if explicit_step is not None and explicit_step > self._counter:
                 self._end_pending()
                 self._counter = explicit_step
-            if (
-                self.axes.defined
-            ):  # after the row of the step before: these values are not its steps
+            # After the row of the step before: these values are not its steps.
+            if self.axes.defined:
                 self.axes.note(values)
             self._add(values, commits=commits)
             if commits:

@@ -110,9 +110,8 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
 
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
-    entries = {
-        key: value for key, value in config.items() if not key.startswith("_")
-    }  # Trackio's own entries
+    # Trackio's own entries.
+    entries = {key: value for key, value in config.items() if not key.startswith("_")}
     return runs.begin(
         RunRequest(
             captured="trackio", project=project, name=name, group=group, config=entries or None

@@ -81,9 +81,8 @@ def undelivered_reason(
         requested: Exporters that this call or its environment names. Records that were deleted
             before they got them are reported.
     """
-    if (
-        remaining is not None and remaining.reason
-    ):  # the run could not be served, which an older report does not show
+    # The run could not be served, which an older report does not show.
+    if remaining is not None and remaining.reason:
         return remaining.reason
     if report is None:
         return "nothing could be read"

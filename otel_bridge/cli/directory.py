@@ -24,9 +24,8 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(f"{path} cannot be created: {exc.strerror}; {help_text}") from exc
-    _refuse_other_owner(
-        path, help_text
-    )  # another user may have created it between the check and mkdir
+    # Another user may have created it between the check and mkdir.
+    _refuse_other_owner(path, help_text)
     # Now and not with the first segment: a trainer could then only drop its rows.
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} is not writable; make it yours, or {help_text}")

@@ -133,9 +133,8 @@ def _open_closed_descriptors() -> None:
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
-        os.open(
-            os.devnull, flags
-        )  # gets the lowest free number, which is this one; a child finds it closed again
+        # Gets the lowest free number, which is this one; a child finds it closed again.
+        os.open(os.devnull, flags)
     sys.stdout = _text_stream(sys.stdout, 1)
     sys.stderr = _text_stream(sys.stderr, 2)
 

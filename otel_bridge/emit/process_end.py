@@ -102,9 +102,8 @@ def _note_argument(holder: Any, name: str, *, first: int = 0) -> None:
 
     @wraps(real)
     def noting(*arguments_given: Any, **keywords: Any) -> Any:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # in another thread it ends that thread alone
+        # In another thread it ends that thread alone.
+        if threading.current_thread() is threading.main_thread():
             arguments = [*arguments_given[first:], *keywords.values()]
             _Exit.code = arguments[0] if arguments else None
         return real(*arguments_given, **keywords)

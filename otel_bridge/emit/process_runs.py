@@ -386,9 +386,8 @@ class ProcessRuns:
         """Forget *run*, which ends, so that another may begin; keep its last steps."""
         with self._lock:
             self._beside.pop(id(run), None)
-            self._last_steps.pop(
-                _key_of(run), None
-            )  # inserted again below, so that the latest run is evicted last
+            # Inserted again below, so that the latest run is evicted last.
+            self._last_steps.pop(_key_of(run), None)
             self._last_steps[_key_of(run)] = (
                 {} if run.recorder is None else run.recorder.last_steps()
             )

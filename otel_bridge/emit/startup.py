@@ -140,16 +140,14 @@ def begin(
     except ConfigError as exc:
         if not state.unchosen:
             raise
-        console.notify(
-            console.nothing_kept(str(exc))
-        )  # no exporter was chosen, so the program goes on
+        # No exporter was chosen, so the program goes on.
+        console.notify(console.nothing_kept(str(exc)))
         return Run(facts, None)
     if child_env is not None:
         # Children join this run, so the request for a new one is removed.
         child_env.set({**variables, NEW_RUN.name: None})
-    with contextlib.suppress(
-        OSError
-    ):  # a process without a file to spare: its run goes on without the line
+    # A process without a file to spare: its run goes on without the line.
+    with contextlib.suppress(OSError):
         first_line, *further_lines = _destination(facts, state)
         console.notify(
             *console.begun(identity, first_line, [*further_lines, *_notes(facts, state)])
@@ -472,9 +470,8 @@ def _links(facts: RunStart, state: _FolderState, earlier_report: Report | None) 
     for name, settings in () if state.hold else facts.choice.settings.items():
         # The bridge's report has addresses that only the tracker knows.
         if not any(link.label == name for link in reported):
-            with contextlib.suppress(
-                Exception
-            ):  # an exporter's own code must not stop the training
+            # An exporter's own code must not stop the training.
+            with contextlib.suppress(Exception):
                 links += links_of(name, view=settings.view(info), upload=upload_of(settings, info))
     return links + reported
 

@@ -144,9 +144,8 @@ def receive_control(
         request = _parsed(data, name)
         if request is not None:
             requests.append(request)
-        elif _deleted(
-            path
-        ):  # an entry that cannot be deleted, e.g. a folder, would be reported at every poll
+        elif _deleted(path):
+            # An entry that cannot be deleted, e.g. a folder, would be reported at every poll.
             malformed(f"{name}: {reason}")
     return requests
 

@@ -221,9 +221,8 @@ class RunFolder:
                 refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
         except FormatVersionError as exc:
             return str(exc)
-        except (
-            OSError
-        ):  # no ledger yet, or another kind of file in its place, which the bridge reports
+        except OSError:
+            # No ledger yet, or another kind of file in its place, which the bridge reports.
             return ""
         return ""
 

@@ -441,9 +441,8 @@ class Spare:
             status = os.fstat(self._fd)
             self._identity = (status.st_dev, status.st_ino)
             # Written, not only extended: a hole reserves no space.
-            self._size = os.write(
-                self._fd, bytes(_PORTIONS * PORTION_BYTES)
-            )  # macOS has no posix_fallocate
+            # macOS has no posix_fallocate.
+            self._size = os.write(self._fd, bytes(_PORTIONS * PORTION_BYTES))
 
     def give_up(self) -> bool:
         """Free one portion; return ``False`` when there is none left."""

@@ -144,9 +144,8 @@ class WaitDisplay:
         bars = self._bars
         self._bars = None
         if bars is not None:
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # a terminal that has gone, or a closed stream
+            # A terminal that has gone, or a closed stream.
+            with contextlib.suppress(OSError, ValueError):
                 bars.stop()
 
     def _draw(self, parts: Mapping[str, Amount], terminal: Callable[[], Console]) -> None:

@@ -121,9 +121,8 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
         start = whole.find(text, reached) if text else -1
         if start in starts and message.get("role") != "user":
             end = start + len(text)
-            while (
-                end not in starts
-            ):  # the last token goes on beyond the text, as with an end of turn
+            # The last token goes on beyond the text, as with an end of turn.
+            while end not in starts:
                 end += 1
             turn["tokens"] = [starts[start], starts[end]]
             reached = end

@@ -257,10 +257,11 @@ def _calling_trainer() -> Any:
 
 def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
     """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``."""
+    # A failed task keeps the frames of its exception.
     real_step, awaited = (
         trainer.fit_step,
         weakref.WeakSet[Any](),
-    )  # a failed task keeps the frames of its exception
+    )
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **named: Any) -> Any:

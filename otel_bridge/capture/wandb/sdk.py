@@ -162,9 +162,8 @@ class _Capture:
         if launcher_alive(environment()) and "wandb" in requested_exporters():
             # The launcher has another environment. It reads the files in which W&B's own call
             # stores both.
-            with suppress(
-                AttributeError, OSError
-            ):  # of a W&B below 0.25, which stores them by other functions
+            # Of a W&B below 0.25, which stores them by other functions.
+            with suppress(AttributeError, OSError):
                 self._store_login(key, host)
         return True
 

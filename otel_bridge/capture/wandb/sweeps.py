@@ -81,9 +81,8 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
             getattr(threading.current_thread(), "_terminated", False)
             and _drop_count(run) > drops_before
         ):
-            raise Exception(
-                "the sweep's agent stopped this trial"
-            )  # the class that the agent raises
+            # The class that the agent raises.
+            raise Exception("the sweep's agent stopped this trial")
 
     return logged
 

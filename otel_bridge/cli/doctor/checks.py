@@ -56,9 +56,8 @@ def versions(exporters: Mapping[str, Exporter]) -> Finding:
     finding = Finding()
     for name, exporter in exporters.items():
         for package in exporter.requires if exporter.tested_with else ():
-            with contextlib.suppress(
-                importlib.metadata.PackageNotFoundError
-            ):  # the exporter reports it itself
+            # The exporter reports it itself.
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 version = importlib.metadata.version(package)
                 of = "" if name == package else f"{name}: "
                 finding.shown.append(

@@ -162,10 +162,11 @@ class RolloutSource:
     def _lines(self) -> Iterator[tuple[Path, int, bytes]]:
         """Yield each line of the exporter ``file``, with its file and its offset there."""
         for path in self._files:
+            # The bridge deletes the oldest.
             with (
                 contextlib.suppress(OSError),
                 open(open_regular(path), "rb") as opened,
-            ):  # the bridge deletes the oldest
+            ):
                 offset = 0
                 for line in opened:
                     yield path, offset, line

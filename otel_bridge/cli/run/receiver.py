@@ -91,9 +91,8 @@ def _for_others(endpoint: str, host: str) -> str:
         return endpoint
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(
-                ("192.0.2.1", 9)
-            )  # RFC 5737; sends nothing, and shows the address of the outgoing interface
+            # RFC 5737; sends nothing, and shows the address of the outgoing interface.
+            probe.connect(("192.0.2.1", 9))
             own: str = probe.getsockname()[0]
         except OSError:
             # Without a route the name is all that other nodes may know.

@@ -101,9 +101,8 @@ def command(
         code = service.run()
         sys.stdout.flush()
         if service.hanging or _others_at_work():
-            os._exit(
-                code
-            )  # a writer, a disk or an HTTP request that hangs must not keep the service from exiting
+            # A writer, a disk or an HTTP request that hangs must not keep the service from exiting.
+            os._exit(code)
     sys.exit(code)
 
 

@@ -50,9 +50,8 @@ def unread(
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
     log_end = ""
-    with contextlib.suppress(
-        OSError
-    ):  # a service keeps no log per run, and an offline run never had a bridge
+    # A service keeps no log per run, and an offline run never had a bridge.
+    with contextlib.suppress(OSError):
         if here and (line := end_of_log(folder.log_path)):
             log_end = f"; its bridge's log ends: {line}"
     if served:

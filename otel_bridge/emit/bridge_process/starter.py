@@ -119,9 +119,8 @@ class BridgeStarter:
             self._shared_s = float("-inf")
             self._pauses.settle(time.monotonic())
             return True
-        if (
-            self._hold or not self._folder.exists()
-        ):  # a folder that was moved: a bridge has no place for its log
+        # A folder that was moved: a bridge has no place for its log.
+        if self._hold or not self._folder.exists():
             return False
         now = time.monotonic()
         if not self._pauses.begin(now):
@@ -148,9 +147,8 @@ class BridgeStarter:
         now = time.monotonic()
         if self._shared is not None and now - self._shared_s > _LONGEST_PAUSE_S:
             self._shared_s = now
-            with contextlib.suppress(
-                JournalError
-            ):  # no locks on this file system, no space for the note
+            # No locks on this file system, no space for the note.
+            with contextlib.suppress(JournalError):
                 self._shared.serve(self._folder)
                 return
         start_bridge(self._folder, self._env, python=self._python)

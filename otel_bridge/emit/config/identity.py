@@ -133,9 +133,8 @@ def identify(
     name, name_generated = _given_name(request, env, resource)
     if name_generated and request.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
-    if (
-        not name or name != request.generated_name
-    ):  # no other run has a name that was generated for this request
+    # No other run has a name that was generated for this request.
+    if not name or name != request.generated_name:
         name = _completed_name(
             name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else ""
         )

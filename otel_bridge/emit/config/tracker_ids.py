@@ -54,9 +54,8 @@ def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, st
             notes.append(f"{exporter} writes to its run {shown_key(run_id)} ({variable})")
         variable, noun = _PROJECTS.get(exporter, ("", ""))
         other_project = env.get(variable, "").strip()
-        if (
-            other_project and other_project != project and not (run_id and exporter == "mlflow")
-        ):  # a run's experiment is given with it
+        # A run's experiment is given with it.
+        if other_project and other_project != project and not (run_id and exporter == "mlflow"):
             notes.append(
                 f"{exporter} has the run in the {noun} {shown_key(other_project)} ({variable})"
             )

@@ -95,9 +95,8 @@ def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> His
     negative = -numbers[numbers < 0]
     sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
     scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
-    with sys.modules["numpy"].errstate(
-        all="ignore"
-    ):  # a sum beyond a double is an infinity, no warning
+    # A sum beyond a double is an infinity, no warning.
+    with sys.modules["numpy"].errstate(all="ignore"):
         total = float(numbers.sum())
     return HistogramPoint(
         count=len(numbers),

@@ -92,7 +92,6 @@ def _record(record: object, fields: Sequence[str]) -> object:
         return record
     changed_record = copy.copy(record)
     for name, value in changes.items():
-        object.__setattr__(
-            changed_record, name, value
-        )  # the records are frozen, and their fields have no setters
+        # The records are frozen, and their fields have no setters.
+        object.__setattr__(changed_record, name, value)
     return changed_record

@@ -230,9 +230,8 @@ class MediaEncoder:
     def _medium_in_cell(self, medium: Media) -> Json:
         if not isinstance(medium, (Image, Audio, Video)):
             has_caption = not isinstance(medium.caption, str) or medium.caption != ""
-            if has_caption or isinstance(
-                medium, Table
-            ):  # a cell shows the text, or the rows as JSON, alone
+            # A cell shows the text, or the rows as JSON, alone.
+            if has_caption or isinstance(medium, Table):
                 self.count("media_mixed", 1)
             return self._plain(medium.value)
         if len(self._cells) + len(self.items) + 1 >= self.max_items:

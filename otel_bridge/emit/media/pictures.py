@@ -199,9 +199,8 @@ def array_of(value: Any, limit_bytes: int) -> Any:
         raise MediaDropped("media_format")
     if array.size > limit_bytes * _MAX_PIXEL_FACTOR:
         raise MediaDropped("media_too_large")
-    return array.astype(
-        array.dtype.newbyteorder("="), copy=False
-    )  # a type in another byte order equals no other
+    # A type in another byte order equals no other.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _is_torch(value: Any) -> bool:

@@ -100,9 +100,8 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
         raise MediaDropped("media_format")
     if 2 * samples.size > limit_bytes:
         raise MediaDropped("media_too_large")
-    if (
-        samples.ndim == 2 and samples.shape[0] < samples.shape[1]
-    ):  # a row for each channel, as torchaudio has it
+    # A row for each channel, as torchaudio has it.
+    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:
         samples = samples.T
     data = _as_16_bits(samples).astype("<i2").tobytes()
     file = io.BytesIO()

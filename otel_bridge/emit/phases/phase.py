@@ -163,9 +163,8 @@ class Phase:
             return
         if _current.get() is phase:  # not when the block ends in another context than it began in
             _current.set(phase.before)
-        if not closed(
-            phase.number
-        ):  # the run ended meanwhile and counted the phase, or this is a forked child
+        # The run ended meanwhile and counted the phase, or this is a forked child.
+        if not closed(phase.number):
             return
         try:
             phase.run.append(

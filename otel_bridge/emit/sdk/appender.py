@@ -73,9 +73,8 @@ class SdkAppender:
                 mark_instrumented(context.trace_id)
         try:
             self._append(Signal.TRACES, encode_spans([well_formed(span) for span in spans]))
-        except (
-            any_error()
-        ):  # nothing of otel-bridge may end a training run, and nothing leaves unseen
+        except any_error():
+            # Nothing of otel-bridge may end a training run, and nothing leaves unseen.
             self._count(len(spans))
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:

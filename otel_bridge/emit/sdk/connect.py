@@ -165,9 +165,8 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
         )
     elif isinstance(provider, MeterProvider):
         provider.add_metric_reader(reader)
-    elif type(provider).__module__.startswith(
-        "opentelemetry.metrics"
-    ):  # the API's own placeholder for no provider
+    elif type(provider).__module__.startswith("opentelemetry.metrics"):
+        # The API's own placeholder for no provider.
         metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=_resource(run)))
     else:
         _log.warning(

@@ -83,9 +83,8 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
 
     An entry that cannot be read is an `Unreadable`.
     """
-    if (
-        type(values) is dict
-    ):  # copied while the interpreter is held: no other thread changes it meanwhile
+    # Copied while the interpreter is held: no other thread changes it meanwhile.
+    if type(values) is dict:
         copied = dict(cast("dict[object, object]", values))
         return list(islice(copied.items(), limit))
     for _ in range(2):  # another thread may have changed it meanwhile
