@@ -215,7 +215,9 @@ class Ingest:
                     self._runs.pop(identity.id).close()
             raise
         self._counters.accept(signal.name.lower(), rejected.items)
-        return rejected if rejected.reason else None
+        if rejected.reason:
+            return rejected
+        return None
 
     def refuse(self, reason: str) -> None:
         """Refuse all requests from now on; clients get *reason* and may retry."""

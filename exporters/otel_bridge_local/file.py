@@ -284,7 +284,9 @@ _READ_BYTES: Final = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES
 
 def _number(path: Path) -> int:
     digits = path.stem.rpartition("-")[2]
-    return int(digits) if digits.isdigit() else 0
+    if digits.isdigit():
+        return int(digits)
+    return 0
 
 
 def _last_position(files: Sequence[Path]) -> Position:

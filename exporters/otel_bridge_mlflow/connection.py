@@ -302,7 +302,9 @@ def _server_version(connection: Connection) -> str | None:
         # The version is not needed: what the server cannot do shows with the first call.
         return None
     # Anything may answer there, such as a gateway's own page.
-    return answer if release_of(answer) else None
+    if release_of(answer):
+        return answer
+    return None
 
 
 def _wait_less(store: Any) -> None:

@@ -120,7 +120,9 @@ class Names:
         A new one that must be changed is logged once. `store` keeps it.
         """
         name = self._names.get(key)
-        return self._add(key, key) if name is None else name
+        if name is None:
+            return self._add(key, key)
+        return name
 
     def part(self, key: str, part: str) -> str:
         """Return the name of a part of *key*, ``<name>/<part>``."""
@@ -175,7 +177,9 @@ class Names:
         name = "/".join(map(_without_dots, text.strip("/").split("/"))) or "_"
         if len(name) > self._rules.name_length:
             name = self._cut(name, key)
-        return name if self._fits(name) else self._cut("_", key)
+        if self._fits(name):
+            return name
+        return self._cut("_", key)
 
     def _legal(self, char: str) -> str:
         if char in "\n\0" or not self._rules.legal(char):

@@ -97,7 +97,9 @@ def _stored_number(value: float | None) -> float | str | None:
         return value
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def _with_texts(search_text: str, texts: Sequence[str]) -> str:

@@ -88,7 +88,9 @@ def listed_name(path: Path, run_id: str) -> str:
         row = database.execute(
             "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1", [run_id]
         ).fetchone()
-    return str(row[0]) if row else ""
+    if row:
+        return str(row[0])
+    return ""
 
 
 def rename_rows(path: Path, run_id: str, name: str) -> None:

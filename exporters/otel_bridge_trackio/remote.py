@@ -114,7 +114,9 @@ class RemoteStore:
             f"run_name FROM metrics WHERE run_id = {_quoted(self._run_id)} ORDER BY id DESC LIMIT 1"
         )
         # The newest row names the run, as in a local database.
-        return str(rows[0]["run_name"]) if rows else ""
+        if rows:
+            return str(rows[0]["run_name"])
+        return ""
 
     def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
         """Return ``False``: the server's own call for this loses the ids by which a redelivery is recognised."""
@@ -361,7 +363,9 @@ class RemoteStore:
 
     def _count(self, condition: str) -> int:
         rows = self._select(f"COUNT(*) AS held FROM metrics WHERE {condition}")
-        return int(str(rows[0]["held"])) if rows else 0
+        if rows:
+            return int(str(rows[0]["held"]))
+        return 0
 
     def _select(self, columns: str) -> list[dict[str, object]]:
         """Query the project's database.

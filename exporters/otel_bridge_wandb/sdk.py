@@ -183,7 +183,9 @@ def init(
 def _mode(settings: WandbSettings) -> str:
     if settings.offline:
         return "offline"
-    return "online" if settings.sharing is None else "shared"
+    if settings.sharing is None:
+        return "online"
+    return "shared"
 
 
 def _name(run: RunInfo, settings: WandbSettings, *, exists: bool) -> str | None:

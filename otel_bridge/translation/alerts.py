@@ -358,7 +358,9 @@ def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
 def _in_words(value: float) -> str:
     if math.isfinite(value):
         return f"{value:.6g}"
-    return "NaN" if math.isnan(value) else "infinite"
+    if math.isnan(value):
+        return "NaN"
+    return "infinite"
 
 
 def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None) -> Alert:
@@ -385,7 +387,9 @@ def _number(value: Value, rule: AlertRule) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
 
 
 def _source(row_id: str) -> str:

@@ -257,4 +257,6 @@ def _first_key(reason: str, event: _Event) -> str:
     key = None
     if isinstance(keys, Mapping):
         key = cast("Mapping[str, object]", keys).get(reason)
-    return key if isinstance(key, str) else ""
+    if isinstance(key, str):
+        return key
+    return ""

@@ -105,7 +105,9 @@ def _is_optional(field: FieldDescriptor) -> bool:
 
 def _reader(field: FieldDescriptor) -> _Convert:
     convert = _reader_of_one(field)
-    return _all_of(convert) if _is_repeated(field) else convert
+    if _is_repeated(field):
+        return _all_of(convert)
+    return convert
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -125,7 +127,9 @@ def _reader_of_one(field: FieldDescriptor) -> _Convert:
     if field.type in _INTEGERS:
         return _integer
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return _hex if field.name in _HEX else _base64
+        if field.name in _HEX:
+            return _hex
+        return _base64
     return _SCALARS[field.type]
 
 

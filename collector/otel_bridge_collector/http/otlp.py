@@ -88,7 +88,9 @@ def decoded_at_once(
     except TooLargeError:
         # Only the limit for the event loop: a thread inflates it with the real one.
         return None
-    return _of_json(signal, plain) if is_json else plain
+    if is_json:
+        return _of_json(signal, plain)
+    return plain
 
 
 def _of_json(signal: Signal, body: bytes) -> bytes:
@@ -107,7 +109,9 @@ def _of_json(signal: Signal, body: bytes) -> bytes:
 def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
     """Return the body of the answer to an accepted request."""
     if rejected is None:
-        return b"{}" if is_json else b""
+        if is_json:
+            return b"{}"
+        return b""
     if is_json:
         return orjson.dumps(partial_success_json(signal, rejected.items, rejected.reason))
     return partial_success(signal, rejected.items, rejected.reason)
@@ -115,7 +119,9 @@ def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool)
 
 def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
     """Return the body of a refusal: a ``google.rpc.Status``."""
-    return answer.json() if is_json else answer.status().SerializeToString()
+    if is_json:
+        return answer.json()
+    return answer.status().SerializeToString()
 
 
 def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:

@@ -298,7 +298,9 @@ class _Body:
             if size > limit:
                 raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
             parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return b"".join(parts)
 
     async def discard(self) -> None:
         """Read the rest of a refused body, because a client that still sends does not read the answer."""

@@ -131,4 +131,6 @@ class RunOwnership:
 
 
 def _number(stored: bytes | None) -> int | None:
-    return None if stored is None else int(stored)
+    if stored is None:
+        return None
+    return int(stored)

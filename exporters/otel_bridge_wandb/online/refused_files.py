@@ -57,4 +57,6 @@ class RefusedFiles:
 
 
 def _shown(status: bytes) -> str:
-    return f" (HTTP {status.decode()})" if status else ""
+    if status:
+        return f" (HTTP {status.decode()})"
+    return ""

@@ -339,7 +339,9 @@ def fatal_error(log_file: Path) -> str:
         # wandb has not made its log yet, or deleted it: the reason stays unknown.
         return ""
     messages = _FATAL.findall(tail)
-    return redact_and_cut(messages[-1], 500) if messages else ""
+    if messages:
+        return redact_and_cut(messages[-1], 500)
+    return ""
 
 
 def artifact_name(run_id: str, key: str) -> str:

@@ -348,7 +348,9 @@ class Delivery:
         self.pausing = bool(pause_s)
         if not pause_s:
             return wait_s
-        return min(pause_s, wait_s) if wait_s else pause_s
+        if wait_s:
+            return min(pause_s, wait_s)
+        return pause_s
 
     def _has_more(self) -> bool:
         """Return whether records or dead letters are left."""
@@ -379,7 +381,9 @@ class Delivery:
         # A run that was never opened because it had no row has also ended once its end is passed.
         has_passed_end = self._passed_end > 0 and self._passed_end == state.written
         self._position.show("ended" if state.ended or has_passed_end else "idle")
-        return None if in_doubt is None else DURABLE_POLL_S
+        if in_doubt is None:
+            return None
+        return DURABLE_POLL_S
 
     # --- requests, and the end of the exporter ----------------------------------------------------
     def _run_requests(self) -> None:

@@ -145,11 +145,15 @@ def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
 def _error(error: str | None, limit: int) -> str | None:
     if error is None:
         return None
-    return cut(error, limit) if limit else _FAILED
+    if limit:
+        return cut(error, limit)
+    return _FAILED
 
 
 def _cut(text: str | None, limit: int) -> str | None:
-    return None if text is None else cut(text, limit)
+    if text is None:
+        return None
+    return cut(text, limit)
 
 
 def _size(value: Json) -> int:

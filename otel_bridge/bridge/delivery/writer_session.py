@@ -122,7 +122,9 @@ class WriterSession:
         except BaseException:
             self.close()
             raise
-        return None if has_moved else opened
+        if has_moved:
+            return None
+        return opened
 
     def _write_description(self, writer: RunWriter, run: RunInfo) -> None:
         """Write the configs and summaries of *run*.

@@ -250,4 +250,6 @@ def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float 
 def _cut(text: str) -> str:
     """Return a text of another program, at most 200 characters, without secrets, because it may repeat the address."""
     text = shown(text)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    if len(text) <= 200:
+        return text
+    return f"{text[:199]}…"

@@ -72,7 +72,9 @@ def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
     for name in names:
         items = cast("_Repeated", getattr(message, name))
         if len(items) != 1:
-            return items if len(items) else None
+            if len(items):
+                return items
+            return None
         message = items[0]
     kind = None
     if isinstance(message, Metric):
@@ -80,4 +82,6 @@ def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
     if kind is None:
         return None
     points = cast("_Repeated", getattr(message, kind).data_points)
-    return points if len(points) > 1 else None
+    if len(points) > 1:
+        return points
+    return None

@@ -55,7 +55,9 @@ class Fullness:
             self._again_s = time.monotonic() + max(self._count_s, 100 * (time.monotonic() - now))
             self._is_near = used >= NEAR * self._quota.limit_bytes(used)
             self._counted += 1
-        return self._counted if self._is_near else 0
+        if self._is_near:
+            return self._counted
+        return 0
 
 
 class Eviction:

@@ -371,7 +371,9 @@ class SegmentTailer:
         """Return the header if one was read since the last call that translation does not know, else ``None``."""
         is_new = self._is_new_header
         self._is_new_header = False
-        return self.header if is_new else None
+        if is_new:
+            return self.header
+        return None
 
     def begin_use(self) -> bool:
         """Mark a frame as used; return whether it is the first."""

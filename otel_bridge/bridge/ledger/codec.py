@@ -70,7 +70,9 @@ def decode_value(data: bytes) -> object:
     Raises:
            InvalidRecordError: *data* holds anything else.
     """
-    return data[1:] if data[:1] == _BYTES else _load(data)
+    if data[:1] == _BYTES:
+        return data[1:]
+    return _load(data)
 
 
 def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for each kind

@@ -129,7 +129,9 @@ class LedgerView:
         """Return one state value, ``None`` when there is none."""
         with self._reader.snapshot() as sql:
             row = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-            return None if row is None else decode_value(row[0])
+            if row is None:
+                return None
+            return decode_value(row[0])
 
     def sources(self) -> list[SegmentPosition]:
         """Return the position up to which each process's segments are read."""
@@ -150,7 +152,9 @@ class LedgerView:
         """Return the value that `Ledger.set_meta` stored; ``None`` without one."""
         with self._reader.snapshot() as sql:
             row = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-            return None if row is None else json.loads(str(row[0]))
+            if row is None:
+                return None
+            return json.loads(str(row[0]))
 
     def forwarded_ahead(self, instance_id: str) -> Mapping[str, tuple[int, int]]:
         """Return the positions of a process's signals that are forwarded further than the slowest one."""

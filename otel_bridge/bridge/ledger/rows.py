@@ -53,7 +53,9 @@ def after_prefix(prefix: str) -> str:
 def position_of(sql: sqlite3.Connection) -> Position:
     """Return the position of the last record."""
     row = sql.execute("SELECT value FROM meta WHERE key = 'position'").fetchone()
-    return 0 if row is None else int(row[0])
+    if row is None:
+        return 0
+    return int(row[0])
 
 
 def ahead_key(instance_id: str) -> str:

@@ -430,7 +430,9 @@ class LedgerMemory:
             row = sql.execute(
                 "SELECT value FROM memory WHERE destination = ? AND key = ?", (self._id, key)
             ).fetchone()
-        return None if row is None else bytes(row[0])
+        if row is None:
+            return None
+        return bytes(row[0])
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value durably."""

@@ -49,7 +49,9 @@ class LedgerState:
     def get(self, key: str) -> object | None:
         """Return the value of *key*; ``None`` without one."""
         value = self._space(key).get(key)
-        return self._read(key) if value is _STORED else value
+        if value is _STORED:
+            return self._read(key)
+        return value
 
     def set(self, key: str, value: object) -> None:
         """Replace the value of *key*."""

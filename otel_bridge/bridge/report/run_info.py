@@ -98,4 +98,6 @@ def _is_generated(metadata: Mapping[str, object], key: str) -> bool:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)

@@ -54,7 +54,9 @@ class DescriptorShares:
 def descriptor_limit() -> int:
     """Return how many files this process may have open."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return _UNLIMITED
+    return soft
 
 
 def exhausted(exc: BaseException | None = None) -> bool:

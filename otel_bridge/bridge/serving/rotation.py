@@ -163,4 +163,6 @@ class Rotation:
             return 1
         if now_s - stint.moved_s >= STUCK_S:
             return 2
-        return 3 if now_s - stint.opened_s >= STINT_S else 0
+        if now_s - stint.opened_s >= STINT_S:
+            return 3
+        return 0

@@ -119,7 +119,9 @@ def _outer_low(edges: Sequence[float], low: float) -> float:
     if math.isfinite(bottom):
         return bottom
     if not math.isfinite(top):  # one bucket from -inf to inf
-        return low if math.isfinite(low) else 0.0
+        if math.isfinite(low):
+            return low
+        return 0.0
     width = 1.0
     if len(edges) > 2 and math.isfinite(edges[2]):
         width = edges[2] - top
@@ -178,7 +180,9 @@ def _power(scale: int, index: int) -> float:
         return min(math.pow(2.0, index * math.pow(2.0, -scale)), sys.float_info.max)
     except OverflowError:
         # A scale from outside can give powers beyond all floats; the bucket stays at the edge.
-        return sys.float_info.max if index > 0 else 0.0
+        if index > 0:
+            return sys.float_info.max
+        return 0.0
 
 
 def _increasing(bounds: Sequence[float]) -> bool:

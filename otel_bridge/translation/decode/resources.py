@@ -160,7 +160,9 @@ def _merge_world(attributes: Mapping[str, object]) -> int:
         return 0
     world_size = int_in(attributes, semconv.WORLD_SIZE) or 1
     # One rank alone has nothing to merge, so its rows do not wait for others.
-    return world_size if world_size > 1 else 0
+    if world_size > 1:
+        return world_size
+    return 0
 
 
 def _rank(attributes: Mapping[str, object], *, third_party: bool) -> int:

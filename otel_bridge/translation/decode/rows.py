@@ -48,7 +48,9 @@ def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> 
     full = key_of(role, key) + suffix
     if rank > 0:
         return f"{full}/rank{rank}"
-    return f"{full}_value" if full == axis_of(role) else full
+    if full == axis_of(role):
+        return f"{full}_value"
+    return full
 
 
 @dataclass(slots=True)
@@ -165,7 +167,9 @@ def number(point: pb.NumberDataPoint) -> int | float | None:
     kind = point.WhichOneof("value")
     if kind == "as_double":
         return point.as_double
-    return point.as_int if kind == "as_int" else None
+    if kind == "as_int":
+        return point.as_int
+    return None
 
 
 @dataclass(slots=True)

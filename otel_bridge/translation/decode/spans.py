@@ -278,7 +278,9 @@ def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
 
 
 def _else(value: Json, default: Json) -> Json:
-    return default if value is None else value
+    if value is None:
+        return default
+    return value
 
 
 def as_int(value: Json) -> int | None:
@@ -295,7 +297,9 @@ def as_int(value: Json) -> int | None:
         value = int(value) if value.is_integer() and abs(value) < _MAX_INT else None
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if -_MAX_INT <= value < _MAX_INT else None
+    if -_MAX_INT <= value < _MAX_INT:
+        return value
+    return None
 
 
 def as_ints(value: Json) -> tuple[int, ...] | None:
@@ -304,7 +308,9 @@ def as_ints(value: Json) -> tuple[int, ...] | None:
         return None
     numbers = [as_int(number) for number in value]
     integers = tuple(number for number in numbers if number is not None)
-    return integers if len(integers) == len(numbers) else None
+    if len(integers) == len(numbers):
+        return integers
+    return None
 
 
 def as_float(value: Json) -> float | None:
@@ -316,7 +322,9 @@ def as_float(value: Json) -> float | None:
         try:
             return float(value)
         except OverflowError:
-            return math.inf if value > 0 else -math.inf
+            if value > 0:
+                return math.inf
+            return -math.inf
     try:
         # A longer text is not a number, and is not worth the parse.
         if isinstance(value, str) and len(value) < 64:

@@ -126,7 +126,9 @@ class EnginePipeline:
         if restarted:
             count(self._state, RESTARTED, name=address)
         self._changed.add(address)
-        return [] if ended else self._facts.take(address, metrics, engine.last_ns)
+        if ended:
+            return []
+        return self._facts.take(address, metrics, engine.last_ns)
 
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any."""
@@ -178,7 +180,9 @@ class EnginePipeline:
             if axis in axes:
                 return axis
         # Of several axes none is the trainer's for sure: a wrong step is worse than none.
-        return next(iter(axes)) if len(axes) == 1 else None
+        if len(axes) == 1:
+            return next(iter(axes))
+        return None
 
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
         """Return one row of all that was added since the last one; none when nothing was."""

@@ -74,7 +74,9 @@ def engine_of(resource: Mapping[str, object]) -> str:
         return explicit_address
     host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
     port = text_in(resource, "server.port")
-    return f"{host}:{port}" if port else host
+    if port:
+        return f"{host}:{port}"
+    return host
 
 
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:

@@ -82,7 +82,9 @@ def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
     Without a policy version, the step of the rollout is used instead.
     """
     version = rollout.step if rollout.policy_version is None else rollout.policy_version
-    return None if version is None else step - version
+    if version is None:
+        return None
+    return step - version
 
 
 def _histogram(numbers: Sequence[int]) -> Distribution:

@@ -167,7 +167,9 @@ class RowAssembler:
         wait_ns = self._options.row_wait_ns
         if not process.remote:
             if row.seq == 0:
-                return _FOREVER if process.status is None else 0
+                if process.status is None:
+                    return _FOREVER
+                return 0
             return row.since_ns + wait_ns
         since_ns = row.since_ns
         if row.seq == 0 and process.status is None:

@@ -83,7 +83,9 @@ def _suffix(parts: Iterable[str]) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, bool):
-        return "true" if value else "false"
+        if value:
+            return "true"
+        return "false"
     return str(value)
 
 

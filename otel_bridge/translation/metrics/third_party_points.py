@@ -211,7 +211,9 @@ class ThirdPartyPoints:
         if point.cumulative is None or not self._increments_only:
             return self._total(point)
         added = self._increments.of(process.instance, point.key, point.cumulative)
-        return None if added is None else next(_values(added))[1]
+        if added is None:
+            return None
+        return next(_values(added))[1]
 
     def _total(self, point: MetricPoint) -> Value:
         """Return the value of a point; for a delta sum without a step, the running total."""
@@ -319,7 +321,9 @@ def _quantile_name(quantile: float) -> str:
     """Return the name of *quantile*: ``min``, ``p50``, ``p99.9`` or ``max``."""
     if quantile <= 0:
         return "min"
-    return "max" if quantile >= 1 else f"p{quantile * 100:.6g}"
+    if quantile >= 1:
+        return "max"
+    return f"p{quantile * 100:.6g}"
 
 
 # Spans of third-party producers that name an iteration -> step and numbers of a row. Pure.
@@ -350,7 +354,9 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
         for key, value in list(attributes.items())[:_MAX_NUMBERS]
         if isinstance(value, int | float) and not isinstance(value, bool) and _is_measured(key)
     }
-    return (step, numbers) if numbers else None
+    if numbers:
+        return (step, numbers)
+    return None
 
 
 def _is_measured(key: str) -> bool:

@@ -330,7 +330,9 @@ def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span
                 step = reading.as_int(value_of(pair.value))
             if step is not None:
                 steps.append((keys.index(pair.key), span.start_time_unix_nano, step))
-    return min(steps)[2] if steps else None
+    if steps:
+        return min(steps)[2]
+    return None
 
 
 def _staleness(step: int | None, split: str, version: int | None) -> int | None:

@@ -132,12 +132,16 @@ def _as_trace_id(rollout_id: Json) -> str:
     has_form = (
         isinstance(rollout_id, str) and len(rollout_id) == 32 and _HEX_DIGITS.issuperset(rollout_id)
     )
-    return str(rollout_id) if has_form else ""
+    if has_form:
+        return str(rollout_id)
+    return ""
 
 
 def _span_id(log_record: LogRecord) -> str:
     is_valid = len(log_record.span_id) == 8 and any(log_record.span_id)
-    return log_record.span_id.hex() if is_valid else ""
+    if is_valid:
+        return log_record.span_id.hex()
+    return ""
 
 
 def base_of(trace_id: str) -> str:
@@ -147,7 +151,9 @@ def base_of(trace_id: str) -> str:
 
 def _label(value: Json) -> str | None:
     # The content policy emptied this label; the label still counts as a value.
-    return "" if value == "" else reading.as_name(value)
+    if value == "":
+        return ""
+    return reading.as_name(value)
 
 
 class Evaluations:

@@ -134,7 +134,9 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
     if number is None or total is None or highest is None:
         return None
     is_in_range = 0 < number < 1 << 53 and abs(total) < 1 << 62
-    return (number, total, highest) if is_in_range else None
+    if is_in_range:
+        return (number, total, highest)
+    return None
 
 
 def _lines(value: Json) -> tuple[str, ...]:

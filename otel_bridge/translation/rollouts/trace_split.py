@@ -381,7 +381,9 @@ def revised(facts: SamplingFacts, scores: list[EvaluationScore]) -> SamplingFact
     rewards = [
         score.value for score in scores if score.name == "reward" and score.value is not None
     ]
-    return replace(facts, reward=rewards[-1]) if rewards else facts
+    if rewards:
+        return replace(facts, reward=rewards[-1])
+    return facts
 
 
 def evaluation_record(value: ReceivedEvaluation, ended: CompletedTrace) -> Evaluation:
