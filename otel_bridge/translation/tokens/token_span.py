@@ -88,7 +88,8 @@ def read_token_span(span: Span) -> TokenSpan | None:
         LookupError,
         AttributeError,
         struct.error,
-    ):  # whatever another producer sent
+    ):
+        # Whatever another producer sent.
         return None
 
 
