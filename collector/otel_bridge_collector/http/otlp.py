@@ -121,7 +121,8 @@ def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
     """Return the body of a refusal: a ``google.rpc.Status``."""
     if is_json:
         return answer.json()
-    return answer.status().SerializeToString()
+    status: bytes = answer.status().SerializeToString()
+    return status
 
 
 def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:
