@@ -6,7 +6,6 @@ inbox get, would put three entries into the list of traces for a rollout that wa
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import Final, cast
 
 import orjson
 
+from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.records import Evaluation, Json
 from otel_bridge_trackio.names import LOCK_WAIT_S
 from otel_bridge_trackio.payload import LATE_VALUES, Payload, status_text
@@ -64,7 +64,10 @@ def add_late_values(path: Path, run_id: str, values: Sequence[Evaluation]) -> li
 
 def _add(metadata: Payload, value: Evaluation) -> None:
     """Put *value* where it stands when it comes before the trace is written."""
-    number = _stored_number(value.value)
+    number: float | str | None = None
+    if value.value is not None:
+        # Trackio stores infinities and NaN as these texts (`serialize_values` in 0.43).
+        number = number_or_name(value.value)
     if number is not None and value.name in _OF_THE_ROLLOUT:
         former_status = _status(metadata)
         metadata[value.name] = number
@@ -89,17 +92,6 @@ def _status(metadata: Payload) -> str | None:
         cast("str | None", metadata.get("role")),
         reward if isinstance(reward, (int, float)) else None,
     )
-
-
-def _stored_number(value: float | None) -> float | str | None:
-    """Return *value* as Trackio stores it: infinities and NaN are texts (`serialize_values` in 0.43)."""
-    if value is None or math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    if value > 0:
-        return "Infinity"
-    return "-Infinity"
 
 
 def _with_texts(search_text: str, texts: Sequence[str]) -> str:

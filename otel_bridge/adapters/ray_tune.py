@@ -223,9 +223,9 @@ class _TrialRun:
 
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them."""
-        found = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
+        parameters = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
         # Arrays have no truth value, and a scheduler may change a dict in place.
-        shown = repr(found)
-        if found and shown != self._config:
-            self._config = shown
-            self.run.log_config(found)
+        text = repr(parameters)
+        if parameters and text != self._config:
+            self._config = text
+            self.run.log_config(parameters)

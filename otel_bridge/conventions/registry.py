@@ -49,10 +49,10 @@ def switch_of(scope: str) -> str:
 
     Empty when none is known.
     """
-    found = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes))
+    matching = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes))
     # "opentelemetry.instrumentation.langchain" is OpenLLMetry's, though a shorter prefix is
     # OpenTelemetry's.
-    longest = max(found, key=lambda convention: _match(convention, scope), default=None)
+    longest = max(matching, key=lambda convention: _match(convention, scope), default=None)
     if longest is None:
         return ""
     return longest.switch

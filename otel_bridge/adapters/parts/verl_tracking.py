@@ -427,10 +427,10 @@ def _uids(batch: Any, number: int) -> Sequence[str | None]:
 
 def _versions(batch: Any, number: int) -> Sequence[int | None]:
     """Return the oldest version of the weights that made each response, where the batch has it (fully async)."""
-    found: Any = getattr(batch, "non_tensor_batch", {}).get(_VERSION)
-    if found is None or len(found) != number:
+    versions: Any = getattr(batch, "non_tensor_batch", {}).get(_VERSION)
+    if versions is None or len(versions) != number:
         return [None] * number
-    return [None if one is None else int(one) for one in found]
+    return [None if version is None else int(version) for version in versions]
 
 
 def _advantages(batch: Any, number: int) -> Sequence[float | None]:

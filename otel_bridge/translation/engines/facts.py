@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -14,9 +13,6 @@ from otel_bridge.translation.engines.points import info_labels
 from otel_bridge.translation.metrics.configs import Configs
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.state import TranslationState
-
-_MAX_ENGINES: Final = 32
-"""Most engines with facts; each has some dozen."""
 
 
 class EngineFacts:
@@ -32,13 +28,11 @@ class EngineFacts:
 
     def take(self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int) -> list[Config]:
         """Return the new config of the role, if the engine at *address* has other facts than before."""
-        last_facts = self._facts.get(address)
-        if last_facts is None and len(self._facts) >= _MAX_ENGINES:
-            return []
-        facts: dict[str, Json] = dict(last_facts or {})
+        last_facts = self._facts.get(address, {})
+        facts = dict(last_facts)
         for family, labels in info_labels(metrics):
             facts[family] = {name: redact_text(label) for name, label in labels.items()}
-        if facts == (last_facts or {}):
+        if facts == last_facts:
             return []
         self._facts[address] = facts
         # As a whole: a label that a restarted engine no longer has must not stay.

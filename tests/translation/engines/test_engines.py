@@ -310,6 +310,21 @@ def test_info_families_are_the_config_of_the_role_and_change_with_the_engine() -
     assert of_engines(bench.records) == []
 
 
+def test_every_engine_that_is_read_has_its_facts_in_the_config() -> None:
+    bench = job()
+    info = '# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size="16"} 1\n'
+    addresses = [f"e:{number}" for number in range(40)]
+    for address in addresses:
+        request = engine_request(info, HERE, address, bench.now_ns)
+        assert request is not None
+        bench.request(request, sender=BRIDGE)
+
+    configs = [record for record in bench.records if isinstance(record, Config)]
+
+    assert sorted(configs[-1].config) == sorted(addresses)
+    assert bench.counts() == {}
+
+
 def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_again() -> None:
     bench = job()
     whole = "# TYPE vllm:old gauge\nvllm:old 1\n# TYPE vllm:new gauge\nvllm:new 1\n"

@@ -10,7 +10,7 @@
 
 It uses what wandb 0.31 asks: upserts, resume, viewer, filestream, run files, artifacts (incremental tables
 included), sweeps and their agents, the run queries of ``wandb.Api()``, and the saved views of
-wandb-workspaces. It is not a W&B: nothing is computed, nobody is refused.
+wandb-workspaces. It is not W&B: it computes nothing, and lets everybody in.
 """
 
 from __future__ import annotations
