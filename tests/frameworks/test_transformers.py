@@ -117,40 +117,39 @@ def test_report_to_with_several_batches_a_step_and_evaluation_records_each_compl
     assert report_of(runs(tmp_path)).project == "mine"
 
 
-def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_path: Path) -> None:
-    env = framework_environment(tmp_path, real=True)
-    script = program(tmp_path, "train.py", GRPO_CALLBACK)
-
+def trained_by_two_ranks(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run the program *source* in two ranks, four steps of eight completions."""
+    script = program(tmp_path, "train.py", source)
     done = call(
-        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
+        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script],
+        cwd=tmp_path,
+        env=framework_environment(tmp_path, real=True),
     )
-
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def assert_completions_arrived_once(rollouts: list[dict[str, Any]]) -> None:
+    """Compare with what two ranks sample: eight a step, in groups of two."""
+    assert Counter(rollout["step"] for rollout in rollouts) == dict.fromkeys(range(1, 5), 8)
+    assert groups_of(rollouts) == [2] * 16
+
+
+def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_path: Path) -> None:
+    done = trained_by_two_ranks(tmp_path, GRPO_CALLBACK)
+
     found = recorded(tmp_path)
-    rollouts = rollouts_in(found)
-    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (
-        dict.fromkeys(range(1, 5), 8),
-        [2] * 16,
-    )
+    assert_completions_arrived_once(rollouts_in(found))
     assert len(rows_of(found, "train/loss")) == 4
     assert done.stderr.count("otel-bridge: huggingface/tiny (") == 1
 
 
 def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: Path) -> None:
-    env = framework_environment(tmp_path, real=True)
-    script = program(tmp_path, "train.py", GRPO_SAMPLED_BY_AN_ENGINE)
+    trained_by_two_ranks(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE)
 
-    done = call(
-        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
-    )
-
-    assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
     rollouts = rollouts_in(found)
-    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (
-        dict.fromkeys(range(1, 5), 8),
-        [2] * 16,
-    )
+    assert_completions_arrived_once(rollouts)
     assert all(one["rewards"]["trained_step"] == one["step"] for one in rollouts)
     assert all("tokens/mismatch/mean" in one["rewards"] for one in rollouts)
     assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [
@@ -170,20 +169,15 @@ def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: P
 
 
 def test_a_rank_of_another_machine_begins_no_second_run_for_its_tokens(tmp_path: Path) -> None:
-    env = framework_environment(tmp_path, real=True)
     elsewhere = """
 import os
 if os.environ["RANK"] == "1":
     os.environ["OTEL_BRIDGE_NODE_RANK"] = "1"
     os.environ["OTEL_BRIDGE_DIR"] = os.path.abspath("elsewhere")
 """
-    script = program(tmp_path, "train.py", elsewhere + GRPO_SAMPLED_BY_AN_ENGINE)
 
-    done = call(
-        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
-    )
+    trained_by_two_ranks(tmp_path, elsewhere + GRPO_SAMPLED_BY_AN_ENGINE)
 
-    assert done.returncode == 0, done.stderr
     tokens = rows_of(recorded(tmp_path), "tokens/rollouts")
     assert tokens == [(step, 4) for step in (1, 2, 3, 4)]
     assert not (tmp_path / "elsewhere").exists()
