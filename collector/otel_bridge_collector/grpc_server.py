@@ -91,11 +91,17 @@ class GrpcServer:
         """Begin to answer."""
         await self._server.start()
 
-    def is_full(self) -> bool:
-        """Return whether a new client is turned away, because all connections are taken.
+    def refusal(self) -> str:
+        """Return why a new client is turned away: all connections are taken; empty when they are not.
 
         Blocks for at most `_PROBE_S`, so not for the event loop.
         """
+        if not self._is_full():
+            return ""
+        idle_s = _IDLE_MS // 1000
+        return f"all {max_connections():,} connections of gRPC are taken; silent ones are closed after {idle_s} s"
+
+    def _is_full(self) -> bool:
         # gRPC does not count its connections for others (1.76), but it closes those above the limit
         # at once. Below the limit it sends its settings, or waits for the client's part of TLS.
         try:

@@ -20,7 +20,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge_collector.access import Access, Tls, is_loopback
 from otel_bridge_collector.http.server import HttpServer, OpsEndpoints
 from otel_bridge_collector.ingest import Ingest, IngestSettings
-from otel_bridge_collector.limits import LimitSettings, ReceiverLimits, max_connections
+from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 from otel_bridge_collector.server_context import ServerContext
 from otel_bridge_collector.telemetry.counters import Counters
 from otel_bridge_collector.telemetry.service_metrics import of_receiver, text_of
@@ -209,10 +209,8 @@ class Receiver:
                 reasons.append(lack)
         if exhausted():
             reasons.append(_no_descriptor())
-        elif self._grpc is not None and self._grpc.is_full():
-            reasons.append(
-                f"all {max_connections():,} connections of gRPC are taken; silent ones are closed after two minutes"
-            )
+        elif self._grpc is not None:
+            reasons += filter(None, [self._grpc.refusal()])
         return [*reasons, *self._warnings()]
 
     def release_connections(self) -> None:

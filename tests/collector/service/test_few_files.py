@@ -132,9 +132,7 @@ def test_a_receiver_whose_connections_of_grpc_are_all_taken_is_not_ready(tmp_pat
         receiver.stop()
 
     assert ready == []
-    assert unready == [
-        "all 128 connections of gRPC are taken; silent ones are closed after two minutes"
-    ]
+    assert unready == ["all 128 connections of gRPC are taken; silent ones are closed after 120 s"]
 
 
 @pytest.mark.usefixtures("limited")
